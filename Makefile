@@ -1,0 +1,44 @@
+# Everything runs inside .venv, made on first use. `make demo` shows what vitreous does, `make test` proves it.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+# Each marker file remembers that the installation it names is newer than pyproject.toml.
+CORE := $(VENV)/core-installed
+DEV := $(VENV)/dev-installed
+
+.PHONY: demo test test-slow check format bench clean
+
+$(CORE): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet --editable .
+	touch $@
+
+$(DEV): $(CORE)
+	$(BIN)/pip install --quiet --editable ".[dev]"
+	touch $@
+
+demo: $(CORE)
+	$(BIN)/vitreous demo
+
+test: $(DEV)
+	$(BIN)/pytest --numprocesses 2
+
+test-slow: $(DEV)
+	$(BIN)/pytest -m slow
+
+check: $(DEV)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest --numprocesses 2
+
+format: $(DEV)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(DEV)
+	$(BIN)/python benchmarks/speed.py
+
+clean:
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,157 @@
+"""Loading weights: wrappings, prefixes, changed tasks, and files that must be refused."""
+
+import argparse
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+
+import vitreous
+from vitreous.errors import InputError
+from vitreous.models.paca import PaCa
+
+ARGUMENTS = dict(dims=(16, 24, 32, 40), depths=(1, 1, 2, 1), heads=(2, 2, 4, 4), clusters=(5, 6, 7, 0))
+IMAGES = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="module")
+def model() -> PaCa:
+    torch.manual_seed(3)
+    return PaCa(**ARGUMENTS, num_classes=4).eval()
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda state: state,
+        lambda state: {"state_dict": state, "epoch": 3, "args": argparse.Namespace(lr=0.1)},
+        lambda state: {"model": {f"module.{key}": value for key, value in state.items()}},
+        lambda state: {
+            "state_dict_ema": state,
+            "state_dict": {key: torch.zeros_like(value) for key, value in state.items()},
+        },
+        lambda state: {
+            "state_dict": {f"backbone.{key}": value for key, value in state.items()}
+            | {"decode_head.conv_seg.weight": torch.zeros(2), "neck.x": torch.zeros(1)}
+        },
+        lambda state: {f"_orig_mod.{key}": value for key, value in state.items()},
+    ],
+    ids=["plain", "state_dict", "module", "ema first", "backbone of a segmenter", "compiled"],
+)
+def test_wrappings_and_prefixes(model: PaCa, wrap, tmp_path: Path) -> None:
+    torch.save(wrap(model.state_dict()), tmp_path / "weights.pth")
+    fresh = PaCa(**ARGUMENTS, num_classes=4).eval()
+    report = fresh.load_weights(tmp_path / "weights.pth")
+    assert not report.missing
+    assert len(report.loaded) == len(model.state_dict())
+    torch.testing.assert_close(fresh(IMAGES), model(IMAGES))
+
+
+def test_safetensors_url_and_timm_paths(model: PaCa, tmp_path: Path) -> None:
+    save_file(model.state_dict(), tmp_path / "model.safetensors")
+    expected = model(IMAGES)
+    small = {name: value for name, value in ARGUMENTS.items()} | {"num_classes": 4}
+    for made in (
+        timm.create_model("paca_tiny", checkpoint_path=str(tmp_path / "model.safetensors"), **small),
+        timm.create_model("paca_tiny", pretrained=True, pretrained_cfg_overlay={"file": str(tmp_path)}, **small),
+        PaCa(**ARGUMENTS, num_classes=4),
+    ):
+        if isinstance(made, PaCa) and made.training and not hasattr(made, "pretrained_cfg"):
+            made.load_weights((tmp_path / "model.safetensors").as_uri())
+        torch.testing.assert_close(made.eval()(IMAGES), expected)
+
+
+def test_changed_clusters_classes_and_channels_are_reported_by_name(model: PaCa) -> None:
+    changed = dict(ARGUMENTS, clusters=(9, 9, 9, 0))
+    report = PaCa(**changed, num_classes=11).load_weights(model.state_dict())
+    assert set(report.reset) == {
+        *(f"stages.{i}.blocks.0.clustering.logits.weight" for i in range(3)),
+        "head.weight",
+        "head.bias",
+    }
+    grey = PaCa(**ARGUMENTS, num_classes=4, in_chans=1)
+    assert not grey.load_weights(model.state_dict()).reset
+    torch.testing.assert_close(grey.stem.conv1.weight, model.stem.conv1.weight.sum(1, keepdim=True))
+    headless = PaCa(**ARGUMENTS, num_classes=0)
+    assert not headless.load_weights(model.state_dict()).unexpected
+
+
+def test_what_does_not_fit_is_named_and_nothing_is_touched(model: PaCa) -> None:
+    other = PaCa(**dict(ARGUMENTS, dims=(16, 24, 32, 48)), num_classes=4)
+    before = {key: value.clone() for key, value in other.state_dict().items()}
+    with pytest.raises(InputError, match=r"stages.3.downsample.conv.weight: checkpoint \(40, 32, 3, 3\), model \(48"):
+        other.load_weights(model.state_dict())
+    assert all(torch.equal(value, before[key]) for key, value in other.state_dict().items())
+    state = dict(model.state_dict(), extra=torch.zeros(1))
+    del state["stages.0.norm.weight"]
+    fresh = PaCa(**ARGUMENTS, num_classes=4)
+    with pytest.raises(InputError, match=r"missing: stages.0.norm.weight\n  unexpected: extra"):
+        fresh.load_weights(state)
+    report = fresh.load_weights(state, strict=False)
+    assert (report.missing, report.unexpected) == (["stages.0.norm.weight"], ["extra"])
+
+
+def test_nan_weights_are_refused(model: PaCa) -> None:
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    state["head.weight"][0, 0] = torch.nan
+    with pytest.raises(InputError, match=r"NaN or infinite values in 1 tensors, first head.weight"):
+        PaCa(**ARGUMENTS, num_classes=4).load_weights(state)
+
+
+class Hostile:
+    def __init__(self, command: str) -> None:
+        self.command = command
+
+    def __reduce__(self):
+        return os.system, (self.command,)
+
+
+def test_a_hostile_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
+    trace = tmp_path / "was-run"
+    for content in (Hostile(f"touch {trace}"), {"state_dict": Hostile(f"touch {trace}")}):
+        with open(tmp_path / "evil.pth", "wb") as file:
+            pickle.dump(content, file)
+        torch.save(content, tmp_path / "evil_zip.pth")
+        for name in ("evil.pth", "evil_zip.pth"):
+            with pytest.raises(InputError, match="code in a checkpoint is never run"):
+                PaCa(**ARGUMENTS).load_weights(tmp_path / name)
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("missing.pth", None, "no checkpoint at"),
+        ("list.pth", [torch.zeros(1)], "holds a list"),
+        ("empty.pth", {"epoch": 3}, "holds no tensors"),
+    ],
+)
+def test_other_files_are_refused(tmp_path: Path, name: str, content, says: str) -> None:
+    if content is not None:
+        torch.save(content, tmp_path / name)
+    with pytest.raises(InputError, match=says):
+        PaCa(**ARGUMENTS).load_weights(tmp_path / name)
+    (tmp_path / "torn.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0garbage!")
+    with pytest.raises(InputError, match="not a readable safetensors"):
+        PaCa(**ARGUMENTS).load_weights(tmp_path / "torn.safetensors")
+
+
+def test_without_a_network_the_error_says_where_to_put_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import urllib.error
+
+    def offline(*_args, **_kwargs):
+        raise urllib.error.URLError("no network")
+
+    monkeypatch.setattr(torch.hub, "download_url_to_file", offline)
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    wanted = tmp_path / "checkpoints" / "IMNET_224_pacavit_tiny_p2cconv_100_0.pth"
+    with pytest.raises(InputError, match=rf"releases/download/pacavit/{wanted.name} .*put it at {wanted}"):
+        vitreous.create_model("paca_tiny.ivmcl_in1k", pretrained=True)
+    with torch.device("meta"):
+        layout = timm.create_model("paca_tiny").state_dict()
+    torch.save({key: torch.zeros(value.shape) for key, value in layout.items()}, wanted)
+    assert vitreous.create_model("paca_tiny", pretrained=True)(IMAGES).abs().sum() == 0

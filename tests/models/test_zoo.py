@@ -1,0 +1,229 @@
+"""Every registered model: its published size, finite outputs, gradients everywhere, and timm's contract."""
+
+from typing import NamedTuple
+
+import pytest
+import timm
+import torch
+
+import vitreous
+from vitreous.errors import InputError
+from vitreous.info import measure
+from vitreous.registry import ALIASES, ENTRIES
+
+MODELS = vitreous.list_models()
+
+
+class Golden(NamedTuple):
+    params: float  # millions, to the printed digit
+    gmacs: float | None  # at the model's own input size
+    source: str
+
+
+GOLDEN = {
+    "paca_tiny": Golden(12.201, 3.22, "release"),
+    "paca_small": Golden(22.038, 5.50, "release"),
+    "paca_small_mlp": Golden(22.637, 5.86, "release"),
+    "paca_base": Golden(46.911, 9.54, "release"),
+    "paca_tiny_teacher": Golden(12.484, 3.42, "reference code"),
+    "paca_small_teacher": Golden(21.075, 5.48, "release"),
+    "paca_base_teacher": Golden(47.659, 9.77, "release"),
+    "paca_small_c2": Golden(21.978, 4.64, "release"),
+    "paca_small_c49": Golden(22.007, 5.05, "release"),
+    "paca_small_c49_100": Golden(22.228, 5.27, "release"),
+    "paca_small_c100_49": Golden(22.211, 5.34, "release"),
+    "paca_small_c100": Golden(22.245, 5.57, "release"),
+    "paca_small_blockwise": Golden(24.192, 6.10, "release"),
+    "paca_tiny_linear": Golden(12.021, 3.12, "reference code"),
+    "paca_tiny_linear_blockwise": Golden(12.224, 3.22, "reference code"),
+    "paca_b0": Golden(3.344, 0.62, "arXiv v1"),
+    "paca_b1": Golden(12.706, 2.27, "arXiv v1"),
+    "paca_b2": Golden(22.659, 4.37, "arXiv v1"),
+    "paca_b0_cifar": Golden(2.990, 0.30, "arXiv v1"),
+    "paca_b1_cifar": Golden(11.768, 1.12, "arXiv v1"),
+    "paca_b2_cifar": Golden(20.781, 1.95, "arXiv v1"),
+    "paca_b0_cifar_pure": Golden(2.96, None, "arXiv v1"),
+    "paca_b1_cifar_pure": Golden(11.67, None, "arXiv v1"),
+    "paca_b2_cifar_pure": Golden(20.59, None, "arXiv v1"),
+}
+
+
+def digits(value: float) -> int:
+    return len(f"{value}".partition(".")[2])
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_size_and_cost_are_the_published_ones(name: str) -> None:
+    golden = GOLDEN[name]
+    with torch.device("meta"):
+        model = timm.create_model(name)
+    figures = measure(model, model.pretrained_cfg["input_size"])
+    assert abs(figures.params / 1e6 - golden.params) <= 0.5 * 10 ** -digits(golden.params) + 1e-9
+    if golden.gmacs is not None:
+        # One per cent, or half a unit of the last printed digit where that is coarser.
+        assert abs(figures.macs / 1e9 - golden.gmacs) <= max(0.01 * golden.gmacs, 0.005)
+
+
+def small(name: str, **arguments) -> torch.nn.Module:
+    """A model whose stages have at most two blocks: the same kinds of layers, built and run in a moment."""
+    depths = tuple(min(depth, 2) for depth in ENTRIES[name].arguments["depths"])
+    return timm.create_model(name, depths=depths, **{"num_classes": 5, **arguments})
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_forward_and_a_gradient_for_every_parameter(name: str) -> None:
+    model = small(name).train()
+    logits = model(torch.randn(2, 3, 33, 47))
+    assert logits.shape == (2, 5)
+    assert torch.isfinite(logits).all()
+    logits.square().mean().backward()
+    without = [key for key, parameter in model.named_parameters() if parameter.grad is None]
+    assert not without, f"no gradient: {without}"
+    assert all(torch.isfinite(parameter.grad).all() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_declared_channels_and_strides_are_true(name: str) -> None:
+    model = small(name).eval()
+    size = 64
+    with torch.no_grad():
+        maps, pooled = model.features(torch.randn(1, 3, size, size))
+    assert [m.shape[1] for m in maps] == list(model.channels)
+    assert [size // m.shape[2] for m in maps] == list(model.strides)
+    assert pooled.shape == (1, model.num_features)
+
+
+@pytest.mark.parametrize("name", ["paca_tiny", "paca_tiny_teacher", "paca_b0"])
+def test_any_size_and_single_equals_batched(name: str) -> None:
+    model = small(name).eval()
+    for height, width in ((32, 32), (70, 99), (33, 161), (128, 65)):
+        images = torch.randn(3, 3, height, width)
+        with torch.no_grad():
+            together = model(images)
+            alone = torch.cat([model(image[None]) for image in images])
+        torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["paca_tiny", "paca_tiny_teacher", "paca_b0_cifar"])
+class TestTimmContract:
+    def test_features_only(self, name: str) -> None:
+        model = small(name, in_chans=1, features_only=True, out_indices=(1, 3))
+        whole = small(name)
+        maps = model(torch.randn(1, 1, 64, 64))
+        assert [m.shape[1] for m in maps] == [whole.channels[1], whole.channels[3]]
+        assert model.feature_info.channels() == [whole.channels[1], whole.channels[3]]
+        assert model.feature_info.reduction() == [whole.strides[1], whole.strides[3]]
+
+    def test_pruned_features_equal_those_of_the_whole(self, name: str) -> None:
+        whole = small(name).eval()
+        images = torch.randn(1, 3, 64, 64)
+        with torch.no_grad():
+            reference = whole.features(images).maps[1]
+            early = whole.forward_intermediates(images, indices=[1], stop_early=True, intermediates_only=True)
+            torch.testing.assert_close(early[0], reference)
+            assert whole.prune_intermediate_layers([1]) == [1]
+            torch.testing.assert_close(whole.maps(images)[-1], reference)
+        assert len(whole.stages) == 2
+
+    def test_intermediates(self, name: str) -> None:
+        model = small(name).eval()
+        images = torch.randn(1, 3, 64, 64)
+        with torch.no_grad():
+            final, maps = model.forward_intermediates(images)
+            torch.testing.assert_close(model.forward_head(final), model(images))
+            torch.testing.assert_close(maps[-1], model.forward_features(images))
+            channels_last = model.forward_intermediates(images, 1, output_fmt="NHWC", intermediates_only=True)
+        torch.testing.assert_close(channels_last[0].permute(0, 3, 1, 2), final)
+        with pytest.raises(InputError, match="NCHW"):
+            model.forward_intermediates(images, output_fmt="NLC")
+
+    def test_classifier_can_be_replaced(self, name: str) -> None:
+        model = small(name)
+        images = torch.randn(1, 3, 64, 64)
+        model.reset_classifier(7)
+        assert model(images).shape == (1, 7)
+        assert model.get_classifier().out_features == 7
+        model.reset_classifier(0)
+        assert model(images).shape == (1, model.num_features)
+        model.reset_classifier(0, "")
+        assert model(images).ndim == 4
+        with pytest.raises(InputError, match="accepted: 'avg'"):
+            model.reset_classifier(3, "max")
+
+    def test_gradient_checkpointing_changes_nothing(self, name: str) -> None:
+        model = small(name, drop_path_rate=0.0).eval()  # eval: BatchNorm statistics stay put between the two runs
+        images = torch.randn(2, 3, 64, 64)
+        gradients = []
+        for enable in (False, True):
+            model.set_grad_checkpointing(enable)
+            model.zero_grad()
+            model(images).square().sum().backward()
+            gradients.append([parameter.grad.clone() for parameter in model.parameters()])
+        for plain, recomputed in zip(*gradients, strict=True):
+            torch.testing.assert_close(plain, recomputed)
+
+    def test_layer_groups_cover_every_parameter(self, name: str) -> None:
+        from timm.models import group_parameters
+
+        model = small(name)
+        for coarse in (False, True):
+            groups = group_parameters(model, model.group_matcher(coarse))
+            assert {key for keys in groups.values() for key in keys} == {key for key, _ in model.named_parameters()}
+            assert len(groups) > 4
+        assert model.no_weight_decay() <= {key for key, _ in model.named_parameters()}
+
+    def test_data_config(self, name: str) -> None:
+        config = timm.data.resolve_model_data_config(small(name))
+        assert config["input_size"] == ((3, 32, 32) if "cifar" in name else (3, 224, 224))
+
+
+def test_second_construction_equals_the_first() -> None:
+    for name in ("paca_tiny_teacher", "paca_b0"):
+        shapes = [{key: value.shape for key, value in small(name).state_dict().items()} for _ in range(2)]
+        assert shapes[0] == shapes[1]
+
+
+def test_original_names() -> None:
+    assert set(ALIASES.values()) <= set(MODELS)
+    with torch.device("meta"):
+        model = vitreous.create_model("pacavit_small_p2cmlp_100_0")
+    assert sum(p.numel() for p in model.parameters()) == pytest.approx(22.637e6, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "says"),
+    [
+        ("paca_tny", {}, "nearest: paca_tiny"),
+        ("paca_tiny.imagenet", {}, "it has: ivmcl_in1k"),
+        ("paca_tiny", {"clustering": "kmeans"}, "accepted: conv, mlp, linear"),
+        ("paca_tiny", {"layerscale": 1e-5}, "nearest: layer_scale"),
+        ("paca_tiny", {"heads": (2, 4, 7, 16)}, "7 heads cannot divide 320"),
+        ("paca_tiny", {"clusters": (100, 100)}, "2 entries"),
+        ("paca_tiny", {"clusters": (10, 10, -1, 0)}, "negative"),
+        ("paca_tiny", {"norm": "rms"}, "accepted: pre, post, sub"),
+        ("paca_tiny", {"generation": 3}, "generations 1 and 2"),
+        ("paca_tiny", {"stem_stride": 3}, "accepted: 1, 2, 4"),
+        ("paca_tiny_linear", {"pretrained": True}, "no public weights"),
+    ],
+)
+def test_bad_arguments_say_what_to_do(name: str, arguments: dict, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        vitreous.create_model(name, **arguments)
+
+
+def test_bad_images_say_what_to_do() -> None:
+    model = small("paca_tiny")
+    with pytest.raises(InputError, match=r"takes \(batch, 3"):
+        model(torch.randn(1, 4, 64, 64))
+    with pytest.raises(InputError, match="31x64 pixels given; the smallest this model can take is 32x32"):
+        model(torch.randn(1, 3, 31, 64))
+
+
+def test_registering_a_name_twice_is_refused() -> None:
+    from vitreous.models.paca import PaCa
+    from vitreous.registry import register
+
+    with pytest.raises(InputError, match="registered already"):
+        register(PaCa, {"paca_tiny": {}}, paper="")
+    with pytest.raises(InputError, match="registered already"):
+        register(PaCa, {"resnet18": {}}, paper="")

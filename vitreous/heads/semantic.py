@@ -1,0 +1,132 @@
+"""Heads that label every pixel.
+
+`PaCaHead` is the segmentation head of PaCa-ViT (arXiv 2203.11987, CVPR version): as many clusters as classes, learned
+under an auxiliary loss of their own, are the only keys and values of a single attention layer.
+
+Shapes: B batch, C channels per input map, c head width, K classes, H W the finest input map, N = HW.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitreous.errors import InputError
+from vitreous.layers.clustering import assign
+from vitreous.layers.patch import resize
+from vitreous.layers.tap import Tap
+
+
+class Segmentation(NamedTuple):
+    logits: Tensor  # (B, K, H, W) at the finest map's size
+    auxiliary: Tensor  # (B, K, H, W), trained beside it
+
+
+def conv_norm_relu(in_dim: int, dim: int) -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(in_dim, dim, 1, bias=False), nn.BatchNorm2d(dim), nn.ReLU())
+
+
+class ClusterProjection(nn.Module):
+    """Linear, BatchNorm over channels, ReLU on cluster tokens (B, K, 4c) -> (B, K, c)."""
+
+    def __init__(self, in_dim: int, dim: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(in_dim, dim)
+        self.norm = nn.BatchNorm1d(dim)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return F.relu(self.norm(self.linear(tokens).transpose(1, 2))).transpose(1, 2)
+
+
+class PaCaHead(nn.Module):
+    """Class clusters over a pyramid, then attention of every position over them.
+
+    Taps: `clusters` (B, K, H, W), each map summing to one; `attention` (B, K, H, W), summing to one over K.
+    """
+
+    def __init__(self, channels: Sequence[int], classes: int, *, width: int = 256, dropout: float = 0.1) -> None:
+        super().__init__()
+        if classes < 1 or width < 1 or not channels:
+            raise InputError(f"classes={classes}, width={width}, channels={tuple(channels)}: all must be positive")
+        wide = width * len(channels)
+        self.inputs = nn.ModuleList(conv_norm_relu(channel, width) for channel in channels)
+        self.query = conv_norm_relu(wide, width)
+        self.clustering = nn.Sequential(conv_norm_relu(wide, width), nn.Conv2d(width, classes, 1))
+        self.clusters = Tap()
+        self.key, self.value = ClusterProjection(wide, width), ClusterProjection(wide, width)
+        self.attention = Tap()
+        self.proj = conv_norm_relu(width, width)
+        self.dropout = nn.Dropout2d(dropout)
+        self.classifier = nn.Conv2d(width, classes, 1)
+        self.apply(self._init_weights)
+        nn.init.normal_(self.classifier.weight, std=0.01)
+
+    @staticmethod
+    def _init_weights(module: nn.Module) -> None:
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+    def forward(self, maps: Sequence[Tensor]) -> Segmentation:
+        size = maps[0].shape[2:]
+        reduced = [resize(reduce(level), size) for reduce, level in zip(self.inputs, maps, strict=True)]
+        x = torch.cat(reduced, 1)  # (B, 4c, H, W)
+        cluster_logits = self.clustering(x)  # (B, K, H, W)
+        assignment = self.clusters(assign(cluster_logits.permute(0, 2, 3, 1)))  # (B, K, H, W)
+        tokens = assignment.flatten(2) @ x.flatten(2).transpose(1, 2)  # (B, K, 4c), not normalised
+        q = self.query(x).flatten(2).transpose(1, 2)  # (B, N, c)
+        y = self.attend(q, self.key(tokens), self.value(tokens), size)  # (B, c, H, W)
+        return Segmentation(self.classifier(self.dropout(self.proj(y))), cluster_logits)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, size: torch.Size) -> Tensor:
+        """One head and no 1/sqrt(d): the released weights were trained that way."""
+        if not self.attention.listening:
+            out = F.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None], scale=1.0)[:, 0]
+        else:
+            weights = (q @ k.transpose(1, 2)).softmax(-1)  # (B, N, K)
+            weights = self.attention(weights.transpose(1, 2).unflatten(2, size))  # (B, K, H, W)
+            out = weights.flatten(2).transpose(1, 2) @ v
+        return out.transpose(1, 2).unflatten(2, size)
+
+    @staticmethod
+    def losses(output: Segmentation, labels: Tensor, *, ignore: int = 255, weight: float = 0.4) -> dict[str, Tensor]:
+        """Cross-entropy of both outputs at label size (B, H, W), averaged over the pixels that are not ignored."""
+        # A batch without a single labelled pixel must not give 0/0.
+        counted = (labels != ignore).sum().clamp(min=1)
+        terms = {}
+        for name, logits, factor in (("segment", output.logits, 1.0), ("clusters", output.auxiliary, weight)):
+            total = F.cross_entropy(resize(logits, labels.shape[1:]), labels, ignore_index=ignore, reduction="sum")
+            terms[name] = factor * total / counted
+        return terms
+
+    @staticmethod
+    def translate(state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """State dict of the original release (with or without the `decode_head.` prefix) in our names."""
+        renamed = {}
+        for key, value in state.items():
+            key = key.removeprefix("decode_head.")
+            for pattern, ours in KEYS:
+                key = re.sub(pattern, ours, key)
+            renamed[key] = value
+        return renamed
+
+
+KEYS = [
+    (r"^convs\.(\d+)\.conv\.", r"inputs.\1.0."),
+    (r"^convs\.(\d+)\.bn\.", r"inputs.\1.1."),
+    (r"^q\.0\.conv\.", "query.0."),
+    (r"^q\.0\.bn\.", "query.1."),
+    (r"^clustering\.0\.conv\.", "clustering.0.0."),
+    (r"^clustering\.0\.bn\.", "clustering.0.1."),
+    (r"^k\.0\.", "key.linear."),
+    (r"^k\.2\.", "key.norm."),
+    (r"^v\.0\.", "value.linear."),
+    (r"^v\.2\.", "value.norm."),
+    (r"^proj\.conv\.", "proj.0."),
+    (r"^proj\.bn\.", "proj.1."),
+    (r"^conv_seg\.", "classifier."),
+]

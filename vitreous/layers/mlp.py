@@ -1,0 +1,92 @@
+"""Feed-forward layer with a depth-wise convolution between its two linear layers.
+
+Shapes: B batch, H W grid, C channels, R hidden channels. Tokens are (B, H, W, C): to a convolution that is a
+channels-last image, so switching between the two views copies nothing.
+"""
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+# Hidden maps larger than this are computed in strips at inference on the CPU. Above 32 MB the allocator maps
+# fresh pages for every operation, and far below that a strip still stays in cache between the operations.
+# Measured on 2 cores (AMD EPYC, torch 2.15, 8 x 56 x 56 x 96, R = 4 C): whole 139 ms, strips of 2.4 MB 57 ms.
+STRIP_BYTES = 4 << 20
+
+
+class ConvMlp(nn.Module):
+    """Linear C→R, depth-wise 3x3 convolution, GELU, Linear R→C.
+
+    With `shortcut` the convolution's input is added to its output. That is the same as a one added to the centre
+    of each kernel, which costs nothing per position, so it is computed that way.
+    """
+
+    def __init__(
+        self, dim: int, hidden: int, *, depthwise: bool = True, shortcut: bool = True, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(dim, hidden)
+        self.depthwise = nn.Conv2d(hidden, hidden, 3, padding=1, groups=hidden) if depthwise else None
+        self.fc2 = nn.Linear(hidden, dim)
+        self.dropout = nn.Dropout(dropout)
+        if depthwise and shortcut:
+            centre = torch.zeros(1, 1, 3, 3)
+            centre[..., 1, 1] = 1.0
+            self.register_buffer("identity", centre, persistent=False)
+        else:
+            self.identity = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        B, H, W, _ = x.shape
+        kernel = self.kernel()
+        if worth_strips(x, B * H * W * self.fc1.out_features):
+            return self.in_strips(x, kernel)
+        return self.branch(x, kernel)
+
+    def kernel(self) -> Tensor | None:
+        if self.depthwise is None or self.identity is None:
+            return None if self.depthwise is None else self.depthwise.weight
+        return self.depthwise.weight + self.identity
+
+    def branch(self, x: Tensor, kernel: Tensor | None) -> Tensor:
+        u = self.fc1(x)  # (B, H, W, R)
+        if kernel is not None:
+            bias = self.depthwise.bias  # type: ignore[union-attr]
+            u = F.conv2d(u.permute(0, 3, 1, 2), kernel, bias, padding=1, groups=len(kernel)).permute(0, 2, 3, 1)
+        return self.dropout(self.fc2(self.dropout(F.gelu(u))))  # (B, H, W, C)
+
+    def in_strips(self, x: Tensor, kernel: Tensor | None) -> Tensor:
+        out = torch.empty_like(x)
+        row_bytes = x.shape[2] * self.fc1.out_features * x.element_size()
+        for images, rows, halo in strips(x.shape[0], x.shape[1], row_bytes):
+            # The rows of the halo are only there so that the convolution sees its neighbours.
+            y = self.branch(x[images, halo], kernel)
+            out[images, rows] = y[:, rows.start - halo.start : rows.stop - halo.start]
+        return out
+
+
+def worth_strips(x: Tensor, hidden_elements: int) -> bool:
+    """Strips pay off where memory is the limit: eager inference on a CPU."""
+    if torch.compiler.is_compiling() or torch.is_grad_enabled() or x.device.type != "cpu":
+        return False
+    return hidden_elements * x.element_size() > STRIP_BYTES
+
+
+def strips(images: int, rows: int, row_bytes: int) -> Iterator[tuple[slice, slice, slice]]:
+    """Pieces of at most about STRIP_BYTES: whole images together, or rows of one image.
+
+    Yields (images, rows, rows with one neighbour on either side).
+    """
+    together = max(1, STRIP_BYTES // (rows * row_bytes))
+    height = rows if together > 1 else max(1, STRIP_BYTES // row_bytes)
+    height = -(-rows // -(-rows // height))  # equal strips: no thin rest at the bottom
+    for first in range(0, images, together):
+        for top in range(0, rows, height):
+            bottom = min(top + height, rows)
+            yield (
+                slice(first, min(first + together, images)),
+                slice(top, bottom),
+                slice(max(top - 1, 0), min(bottom + 1, rows)),
+            )

@@ -1,0 +1,63 @@
+"""Taps: named places inside a model where a map can be read, free unless someone listens.
+
+with record(model, "stages.2.*") as maps:      # {module path: tensor}
+    logits = model(images)
+maps["stages.2.clusters"]                      # (B, M, H, W)
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from fnmatch import fnmatchcase
+
+from torch import Tensor, nn
+
+from vitreous.errors import InputError
+
+
+class Tap(nn.Module):
+    """Identity that gives a tensor a name. It has no parameters and leaves no trace in `state_dict`."""
+
+    listening: bool = False  # record() sets it on the instance; code may take a faster way while it is False
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+def tap_names(model: nn.Module) -> list[str]:
+    """Paths of all taps of a model, in the order of its modules."""
+    return [path for path, module in model.named_modules() if isinstance(module, Tap)]
+
+
+@contextmanager
+def record(model: nn.Module, *patterns: str) -> Iterator[dict[str, Tensor]]:
+    """Record what passes the taps whose path matches any of the shell-style patterns (default: all).
+
+    The tensors stay attached to the autograd graph, so that explanations can differentiate through them.
+    When the block ends no hook is left behind, and the dictionary keeps what the last forward pass wrote.
+    """
+    names = tap_names(model)
+    chosen = [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns or ("*",))]
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise InputError(
+                f"no tap matches {pattern!r}; {type(model).__name__} has: {', '.join(names) or 'no taps'}. "
+                "Patterns are shell-style, e.g. 'stages.*.clusters'"
+            )
+    maps: dict[str, Tensor] = {}
+    with ExitStack() as cleanup:
+        for name in chosen:
+            cleanup.enter_context(_listen(model.get_submodule(name), name, maps))
+        yield maps
+
+
+@contextmanager
+def _listen(tap: nn.Module, name: str, maps: dict[str, Tensor]) -> Iterator[None]:
+    assert isinstance(tap, Tap)
+    before = tap.listening
+    handle = tap.register_forward_hook(lambda _module, _inputs, output: maps.__setitem__(name, output))
+    tap.listening = True
+    try:
+        yield
+    finally:
+        tap.listening = before
+        handle.remove()

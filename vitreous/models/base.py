@@ -1,0 +1,187 @@
+"""Backbone: one trunk, from which every product a user or timm asks for is derived.
+
+A family writes `maps` (its stages' feature maps) and sets `channels`, `strides` and `stages`. Classification,
+pyramids for dense heads, `features_only`, intermediates, layer groups and weight loading follow from that here.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from timm.models._features import feature_take_indices
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from vitreous.errors import InputError
+from vitreous.models.weights import LoadReport, apply_state, read_state
+
+POOLING = ("avg", "")
+
+
+class Features(NamedTuple):
+    maps: list[Tensor]  # NCHW, fine to coarse; one per entry of `channels` and `strides`
+    pooled: Tensor  # (B, C); what the classifier, DINO and k-NN see
+
+
+class Backbone(nn.Module, ABC):
+    """Base of all families. Subclasses assign `self.stages` and implement `maps`."""
+
+    channels: tuple[int, ...]
+    strides: tuple[int, ...]
+    global_pool: str
+    stages: nn.ModuleList
+    first_conv: str  # path of the convolution that sees the image, adapted when the number of input channels changes
+    reset_when_resized: str = r"$^"  # regular expression of parameters that may change shape between tasks
+
+    def __init__(
+        self,
+        channels: Sequence[int],
+        strides: Sequence[int],
+        *,
+        num_classes: int = 1000,
+        in_chans: int = 3,
+        global_pool: str = "avg",
+        drop_rate: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.channels, self.strides = tuple(channels), tuple(strides)
+        self.in_chans = in_chans
+        self.num_features = self.head_hidden_size = self.channels[-1]
+        self.feature_info = [
+            dict(num_chs=channel, reduction=stride, module=f"stages.{i}")
+            for i, (channel, stride) in enumerate(zip(self.channels, self.strides, strict=True))
+        ]
+        self.head_drop = nn.Dropout(drop_rate)
+        self.reset_classifier(num_classes, global_pool)
+
+    @abstractmethod
+    def maps(self, x: Tensor, depth: int | None = None) -> list[Tensor]:
+        """Feature maps (B, C, H, W) of the first `depth` stages (all by default), fine to coarse."""
+
+    def features(self, x: Tensor) -> Features:
+        maps = self.maps(x)
+        return Features(maps, maps[-1].mean((2, 3)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.forward_head(self.forward_features(x))
+
+    def tokens(self, images: Tensor) -> Tensor:
+        """Checked images as a channels-last (B, H, W, C) view, which every family starts from."""
+        if images.ndim != 4 or images.shape[1] != self.in_chans:
+            raise InputError(
+                f"images of shape {tuple(images.shape)} given; this model takes (batch, {self.in_chans}, height, "
+                f"width). Another number of channels: create_model(…, in_chans={images.shape[1:2] or 'N'})"
+            )
+        smallest = self.strides[-1]
+        if images.shape[2] < smallest or images.shape[3] < smallest:
+            raise InputError(
+                f"images of {images.shape[2]}x{images.shape[3]} pixels given; the smallest this model can take is "
+                f"{smallest}x{smallest}. Enlarge them, or build the model with a smaller stem_stride"
+            )
+        return images.contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1)
+
+    # What timm expects of a model ------------------------------------------------------------------
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        return self.maps(x)[-1]
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        pooled = self.head_drop(x.mean((2, 3)) if self.global_pool else x)
+        return pooled if pre_logits else self.head(pooled)
+
+    def forward_intermediates(
+        self,
+        x: Tensor,
+        indices: int | list[int] | None = None,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: str = "NCHW",
+        intermediates_only: bool = False,
+    ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
+        """Feature maps by index, optionally with the final one. Our maps are normalised whatever `norm` says."""
+        if output_fmt not in ("NCHW", "NHWC"):
+            raise InputError(f"output_fmt={output_fmt!r} given; maps come as NCHW or NHWC")
+        taken, last = feature_take_indices(len(self.stages), indices)
+        maps = self.maps(x, last + 1 if stop_early else None)
+        chosen = [maps[i] if output_fmt == "NCHW" else maps[i].permute(0, 2, 3, 1) for i in taken]
+        return chosen if intermediates_only else (maps[-1], chosen)
+
+    def prune_intermediate_layers(
+        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
+    ) -> list[int]:
+        """Drop the stages after the last wanted one. Stage norms stay: they are part of the maps."""
+        taken, last = feature_take_indices(len(self.stages), indices)
+        self.stages = self.stages[: last + 1]
+        if prune_head:
+            self.reset_classifier(0, "")
+        return taken
+
+    def get_classifier(self) -> nn.Module:
+        return self.head
+
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+        if global_pool is not None and global_pool not in POOLING:
+            raise InputError(f"global_pool={global_pool!r} given; accepted: 'avg', or '' for no pooling")
+        if global_pool == "" and num_classes > 0:
+            raise InputError(f"num_classes={num_classes} needs global_pool='avg': the classifier takes one vector")
+        self.num_classes = num_classes
+        self.global_pool = self.global_pool if global_pool is None else global_pool
+        # A later reset must leave the new layer where the model already is.
+        like = next(self.parameters(), torch.empty(0))
+        head = nn.Linear(self.num_features, num_classes) if num_classes > 0 else nn.Identity()
+        self.head = head.to(like.device, like.dtype)
+        self._init_weights(self.head)
+
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, nn.Linear):
+            nn.init.trunc_normal_(module.weight, std=0.02)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Recompute each block in the backward pass instead of keeping its activations."""
+        for stage in self.stages:
+            setattr(stage, "grad_checkpointing", enable)  # noqa: B010  (mypy takes attributes of modules for tensors)
+
+    def group_matcher(self, coarse: bool = False) -> dict:
+        """Layer groups for layer-wise learning-rate decay: the stem, then each stage or each block."""
+        if coarse:
+            return dict(stem=r"^(?:stem|teacher)", blocks=r"^stages\.(\d+)")
+        return dict(
+            stem=r"^(?:stem|teacher)",
+            blocks=[
+                (r"^stages\.(\d+)\.(?:downsample|position)", (0,)),
+                (r"^stages\.(\d+)\.blocks\.(\d+)", None),
+                (r"^stages\.(\d+)\.norm", (99999,)),
+            ],
+        )
+
+    def no_weight_decay(self) -> set[str]:
+        """Learned positions and tokens; one-dimensional tensors are exempted by the optimiser itself."""
+        return {name for name, _ in self.named_parameters() if name.endswith("position")}
+
+    # Weights ---------------------------------------------------------------------------------------
+
+    @classmethod
+    def translate(cls, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Keys of the original release in our names; ours pass unchanged. Families with public weights override."""
+        return state
+
+    def load_weights(self, source: str | Path | dict[str, Tensor], *, strict: bool = True) -> LoadReport:
+        """Load a file, a URL or a state dict in our layout or the original one, whatever it is wrapped in.
+
+        The classifier and the layers that depend on the number of clusters start afresh where their shapes
+        differ; the report names them. Anything else that does not fit is an error unless `strict` is False.
+        """
+        state = self.translate(read_state(source))
+        name = source if isinstance(source, (str, Path)) else "the given state dict"
+        return apply_state(self, state, str(name), strict=strict)
+
+
+def run_block(block: nn.Module, *inputs, recompute: bool):
+    """Call a block, keeping only its inputs for the backward pass when `recompute` asks for that."""
+    if recompute and torch.is_grad_enabled():
+        return checkpoint(block, *inputs, use_reentrant=False)
+    return block(*inputs)

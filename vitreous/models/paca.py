@@ -1,0 +1,385 @@
+"""PaCa-ViT: patch-to-cluster attention, both generations.
+
+Grainger, Paniagua, Song, Cuntoor, Lee, Wu: "PaCa-ViT: Learning Patch-to-Cluster Attention in Vision Transformers",
+arXiv 2203.11987. Generation 1 is version 1 of the paper (B0-B2, no public code), generation 2 the CVPR 2023 version
+(Tiny, Small, Base; public weights by iVMCL, MIT licence).
+
+Every patch keeps its query, but keys and values come from M clusters. A small network gives each cluster a map over
+all positions that sums to one (the tap `stages.<i>.clusters`), the cluster token is the mean of the patches under that
+map, and the attention of a patch over the M tokens is `stages.<i>.blocks.<j>.attention.map`.
+
+Beyond the original: any image size with every option, any number of clusters in any stage beside a teacher, position
+embeddings that follow the image size, stems of stride 1 and 2 for small images.
+
+Shapes: B batch, H W grid, N = HW, M clusters, C channels, h heads.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitreous.errors import InputError, nearest
+from vitreous.layers.attention import attend, split_heads
+from vitreous.layers.clustering import CLUSTERINGS, ClusteringTeacher, assign
+from vitreous.layers.drop import drop_path, drop_path_rates
+from vitreous.layers.mlp import ConvMlp
+from vitreous.layers.patch import DoubleConvStem, PatchEmbed
+from vitreous.layers.tap import Tap
+from vitreous.models.base import Backbone, run_block
+from vitreous.models.paca_release import ALIASES, PUBLISHED, WEIGHTS, translate_entry
+from vitreous.registry import register
+
+
+@dataclass(frozen=True)
+class BlockSettings:
+    """What the blocks of a model have in common. The defaults are generation 2's."""
+
+    clustering: str = "conv"  # conv, mlp, linear; bottleneck is generation 1's
+    kernel_size: int | Sequence[int] = 7  # of the depth-wise convolution in conv clustering, for all or per stage
+    cluster_eps: float = 1e-6
+    cluster_position: bool = False  # a learned vector per cluster, added before the cluster norm
+    mlp_depthwise: bool = True
+    mlp_shortcut: bool = True  # around the depth-wise convolution
+    norm: str = "pre"  # pre, post, or sub: before and after each branch
+    layer_scale: float | None = None
+    attention_dropout: float = 0.0
+    dropout: float = 0.0
+
+
+class ClusterAttention(nn.Module):
+    """Multi-head attention of all patches over M cluster tokens, or over all patches if there are no clusters."""
+
+    def __init__(self, dim: int, heads: int, clusters: int, settings: BlockSettings) -> None:
+        super().__init__()
+        self.heads = heads
+        self.cluster_norm = nn.LayerNorm(dim, settings.cluster_eps) if clusters else None
+        with_position = settings.cluster_position and clusters
+        self.cluster_position = nn.Parameter(torch.zeros(1, clusters, dim)) if with_position else None
+        self.q, self.k, self.v = nn.Linear(dim, dim), nn.Linear(dim, dim), nn.Linear(dim, dim)
+        self.map = Tap()
+        self.dropout = settings.attention_dropout
+        self.proj = nn.Linear(dim, dim)
+        self.proj_dropout = nn.Dropout(settings.dropout)
+
+    def forward(self, x: Tensor, assignment: Tensor | None) -> Tensor:
+        _, H, W, _ = x.shape
+        patches = x.flatten(1, 2)  # (B, N, C)
+        context = patches if assignment is None else self.cluster_tokens(patches, assignment)  # (B, M, C)
+        q, k, v = (split_heads(y, self.heads) for y in (self.q(patches), self.k(context), self.v(context)))
+        out = attend(q, k, v, self.map, (H, W), self.dropout if self.training else 0.0)  # (B, N, C)
+        return self.proj_dropout(self.proj(out)).unflatten(1, (H, W))
+
+    def cluster_tokens(self, patches: Tensor, assignment: Tensor) -> Tensor:
+        assert self.cluster_norm is not None
+        tokens = assignment.flatten(2) @ patches  # (B, M, N) @ (B, N, C)
+        if self.cluster_position is not None:
+            tokens = tokens + self.cluster_position
+        return self.cluster_norm(tokens)
+
+
+class Block(nn.Module):
+    """Attention and feed-forward, each on a residual branch. `owns_clusters` blocks make the assignment anew."""
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        clusters: int,
+        mlp_ratio: float,
+        settings: BlockSettings,
+        *,
+        owns_clusters: bool,
+        drop_rate: float,
+    ) -> None:
+        super().__init__()
+        hidden = int(dim * mlp_ratio)
+        before, after = settings.norm in ("pre", "sub"), settings.norm in ("post", "sub")
+        self.norm1 = nn.LayerNorm(dim, 1e-6) if before else nn.Identity()
+        self.clustering = None
+        if owns_clusters:
+            assert isinstance(settings.kernel_size, int)
+            self.clustering = CLUSTERINGS[settings.clustering](dim, clusters, hidden, settings.kernel_size)
+        self.attention = ClusterAttention(dim, heads, clusters, settings)
+        self.norm1_after = nn.LayerNorm(dim, 1e-6) if after else nn.Identity()
+        self.norm2 = nn.LayerNorm(dim, 1e-6) if before else nn.Identity()
+        self.mlp = ConvMlp(
+            dim, hidden, depthwise=settings.mlp_depthwise, shortcut=settings.mlp_shortcut, dropout=settings.dropout
+        )
+        self.norm2_after = nn.LayerNorm(dim, 1e-6) if after else nn.Identity()
+        self.drop_path = drop_path(drop_rate)
+        scale = settings.layer_scale
+        self.gamma1 = nn.Parameter(torch.full((dim,), float(scale))) if scale is not None else None
+        self.gamma2 = nn.Parameter(torch.full((dim,), float(scale))) if scale is not None else None
+
+    def forward(self, x: Tensor, assignment: Tensor | None, tap: nn.Module) -> tuple[Tensor, Tensor | None]:
+        y = self.norm1(x)
+        if self.clustering is not None:
+            assignment = tap(assign(self.clustering(y)))  # (B, M, H, W)
+        x = self.add(x, self.norm1_after(self.attention(y, assignment)), self.gamma1)
+        x = self.add(x, self.norm2_after(self.mlp(self.norm2(x))), self.gamma2)
+        return x, assignment
+
+    def add(self, x: Tensor, branch: Tensor, gamma: Tensor | None) -> Tensor:
+        return x + self.drop_path(branch if gamma is None else gamma * branch)
+
+
+class Stage(nn.Module):
+    """Down-sampling (from the second stage on), blocks that share cluster assignments, and a norm."""
+
+    grad_checkpointing = False
+
+    def __init__(
+        self, downsample: nn.Module, blocks: list[Block], dim: int, *, clustered: bool, position_grid: int | None
+    ) -> None:
+        super().__init__()
+        self.downsample = downsample
+        grid = (1, dim, position_grid, position_grid) if position_grid else None
+        self.position = nn.Parameter(torch.zeros(grid)) if grid else None
+        makers = sum(block.clustering is not None for block in blocks)
+        # One assignment per stage is tapped as `clusters`, several as `clusters.<j>` after the blocks that make them.
+        self.clusters: nn.Module = Tap() if clustered else nn.Identity()
+        if makers > 1:
+            self.clusters = nn.ModuleDict({str(j): Tap() for j, block in enumerate(blocks) if block.clustering})
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = nn.LayerNorm(dim, 1e-6)
+
+    def forward(self, x: Tensor, given: Tensor | None = None, extra: Tensor | None = None) -> Tensor:
+        """`given`: the teacher's assignment (B, M, H, W); `extra`: the teacher's map, added before the norm."""
+        x = self.downsample(x)
+        if self.position is not None:
+            position = F.interpolate(self.position, x.shape[1:3], mode="bilinear", align_corners=True)
+            x = x + position.permute(0, 2, 3, 1)
+        assignment = given if given is None else self.clusters(given)
+        for j, block in enumerate(self.blocks):
+            x, assignment = run_block(block, x, assignment, self.tap(j), recompute=self.grad_checkpointing)
+        return self.norm(x if extra is None else x + extra)
+
+    def tap(self, j: int) -> nn.Module:
+        """Where block j shows the assignment it makes."""
+        if isinstance(self.clusters, nn.ModuleDict) and str(j) in self.clusters:
+            return self.clusters[str(j)]
+        return self.clusters
+
+
+class PaCa(Backbone):
+    """The trunk of both generations.
+
+    Args:
+        clusters: Clusters per stage; 0 is plain attention.
+        recluster: For all stages or per stage: 0 makes the assignment in the first block, 1 in every block, i in
+            every i-th; the other blocks reuse the latest one.
+        teacher: Arguments of a `ClusteringTeacher` that makes all assignments, e.g. dict(depths=(2, 2, 2, 2)).
+        stem_stride: 4; or 2 or 1 for small images.
+        last_stride: Stride between the last two stages; 1 in the CIFAR models.
+        position_size: Image size for which learned position embeddings are made; None for none.
+        options: Fields of `BlockSettings` that differ from the generation's.
+    """
+
+    reset_when_resized = r"clustering\.logits\.|cluster_position$|^teacher\.to_clusters\."
+
+    def __init__(
+        self,
+        dims: Sequence[int],
+        depths: Sequence[int],
+        heads: Sequence[int],
+        clusters: Sequence[int],
+        *,
+        mlp_ratios: Sequence[float] = (4, 4, 4, 4),
+        generation: int = 2,
+        recluster: int | Sequence[int] = 0,
+        teacher: dict[str, Any] | None = None,
+        stem_stride: int = 4,
+        last_stride: int = 2,
+        position_size: int | None = None,
+        drop_path_rate: float = 0.0,
+        num_classes: int = 1000,
+        in_chans: int = 3,
+        global_pool: str = "avg",
+        drop_rate: float = 0.0,
+        **options: Any,
+    ) -> None:
+        settings = block_settings(generation, options)
+        every, kernels = per_stage(recluster, len(dims)), per_stage(settings.kernel_size, len(dims))
+        check_shape(dims, depths, heads, clusters, mlp_ratios, every, kernels, stem_stride)
+        steps = [1] + [2] * (len(dims) - 2) + [last_stride]
+        strides = [stem_stride * math.prod(steps[: i + 1]) for i in range(len(dims))]
+        super().__init__(
+            dims, strides, num_classes=num_classes, in_chans=in_chans, global_pool=global_pool, drop_rate=drop_rate
+        )
+        self.stem: nn.Module
+        if generation == 2:
+            self.stem, self.first_conv = (
+                DoubleConvStem(in_chans, dims[0], stride=stem_stride, eps=1e-6),
+                "stem.conv1",
+            )
+        else:
+            kernel = {4: 7, 2: 5, 1: 3}[stem_stride]
+            self.stem = PatchEmbed(in_chans, dims[0], kernel_size=kernel, stride=stem_stride, eps=1e-5)
+            self.first_conv = "stem.conv"
+        self.teacher = build_teacher(teacher, dims, clusters) if teacher else None
+        rates = drop_path_rates(drop_path_rate, depths)
+        self.stages = nn.ModuleList()
+        for i, dim in enumerate(dims):
+            taught = self.teacher is not None and clusters[i] > 0
+            of_stage = replace(settings, kernel_size=kernels[i])
+            blocks = [
+                Block(
+                    dim,
+                    heads[i],
+                    clusters[i],
+                    mlp_ratios[i],
+                    of_stage,
+                    owns_clusters=clusters[i] > 0 and not taught and (j == 0 or (every[i] > 0 and j % every[i] == 0)),
+                    drop_rate=rates[i][j],
+                )
+                for j in range(depths[i])
+            ]
+            eps = 1e-6 if generation == 2 else 1e-5
+            downsample = PatchEmbed(dims[i - 1], dim, kernel_size=3, stride=steps[i], eps=eps) if i else nn.Identity()
+            grid = position_size // stem_stride // 2**i if position_size else None
+            self.stages.append(Stage(downsample, blocks, dim, clustered=clusters[i] > 0, position_grid=grid))
+        self.apply(self._init_weights)
+
+    def maps(self, x: Tensor, depth: int | None = None) -> list[Tensor]:
+        x = self.stem(self.tokens(x))
+        none: list[Tensor | None] = [None] * len(self.stages)
+        assignments, extras = self.teacher(x) if self.teacher is not None else (none, none)
+        outputs = []
+        for stage, given, extra in zip(self.stages[:depth], assignments, extras, strict=False):
+            x = stage(x, given, extra)
+            outputs.append(x.permute(0, 3, 1, 2))
+        return outputs
+
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, nn.Conv2d):
+            fan_out = module.kernel_size[0] * module.kernel_size[1] * module.out_channels // module.groups
+            nn.init.normal_(module.weight, std=(2.0 / fan_out) ** 0.5)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        for name in ("position", "cluster_position"):
+            parameter = getattr(module, name, None)
+            if isinstance(parameter, nn.Parameter):
+                nn.init.trunc_normal_(parameter, std=0.02)
+
+    @classmethod
+    def translate(cls, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        return dict(translate_entry(key, value, state) for key, value in state.items())
+
+
+def block_settings(generation: int, options: dict[str, Any]) -> BlockSettings:
+    """The generation's settings with the user's options, or an error that names what is wrong with them."""
+    if generation not in GENERATIONS:
+        raise InputError(f"generation={generation!r} given; PaCa has generations 1 and 2")
+    known = list(BlockSettings.__dataclass_fields__)
+    for name in options:
+        if name not in known:
+            raise InputError(f"unknown PaCa option {name!r}; nearest: {nearest(name, known)}; all: {', '.join(known)}")
+    settings = BlockSettings(**{**GENERATIONS[generation], **options})
+    for name, value, accepted in (
+        ("clustering", settings.clustering, list(CLUSTERINGS)),
+        ("norm", settings.norm, ["pre", "post", "sub"]),
+    ):
+        if value not in accepted:
+            raise InputError(f"{name}={value!r} given; accepted: {', '.join(accepted)}")
+    return settings
+
+
+def per_stage(value: int | Sequence[int], stages: int) -> list[int]:
+    return [value] * stages if isinstance(value, int) else list(value)
+
+
+def check_shape(dims, depths, heads, clusters, mlp_ratios, every, kernels, stem_stride) -> None:
+    rows = dict(depths=depths, heads=heads, clusters=clusters, mlp_ratios=mlp_ratios)
+    rows |= dict(recluster=every, kernel_size=kernels)
+    for name, row in rows.items():
+        if len(row) != len(dims):
+            raise InputError(f"{name}={tuple(row)} has {len(row)} entries; dims={tuple(dims)} asks for {len(dims)}")
+    for dim, head in zip(dims, heads, strict=True):
+        if head < 1 or dim % head:
+            raise InputError(f"{head} heads cannot divide {dim} channels evenly; choose a divisor of {dim}")
+    if min(clusters) < 0 or min(every) < 0:
+        raise InputError(f"clusters={tuple(clusters)}, recluster={tuple(every)} given; neither can be negative")
+    if stem_stride not in (1, 2, 4):
+        raise InputError(f"stem_stride={stem_stride!r} given; accepted: 1, 2, 4")
+
+
+def build_teacher(arguments: dict[str, Any], dims: Sequence[int], clusters: Sequence[int]) -> ClusteringTeacher:
+    own = tuple(arguments.get("dims", dims))
+    joins = arguments.get("add_features", True) and own == tuple(dims)
+    rest = {name: value for name, value in arguments.items() if name not in ("dims", "add_features")}
+    return ClusteringTeacher(own, clusters, **rest, add_features=joins)
+
+
+# Variants -----------------------------------------------------------------------------------------
+
+GENERATIONS: dict[int, dict[str, Any]] = {
+    1: dict(clustering="bottleneck", cluster_eps=1e-5, mlp_shortcut=False),
+    2: {},
+}
+HEADS = (2, 4, 8, 16)
+SIZES: dict[str, dict[str, Any]] = {  # table 1 of the CVPR version
+    "tiny": dict(dims=(96, 192, 320, 384), depths=(2, 2, 4, 2), heads=HEADS, drop_path_rate=0.1),
+    "small": dict(dims=(96, 192, 320, 384), depths=(3, 3, 10, 3), heads=HEADS, drop_path_rate=0.1),
+    "base": dict(dims=(96, 192, 384, 512), depths=(3, 3, 18, 3), heads=HEADS, drop_path_rate=0.5),
+}
+TAUGHT: dict[str, dict[str, Any]] = {  # the trunk gives up blocks for the teacher
+    "tiny": dict(depths=(2, 2, 2, 2), teacher=dict(depths=(2, 2, 2, 2))),
+    "small": dict(depths=(3, 3, 7, 3), teacher=dict(depths=(2, 2, 2, 2))),
+    "base": dict(depths=(3, 3, 16, 3), teacher=dict(depths=(2, 2, 4, 2)), drop_path_rate=0.1),
+}
+ALL_STAGES = (100, 100, 100, 100)
+CLUSTER_COUNTS = {  # the ablation on Small, named by the counts of the first and last clustered stage
+    "c2": (2, 2, 2, 0),
+    "c49": (49, 49, 49, 0),
+    "c49_100": (49, 64, 81, 100),
+    "c100_49": (100, 81, 64, 49),
+    "c100": ALL_STAGES,
+}
+FIRST_SIZES: dict[str, dict[str, Any]] = {  # generation 1
+    "b0": dict(dims=(32, 64, 160, 256), depths=(2, 2, 2, 2)),
+    "b1": dict(dims=(64, 128, 320, 512), depths=(2, 2, 2, 2)),
+    "b2": dict(dims=(64, 128, 320, 512), depths=(3, 4, 6, 3)),
+}
+FIRST: dict[str, Any] = dict(generation=1, heads=(1, 2, 5, 8), mlp_ratios=(8, 8, 4, 4), recluster=1, drop_path_rate=0.1)
+CIFAR = dict(stem_stride=1, last_stride=1, num_classes=100)
+
+VARIANTS: dict[str, dict[str, Any]] = {}
+for size, row in SIZES.items():
+    for kind in ("conv", "mlp", "linear"):
+        name = f"paca_{size}" if kind == "conv" else f"paca_{size}_{kind}"
+        VARIANTS[name] = dict(row, clustering=kind, clusters=(100, 100, 100, 0))
+        VARIANTS[f"{name}_blockwise"] = dict(row, clustering=kind, clusters=ALL_STAGES, recluster=1)
+    VARIANTS[f"paca_{size}_teacher"] = {**row, **TAUGHT[size], "clusters": ALL_STAGES}
+for name, counts in CLUSTER_COUNTS.items():
+    VARIANTS[f"paca_small_{name}"] = dict(SIZES["small"], clusters=counts)
+for size, row in FIRST_SIZES.items():
+    VARIANTS[f"paca_{size}"] = {**FIRST, **row, "clusters": (49, 49, 49, 0)}
+    VARIANTS[f"paca_{size}_pure"] = {**FIRST, **row, "clusters": (0, 0, 0, 0)}
+    VARIANTS[f"paca_{size}_cifar"] = {**FIRST, **row, **CIFAR, "clusters": (64, 64, 0, 0)}
+    VARIANTS[f"paca_{size}_cifar_pure"] = {**FIRST, **row, **CIFAR, "clusters": (0, 0, 0, 0)}
+
+CIFAR_INPUT = dict(
+    input_size=(3, 32, 32),
+    crop_pct=1.0,
+    mean=(0.5071, 0.4867, 0.4408),
+    std=(0.2675, 0.2565, 0.2761),
+    num_classes=100,
+)
+register(
+    PaCa,
+    VARIANTS,
+    paper="https://arxiv.org/abs/2203.11987",
+    aliases=ALIASES,
+    weights=WEIGHTS,
+    published=PUBLISHED,
+    inputs={
+        name: CIFAR_INPUT if "cifar" in name else dict(crop_pct=0.875 if "generation" in row else 0.9)
+        for name, row in VARIANTS.items()
+    },
+)

@@ -1,0 +1,144 @@
+"""Reading weights from files, URLs and wrappings, and fitting them to a model with a report of every key."""
+
+import argparse
+import collections
+import logging
+import re
+import urllib.error
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from timm.models import adapt_input_conv
+from torch import Tensor
+
+from vitreous.errors import InputError
+
+if TYPE_CHECKING:
+    from vitreous.models.base import Backbone
+
+logger = logging.getLogger(__name__)
+
+WRAPPERS = (
+    "state_dict_ema",
+    "model_ema",
+    "state_dict",
+    "model",
+)  # averaged weights first: they are the released ones
+PREFIXES = ("module.", "_orig_mod.", "model.")
+OTHER_PARTS = ("decode_head.", "auxiliary_head.", "neck.", "rpn_head.", "roi_head.", "bbox_head.")
+BOOKKEEPING = re.compile(r"num_batches_tracked$|blur_filter$")  # counters and constants, rebuilt by the model
+
+
+class LoadReport(NamedTuple):
+    loaded: list[str]
+    reset: list[str]  # left at their initial values because the new task needs another shape
+    missing: list[str]
+    unexpected: list[str]
+
+    def __str__(self) -> str:
+        parts = [f"{len(self.loaded)} tensors loaded"]
+        parts += [f"{kind}: {', '.join(keys)}" for kind, keys in zip(self._fields[1:], self[1:], strict=True) if keys]
+        return "; ".join(parts)
+
+
+def read_state(source: str | Path | dict[str, Any]) -> dict[str, Tensor]:
+    """Tensors of a checkpoint by bare name: file or URL opened, wrappers and prefixes taken off."""
+    content = source if isinstance(source, dict) else _open(_local_file(str(source)))
+    for wrapper in WRAPPERS:
+        if isinstance(content.get(wrapper), dict):
+            content = content[wrapper]
+            break
+    state = {key: value for key, value in content.items() if isinstance(value, Tensor)}
+    if not state:
+        raise InputError(f"{source} holds no tensors; top-level entries: {', '.join(map(str, list(content)[:8]))}")
+    for prefix in PREFIXES:
+        if all(key.startswith(prefix) for key in state):
+            state = {key.removeprefix(prefix): value for key, value in state.items()}
+    if any(key.startswith("backbone.") for key in state):  # a detector or segmenter: keep its backbone only
+        state = {key: value for key, value in state.items() if not key.startswith(OTHER_PARTS)}
+        state = {key.removeprefix("backbone."): value for key, value in state.items()}
+    return {key: value for key, value in state.items() if not BOOKKEEPING.search(key)}
+
+
+def _local_file(source: str) -> Path:
+    if not source.startswith(("http://", "https://", "file://")):
+        return Path(source)
+    target = Path(torch.hub.get_dir()) / "checkpoints" / source.rsplit("/", 1)[-1]
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            torch.hub.download_url_to_file(source, str(target))
+        except (urllib.error.URLError, OSError) as error:
+            raise InputError(
+                f"cannot download {source} ({error}). Fetch it by other means and either put it at {target} "
+                f"or pass its path as checkpoint"
+            ) from error
+    return target
+
+
+def _open(path: Path) -> dict[str, Any]:
+    if path.is_dir():
+        path = path / "model.safetensors"
+    if not path.is_file():
+        raise InputError(f"no checkpoint at {path}; give a .pth, .pt or .safetensors file, a model folder or a URL")
+    if path.suffix == ".safetensors":
+        try:
+            return load_file(path)
+        except (SafetensorError, OSError) as error:
+            raise InputError(f"{path} is not a readable safetensors file: {error}") from error
+    # Training scripts store their argparse settings beside the weights; a Namespace cannot run anything.
+    harmless: list[Any] = [argparse.Namespace, collections.defaultdict]
+    try:
+        with torch.serialization.safe_globals(harmless):
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises many types here, and all of them mean the same to the user
+        reason = str(error).strip().split("\n")[0]
+        raise InputError(
+            f"{path} was refused: it is not a plain weights file ({reason}). Only tensors are read, code in a "
+            "checkpoint is never run; ask its source for a safetensors file or a plain state dict"
+        ) from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path} holds a {type(content).__name__}, not a dictionary of tensors")
+    return content
+
+
+def apply_state(model: "Backbone", state: dict[str, Tensor], name: str, *, strict: bool) -> LoadReport:
+    """Copy what fits into the model; raise before touching it if something does not and `strict` is set."""
+    own = {key: value for key, value in model.state_dict().items() if not BOOKKEEPING.search(key)}
+    state = dict(state)
+    first = f"{model.first_conv}.weight"
+    if first in state and first in own and state[first].shape[1] == 3 != own[first].shape[1]:
+        state[first] = adapt_input_conv(own[first].shape[1], state[first])
+    may_reset = re.compile(rf"^head\.|{model.reset_when_resized}")
+    differs = [key for key in own if key in state and own[key].shape != state[key].shape]
+    headless = [key for key in state if key.startswith("head.") and key not in own]  # num_classes=0 wants no classifier
+    reset = [key for key in differs if may_reset.search(key)]
+    reset += [key for key in own if key.startswith("head.") and key not in state]
+    wrong = [key for key in differs if key not in reset]
+    missing = [key for key in own if key not in state and key not in reset]
+    unexpected = [key for key in state if key not in own and key not in headless]
+    if strict and (wrong or missing or unexpected):
+        raise InputError(_misfit(model, name, own, state, wrong, missing, unexpected))
+    bad = [key for key in own if key in state and not torch.isfinite(state[key]).all()]
+    if bad:
+        raise InputError(f"{name} holds NaN or infinite values in {len(bad)} tensors, first {bad[0]}; it is damaged")
+    loaded = [key for key in own if key in state and key not in differs]
+    model.load_state_dict({key: state[key] for key in loaded}, strict=False)
+    report = LoadReport(loaded, reset + wrong, missing, unexpected)
+    if report.reset or report.missing or report.unexpected:
+        logger.warning("%s: %s", name, report)
+    return report
+
+
+def _misfit(model, name, own, state, wrong, missing, unexpected) -> str:
+    lines = [f"{name} does not fit this {type(model).__name__}:"]
+    lines += [f"  {key}: checkpoint {tuple(state[key].shape)}, model {tuple(own[key].shape)}" for key in wrong[:5]]
+    for kind, keys in (("wrong shape", wrong[5:]), ("missing", missing), ("unexpected", unexpected)):
+        if keys:
+            more = f" and {len(keys) - 5} more" if len(keys) > 5 else ""
+            lines.append(f"  {kind}: {', '.join(keys[:5])}{more}")
+    lines.append("  Is it the variant the weights were made for? strict=False loads what fits and reports the rest")
+    return "\n".join(lines)
