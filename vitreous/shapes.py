@@ -1,0 +1,176 @@
+"""`vitreous shapes`: write the embedded data set as files, to try every file-based path on it."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from vitreous.data.shapes import CATEGORIES, KEYPOINTS, Difficulty, Scene, Shapes
+from vitreous.errors import InputError
+from vitreous.training.progress import track
+
+Format = Literal["folder", "coco", "masks"]
+
+
+def shapes(
+    *,
+    out: Path,
+    format: Format = "folder",
+    count: int = 1000,
+    val: int | None = None,
+    size: int | tuple[int, int] = 64,
+    seed: int = 0,
+    difficulty: Difficulty = "easy",
+) -> Path:
+    """Write the embedded data set `shapes` as files; returns the folder.
+
+    Layouts (the held-out images lie in val in the same way):
+        folder  to classify: train/<class>/000000.png
+        coco    to detect: images/train/000000.png, annotations/instances_train.json (boxes, masks, keypoints)
+        masks   to segment: images/train/000000.png, masks/train/000000.png (pixel value = class, 0 = background),
+                classes.txt (one name a line, background first)
+
+    Image i of a split is the picture that the data set `shapes` draws as sample i, whatever the count.
+
+    Examples:
+        vitreous shapes --out toy
+        vitreous shapes --out toy_coco --format coco --count 500 --size 128
+        vitreous shapes --out toy_masks --format masks --count 200 --val 50 --size 96 160 --difficulty hard
+
+    Args:
+        out: Folder to write; it must not exist yet, or be empty.
+        format: Layout of the files.
+        count: Number of images to train on.
+        val: Number of held-out images; one for every five of `count` if not given, 0 for none.
+        size: Side of the images in pixels, or height and width.
+        seed: Another seed gives another data set.
+        difficulty: easy: objects stand out, turned by 20 degrees at most; hard: any rotation, low contrast, clutter.
+    """
+    held_out = max(count // 5, len(CATEGORIES)) if val is None else val
+    splits = [
+        Shapes("train", count=count, size=size, seed=seed, difficulty=difficulty),
+        Shapes("val", count=held_out, size=size, seed=seed, difficulty=difficulty),
+    ]
+    _check_counts(count, held_out, format)
+    writers = {"folder": _write_folder, "coco": _write_coco, "masks": _write_masks}
+    if format not in writers:
+        raise InputError(f"unknown format {format!r}; accepted: {', '.join(writers)}")
+    with _complete_or_absent(Path(out)) as unfinished:
+        for data in splits:
+            if len(data):
+                writers[format](data, unfinished)
+    return Path(out)
+
+
+def _check_counts(count: int, held_out: int, format: str) -> None:
+    # Every run of len(CATEGORIES) samples holds each class once; fewer would leave class folders out.
+    least = len(CATEGORIES) if format == "folder" else 1
+    if count < least or (held_out and held_out < least):
+        raise InputError(
+            f"count={count} and val={held_out} for format {format!r}; at least {least} images are needed in each split "
+            "so that no class is missing, or val 0 for no held-out images"
+        )
+
+
+@contextmanager
+def _complete_or_absent(out: Path) -> Iterator[Path]:
+    """A folder beside `out` to write into; it becomes `out` at the end, or vanishes if anything goes wrong."""
+    if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
+        raise InputError(f"output {str(out)!r} is already in use; give a new or an empty folder")
+    unfinished = out.absolute().with_name(f".{out.absolute().name}.unfinished-{os.getpid()}")
+    try:
+        unfinished.mkdir(parents=True)
+        yield unfinished
+        if out.exists():
+            out.rmdir()  # empty, see above; elsewhere than on POSIX a rename does not replace it
+        unfinished.rename(out)
+    except OSError as error:
+        raise InputError(
+            f"cannot write {str(out)!r}: {error.strerror or error}; check permissions and space, or give another folder"
+        ) from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)  # already renamed when all went well
+
+
+def _numbered(data: Shapes) -> Iterator[tuple[str, Scene]]:
+    """File names and scenes, with progress."""
+    scenes = (data[index] for index in range(len(data)))
+    for index, scene in enumerate(track(scenes, total=len(data), label=f"drawing {data.split}")):
+        yield f"{index:06d}.png", scene
+
+
+def _write_folder(data: Shapes, root: Path) -> None:
+    for name in CATEGORIES:
+        (root / data.split / name).mkdir(parents=True)
+    for file, scene in _numbered(data):
+        Image.fromarray(scene.image).save(root / data.split / CATEGORIES[scene.label] / file)
+
+
+def _write_masks(data: Shapes, root: Path) -> None:
+    images, masks = root / "images" / data.split, root / "masks" / data.split
+    images.mkdir(parents=True)
+    masks.mkdir(parents=True)
+    (root / "classes.txt").write_text("\n".join(("background", *CATEGORIES)) + "\n", encoding="utf-8")
+    for file, scene in _numbered(data):
+        Image.fromarray(scene.image).save(images / file)
+        mask = Image.fromarray(scene.semantic)
+        mask.putpalette(_palette())  # mode P: the pixel values stay the class numbers, viewers show colours
+        mask.save(masks / file)
+
+
+def _palette() -> list[int]:
+    """Black for the background, then well separated hues."""
+    hues = Image.new("HSV", (len(CATEGORIES), 1))
+    hues.putdata([(255 * number // len(CATEGORIES), 190, 230) for number in range(len(CATEGORIES))])
+    return [0, 0, 0, *hues.convert("RGB").tobytes()]
+
+
+def _write_coco(data: Shapes, root: Path) -> None:
+    folder = root / "images" / data.split
+    folder.mkdir(parents=True)
+    images: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
+    for file, scene in _numbered(data):
+        Image.fromarray(scene.image).save(folder / file)
+        images.append(
+            {"id": len(images) + 1, "file_name": f"{data.split}/{file}", "height": data.height, "width": data.width}
+        )
+        for number in range(len(scene.labels)):
+            annotations.append({"id": len(annotations) + 1, "image_id": len(images), **_annotation(scene, number)})
+    categories = [
+        {"id": number, "name": name, "supercategory": "shape", "keypoints": list(KEYPOINTS), "skeleton": []}
+        for number, name in enumerate(CATEGORIES, 1)
+    ]
+    target = root / "annotations" / f"instances_{data.split}.json"
+    target.parent.mkdir(exist_ok=True)
+    content = {"images": images, "annotations": annotations, "categories": categories}
+    target.write_text(json.dumps(content), encoding="utf-8")
+
+
+def _annotation(scene: Scene, number: int) -> dict[str, Any]:
+    x0, y0, x1, y1 = scene.boxes[number].tolist()
+    points = scene.keypoints[number]
+    return {
+        "category_id": int(scene.labels[number]) + 1,
+        "bbox": [x0, y0, x1 - x0, y1 - y0],
+        "area": int(np.count_nonzero(scene.masks[number])),
+        "iscrowd": 0,
+        "segmentation": {"size": list(scene.masks[number].shape), "counts": run_lengths(scene.masks[number])},
+        "keypoints": [round(value, 2) for value in points.flatten().tolist()],
+        "num_keypoints": int(np.count_nonzero(points[:, 2])),
+    }
+
+
+def run_lengths(mask: NDArray[np.bool_]) -> list[int]:
+    """COCO's uncompressed run-length code: lengths of the runs of 0, 1, 0, ... down the columns."""
+    flat = mask.flatten(order="F")
+    ends = np.flatnonzero(flat[1:] != flat[:-1]) + 1
+    lengths = np.diff(np.concatenate([[0], ends, [flat.size]])).tolist()
+    return [0, *lengths] if flat[0] else lengths

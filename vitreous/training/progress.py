@@ -1,0 +1,66 @@
+"""How long work shows itself: a bar with rate and remaining time, or now and then a plain line.
+
+Everything goes to the error stream, so that a verb's output can be piped.
+"""
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+T = TypeVar("T")
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+def track(items: Iterable[T], *, total: int | None, label: str, unit: str = "images") -> Iterator[T]:
+    """Pass items on, showing how many have been worked on, how fast and for how much longer.
+
+    Args:
+        items: What is worked on, one after the other.
+        total: How many there are; None if nobody knows.
+        label: What is being done, as in "drawing train".
+        unit: What is counted.
+    """
+    if sys.stderr.isatty():
+        yield from _bar(items, total, label, unit)
+    else:
+        yield from _lines(items, total, label, unit)
+
+
+def _bar(items: Iterable[T], total: int | None, label: str, unit: str) -> Iterator[T]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    rate = TextColumn("{task.fields[rate]:>12}", style="dim")
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(label, total=total, rate="")
+        start = time.monotonic()
+        for done, item in enumerate(items, 1):
+            yield item
+            progress.update(task, completed=done, rate=_rate(done, time.monotonic() - start, unit))
+
+
+def _lines(items: Iterable[T], total: int | None, label: str, unit: str) -> Iterator[T]:
+    start = last = time.monotonic()
+    done = 0
+    for item in items:
+        yield item
+        done += 1
+        now = time.monotonic()
+        if now - last >= SECONDS_BETWEEN_LINES and done != total:
+            last = now
+            print(_line(label, done, total, now - start, unit), file=sys.stderr, flush=True)
+    print(_line(label, done, total, time.monotonic() - start, unit), file=sys.stderr, flush=True)
+
+
+def _line(label: str, done: int, total: int | None, seconds: float, unit: str) -> str:
+    of = "" if total is None else f"/{total}"
+    left = "" if not total or not done or done >= total else f", {seconds / done * (total - done):.0f} s left"
+    return f"{label}: {done}{of} {unit}, {_rate(done, seconds, unit)}{left}"
+
+
+def _rate(done: int, seconds: float, unit: str) -> str:
+    rate = done / max(seconds, 1e-9)
+    return f"{rate:.0f} {unit}/s" if rate >= 10 else f"{rate:.1f} {unit}/s"
