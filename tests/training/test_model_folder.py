@@ -1,0 +1,105 @@
+import json
+
+import pytest
+import timm
+import torch
+
+from vitreous.data.transforms import Preprocess
+from vitreous.errors import InputError
+from vitreous.registry import create_model
+from vitreous.training.model_folder import load_model, save_model
+
+PREPROCESS = Preprocess((64, 64), 0.9, "bilinear", (0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
+CLASSES = ("ant", "bee", "cat")
+
+
+def write(folder, name="paca_b0", **model_args):
+    model = create_model(name, num_classes=3, **model_args).eval()
+    save_model(folder, model, name=name, model_args=model_args, task="classify", classes=CLASSES, preprocess=PREPROCESS)
+    return model
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved") / "best"
+    return folder, write(folder)
+
+
+@torch.inference_mode()
+def test_round_trip_and_timm(saved):
+    folder, model = saved
+    images = torch.randn(2, 3, 64, 64)
+    loaded = load_model(folder)
+    assert torch.equal(loaded.model(images), model(images))
+    assert not loaded.model.training
+    assert loaded[1:] == ("paca_b0", "classify", CLASSES, PREPROCESS)
+    theirs = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+    assert torch.equal(theirs(images), model(images))
+    config = timm.data.resolve_model_data_config(theirs)
+    assert tuple(config["mean"]) == PREPROCESS.mean
+    assert config["crop_pct"] == 0.9
+
+
+def test_tuples_among_the_arguments_and_foreign_models(tmp_path):
+    write(tmp_path / "a", "test_vit", img_size=(64, 64))
+    assert load_model(tmp_path / "a").name == "test_vit"
+
+
+def test_run_folder_prefers_best(tmp_path):
+    for name, value in [("final", 1.0), ("best", 2.0)]:
+        model = write(tmp_path / name, "test_convnext")
+        with torch.no_grad():
+            model.head.fc.bias.fill_(value)
+        save_model(
+            tmp_path / name,
+            model,
+            name="test_convnext",
+            model_args={},
+            task="classify",
+            classes=CLASSES,
+            preprocess=PREPROCESS,
+        )
+        assert load_model(tmp_path).model.head.fc.bias[0] == value
+    (tmp_path / "best").rename(tmp_path / ".best.old")  # the instant in which it is being replaced
+    assert load_model(tmp_path).model.head.fc.bias[0] == 2.0
+
+
+def test_damage_names_the_file(tmp_path):
+    write(tmp_path / "m", "test_convnext")
+    weights = tmp_path / "m" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-5] ^= 4
+    weights.write_bytes(content)
+    with pytest.raises(InputError, match=r"model\.safetensors is damaged"):
+        load_model(tmp_path / "m")
+    with pytest.raises(InputError, match=r"model\.safetensors is damaged"):
+        load_model(tmp_path / "m")
+    (tmp_path / "m" / "manifest.json").unlink()
+    with pytest.raises(InputError, match=r"manifest\.json is missing"):
+        load_model(tmp_path / "m")
+
+
+def test_what_is_not_a_model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="neither a run folder"):
+        load_model(tmp_path)
+    (tmp_path / "run.json").write_text(json.dumps({}))
+    with pytest.raises(InputError, match="holds no model yet"):
+        load_model(str(tmp_path))
+    with pytest.raises(InputError, match="is a file"):
+        load_model("run.json")
+    with pytest.raises(InputError, match="there is no folder 'runs/absent'"):
+        load_model("runs/absent")
+    with pytest.raises(InputError, match="unknown model"):
+        load_model("paca_tny")
+
+
+def test_published_model_by_name(monkeypatch):
+    """Without a network: the weights are made up, everything else is as for real ones."""
+    monkeypatch.setattr(
+        "vitreous.training.model_folder.create_model", lambda name, pretrained: timm.create_model("test_vit.r160_in1k")
+    )
+    loaded = load_model("test_vit")
+    assert loaded.classes[0].startswith("tench")
+    assert len(loaded.classes) == 1000
+    assert loaded.preprocess.size == (160, 160)

@@ -1,0 +1,93 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from vitreous.errors import InputError
+from vitreous.training.run import METRICS, RunFolder, read_metrics
+
+ARGUMENTS, DATA = {"model": "paca_b0", "lr": 0.1, "workers": 2}, {"train": "abc"}
+HOLD = """
+import sys, time
+from pathlib import Path
+from vitreous.training.run import RunFolder
+with RunFolder(Path(sys.argv[1])) as run:
+    run.log(step=1)
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def holds(run: RunFolder, arguments=ARGUMENTS, data=DATA, resume=True) -> bool:
+    return run.holds(arguments, data, free=frozenset({"workers"}), resume=resume)
+
+
+def test_two_runs_on_one_folder(tmp_path):
+    with RunFolder(tmp_path / "run") as run:
+        run.begin(ARGUMENTS, DATA)
+        with pytest.raises(InputError, match="in use by this process"):
+            RunFolder(tmp_path / "run").__enter__()
+    with RunFolder(tmp_path / "run") as run:
+        assert holds(run)
+
+
+def test_lock_of_another_process_until_it_is_killed(tmp_path):
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline() == "held\n"
+        with pytest.raises(InputError, match=f"in use by process {process.pid}"):
+            RunFolder(tmp_path).__enter__()
+    finally:
+        process.kill()
+        process.wait()
+    with RunFolder(tmp_path) as run:
+        assert run.metric_lines == 1
+
+
+def test_same_command_continues_and_another_is_refused(tmp_path):
+    with RunFolder(tmp_path) as run:
+        assert not holds(run)
+        run.begin(ARGUMENTS, DATA)
+        assert holds(run)
+        assert holds(run, ARGUMENTS | {"workers": 8})
+        with pytest.raises(InputError, match=r"lr: 0\.1 there, 0\.2 now"):
+            holds(run, ARGUMENTS | {"lr": 0.2})
+        with pytest.raises(InputError, match="data of split train"):
+            holds(run, data={"train": "xyz"})
+        with pytest.raises(InputError, match="--no-resume"):
+            holds(run, resume=False)
+    content = json.loads((tmp_path / "run.json").read_text())
+    assert content["arguments"] == ARGUMENTS
+    assert {"vitreous", "torch", "timm"} <= set(content["versions"])
+
+
+def test_foreign_files_are_not_written_among(tmp_path):
+    (tmp_path / "thesis.tex").write_text("")
+    with RunFolder(tmp_path) as run, pytest.raises(InputError, match=r"thesis\.tex"):
+        holds(run)
+
+
+def test_a_run_that_never_began_leaves_nothing(tmp_path):
+    with RunFolder(tmp_path / "deep" / "run"):
+        pass
+    assert not (tmp_path / "deep" / "run").exists()
+
+
+def test_output_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="choose another --out"):
+        RunFolder(tmp_path / "file" / "run").__enter__()
+
+
+def test_metrics_are_cut_back_and_torn_lines_dropped(tmp_path):
+    with RunFolder(tmp_path) as run:
+        for step in range(4):
+            run.log(step=step)
+        assert run.metric_lines == 4
+        with open(tmp_path / METRICS, "a") as file:
+            file.write('{"step": 4, "lo')
+        assert [line["step"] for line in read_metrics(tmp_path)] == [0, 1, 2, 3]
+        run.cut_metrics(2)
+        run.log(step=9)
+    assert (tmp_path / METRICS).read_text() == '{"step": 0}\n{"step": 1}\n{"step": 9}\n'

@@ -1,0 +1,226 @@
+"""From a decoded picture to the tensor a model sees, at evaluation and in training.
+
+`Preprocess` is the part a trained model carries with it. `Augmentation` draws a random view of the same picture;
+all its randomness comes from Python's, NumPy's and torch's global generators, which the loader sets per sample.
+"""
+
+import math
+import random
+import re
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vitreous.errors import InputError, nearest
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+RESAMPLING = {
+    "nearest": Image.Resampling.NEAREST,
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+}
+
+RAND_AUGMENT = re.compile(r"rand(-(m|n|p|mstd|mmax|w|inc|t)\d+(\.\d+)?)*")
+
+Colour = tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """What happens to an image before a model at evaluation time.
+
+    The image is scaled until it covers `size / crop_ratio`, its centre is cut to `size`, and the channels are
+    shifted and scaled by `mean` and `std`.
+    """
+
+    size: tuple[int, int]  # (H, W)
+    crop_ratio: float = 1.0
+    interpolation: str = "bicubic"
+    mean: Colour = IMAGENET_MEAN
+    std: Colour = IMAGENET_STD
+
+    def __post_init__(self) -> None:
+        if len(self.size) != 2 or min(self.size) < 1:
+            raise InputError(f"image size {self.size} cannot be used; give (height, width), both at least 1")
+        if not 0 < self.crop_ratio <= 1:
+            raise InputError(f"crop ratio {self.crop_ratio} cannot be used; it must be above 0 and at most 1")
+        resampling(self.interpolation)
+
+    def picture(self, image: Image.Image) -> Image.Image:
+        """The part of the image that the model sees, at the size at which it sees it."""
+        height, width = self.size
+        covered_height, covered_width = _cover(image.height, image.width, self.size, self.crop_ratio)
+        top = round((covered_height - height) / 2)
+        left = round((covered_width - width) / 2)
+        across, down = image.width / covered_width, image.height / covered_height
+        # One call with `box` equals resize followed by crop, without drawing what the crop throws away:
+        # a 1x20000 picture never becomes a 224x4480000 one.
+        box = (left * across, top * down, (left + width) * across, (top + height) * down)
+        return image.resize((width, height), resampling(self.interpolation), box=_inside(box, image))
+
+    def tensor(self, picture: Image.Image) -> Tensor:
+        """(3, H, W) normalised float32."""
+        return self.normalise(to_unit_tensor(picture))
+
+    def __call__(self, image: Image.Image) -> Tensor:
+        return self.tensor(self.picture(image))
+
+    def normalise(self, x: Tensor) -> Tensor:
+        """(..., 3, H, W) in [0, 1] to what the model expects."""
+        return (x - _per_channel(self.mean, x)) / _per_channel(self.std, x)
+
+    def denormalise(self, x: Tensor) -> Tensor:
+        """The inverse of `normalise`."""
+        return x * _per_channel(self.std, x) + _per_channel(self.mean, x)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "Preprocess":
+        known = [field.name for field in fields(cls)]
+        for key in values:
+            if key not in known:
+                raise InputError(f"unknown preprocessing key '{key}'; nearest: {nearest(key, known)}")
+        plain: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
+        return cls(**plain)
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """A random view of a training picture; every part can be switched off."""
+
+    preprocess: Preprocess
+    scale: float = 0.08  # smallest share of the picture's area a crop may take; 1 = whole picture, no crop
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    flip: float = 0.5
+    policy: str = ""  # RandAugment in timm's notation, e.g. "rand-m9-mstd0.5-inc1"
+    color_jitter: float = 0.0
+    erasing: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.scale <= 1:
+            raise InputError(f"smallest crop scale {self.scale} cannot be used; it must be above 0 and at most 1")
+        for name in ("flip", "erasing"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InputError(f"{name} {getattr(self, name)} is a probability; it must lie between 0 and 1")
+        if self.color_jitter < 0:
+            raise InputError(f"color jitter {self.color_jitter} cannot be used; it must be 0 (off) or more")
+        _ = self._steps  # a wrong policy string is reported when training starts, not by a worker
+
+    def __call__(self, image: Image.Image) -> Tensor:
+        picture = self.crop(image)
+        if random.random() < self.flip:  # noqa: S311  (not a secret)
+            picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        for step in self._steps:
+            picture = step(picture)
+        return self._erase(self.preprocess.tensor(picture))
+
+    def crop(self, image: Image.Image) -> Image.Image:
+        """A random part of the picture, brought to the training size."""
+        height, width = self.preprocess.size
+        method = resampling(self.preprocess.interpolation)
+        if self.scale == 1 and image.height * width == image.width * height:
+            return image if image.size == (width, height) else image.resize((width, height), method)
+        box = _random_box(image, (self.scale, 1.0), self.ratio)
+        return image.resize((width, height), method, box=box)
+
+    @cached_property
+    def _steps(self) -> tuple[Callable[[Image.Image], Image.Image], ...]:
+        steps: list[Callable[[Image.Image], Image.Image]] = []
+        if self.policy:
+            steps.append(_rand_augment(self.policy, self.preprocess))
+        if self.color_jitter:
+            from torchvision.transforms import ColorJitter
+
+            steps.append(ColorJitter(self.color_jitter, self.color_jitter, self.color_jitter))
+        return tuple(steps)
+
+    @cached_property
+    def _erase(self) -> Callable[[Tensor], Tensor]:
+        if not self.erasing:
+            return lambda tensor: tensor
+        from timm.data.random_erasing import RandomErasing
+
+        return RandomErasing(self.erasing, mode="pixel", device="cpu")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Settings only: the cached steps hold functions that a spawned worker could not receive."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+def resampling(name: str) -> Image.Resampling:
+    if name not in RESAMPLING:
+        raise InputError(f"unknown interpolation '{name}'; accepted: {', '.join(RESAMPLING)}")
+    return RESAMPLING[name]
+
+
+def to_unit_tensor(picture: Image.Image) -> Tensor:
+    """(3, H, W) float32 in [0, 1]."""
+    pixels = np.array(picture.convert("RGB"))  # a copy: torch wants memory it may write to
+    return torch.from_numpy(pixels).permute(2, 0, 1).to(torch.float32, memory_format=torch.contiguous_format) / 255
+
+
+def _per_channel(values: Colour, like: Tensor) -> Tensor:
+    return torch.tensor(values, dtype=like.dtype, device=like.device).view(3, 1, 1)
+
+
+def _cover(height: int, width: int, size: tuple[int, int], crop_ratio: float) -> tuple[int, int]:
+    """The smallest scaled (H, W) of a picture that covers `size / crop_ratio`; rounding as in torchvision."""
+    need_height, need_width = (math.floor(side / crop_ratio) for side in size)
+    if height * need_width <= width * need_height:  # the height decides
+        return need_height, max(need_width, int(need_height * width / height))
+    return max(need_height, int(need_width * height / width)), need_width
+
+
+def _inside(box: tuple[float, float, float, float], image: Image.Image) -> tuple[float, float, float, float]:
+    """Pillow refuses a box that leaves the image by a rounding error."""
+    left, top, right, bottom = box
+    return max(left, 0.0), max(top, 0.0), min(right, float(image.width)), min(bottom, float(image.height))
+
+
+def _random_box(
+    image: Image.Image, scale: tuple[float, float], ratio: tuple[float, float]
+) -> tuple[int, int, int, int]:
+    """A random part with a share of the area in `scale` and a width/height ratio in `ratio`."""
+    area = image.width * image.height
+    low, high = math.log(ratio[0]), math.log(ratio[1])
+    for _ in range(10):
+        share = random.uniform(*scale) * area  # noqa: S311
+        aspect = math.exp(random.uniform(low, high))  # noqa: S311
+        width, height = round(math.sqrt(share * aspect)), round(math.sqrt(share / aspect))
+        if 0 < width <= image.width and 0 < height <= image.height:
+            left = random.randint(0, image.width - width)  # noqa: S311
+            top = random.randint(0, image.height - height)  # noqa: S311
+            return left, top, left + width, top + height
+    # Very long pictures rarely offer such a part: take the largest central one of a legal ratio.
+    width = min(image.width, max(1, round(image.height * ratio[1])))
+    height = min(image.height, max(1, round(image.width / ratio[0])))
+    left, top = (image.width - width) // 2, (image.height - height) // 2
+    return left, top, left + width, top + height
+
+
+def _rand_augment(policy: str, preprocess: Preprocess) -> Callable[[Image.Image], Image.Image]:
+    from timm.data.auto_augment import rand_augment_transform
+
+    fill = tuple(min(255, round(255 * channel)) for channel in preprocess.mean)
+    options = {
+        "translate_const": int(min(preprocess.size) * 0.45),
+        "img_mean": fill,
+        "interpolation": resampling(preprocess.interpolation),
+    }
+    if not RAND_AUGMENT.fullmatch(policy):  # timm would pass over a section that it cannot read
+        raise InputError(
+            f"augmentation policy '{policy}' cannot be read; write it as timm does, "
+            "e.g. 'rand-m9-mstd0.5-inc1', or leave it empty"
+        )
+    return rand_augment_transform(policy, options)

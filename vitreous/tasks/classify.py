@@ -1,0 +1,74 @@
+"""One label for each image."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor, nn
+
+from vitreous.data.mixup import Mixup
+from vitreous.data.source import ImageSet
+from vitreous.errors import InputError
+from vitreous.metrics.accuracy import Accuracy
+from vitreous.tasks.base import Assessment, Prediction, Targets, Task
+
+
+class LabelledViews:
+    """Pictures of an image set, seen through a (possibly random) view, with their class label."""
+
+    def __init__(self, images: ImageSet, view: Callable[[Image.Image], Tensor]) -> None:
+        self.images, self.view = images, view
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, dict[str, Any]]:
+        picture, target = self.images[index]
+        return self.view(picture), {"labels": target["labels"]}
+
+
+class Classify(Task):
+    main_metric = "top1"
+
+    def __init__(self, classes: tuple[str, ...], *, label_smoothing: float = 0.0, mixup: Mixup | None = None) -> None:
+        super().__init__(classes)
+        if not 0 <= label_smoothing < 1:
+            raise InputError(f"label smoothing {label_smoothing} cannot be used; it must lie between 0 and 1")
+        self.label_smoothing = label_smoothing
+        self.mixup = mixup if mixup is not None else Mixup()
+
+    def dataset(self, images: ImageSet, view: Callable[[Image.Image], Tensor]) -> LabelledViews:
+        return LabelledViews(images, view)
+
+    def augment_batch(self, images: Tensor, targets: Targets, rng: np.random.Generator) -> tuple[Tensor, Targets]:
+        if not self.mixup.active:
+            return images, targets
+        mixed = self.mixup(images, targets["labels"], len(self.classes), rng)
+        return mixed.images, {"labels": mixed.labels}
+
+    def losses(self, model: nn.Module, images: Tensor, targets: Targets) -> dict[str, Tensor]:
+        """`labels` are indices (B,) or, after mixing, shares (B, K); smoothing means the same for both."""
+        logits = model(images).float()
+        return {"cross_entropy": F.cross_entropy(logits, targets["labels"], label_smoothing=self.label_smoothing)}
+
+    def predict(self, model: nn.Module, images: Tensor) -> list[Prediction]:
+        return _ranked(model(images).float())
+
+    def assess(self, model: nn.Module, images: Tensor, targets: Targets) -> Assessment:
+        logits = model(images).float()
+        return Assessment({"cross_entropy": F.cross_entropy(logits, targets["labels"])}, _ranked(logits))
+
+    def metric(self) -> Accuracy:
+        return Accuracy(self.classes)
+
+
+def _ranked(logits: Tensor, most: int = 5) -> list[Prediction]:
+    """The likeliest classes of each image, best first."""
+    scores, labels = logits.softmax(-1).topk(min(most, logits.shape[-1]))
+    scores, labels = scores.cpu(), labels.cpu()  # one transfer for the whole batch
+    return [{"labels": labels[i], "scores": scores[i]} for i in range(len(labels))]
+
+
+TASK = Classify

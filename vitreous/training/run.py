@@ -1,0 +1,170 @@
+"""The run folder: who may write to it, what the run was asked to do, and what it measured.
+
+run.json        every argument, versions, data fingerprint
+metrics.jsonl   one JSON object a line
+checkpoints/    see checkpoint.py
+best/, final/   model folders, see model_folder.py
+"""
+
+import json
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import IO, Any
+
+import vitreous
+from vitreous.errors import InputError
+from vitreous.training.storage import read_json, recover, replace_file
+
+try:
+    import fcntl
+except ImportError:  # Windows has no record locks; the pid in the lock file still tells who was here
+    fcntl = None  # type: ignore[assignment]
+
+RUN, METRICS, LOCK = "run.json", "metrics.jsonl", ".lock"
+
+_held: set[Path] = set()  # record locks do not exclude a second run in the same process; this does
+
+
+class RunFolder:
+    """Exclusive use of a run folder, from `with` to the end of the block or of the process."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.metric_lines = 0
+        self._lock: IO[str] | None = None
+
+    def __enter__(self) -> "RunFolder":
+        if self.path.resolve() in _held:  # before opening the file: closing it again would release the lock
+            raise self._in_use("this process")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = open(self.path / LOCK, "a+", encoding="utf-8")
+        except OSError as reason:
+            raise InputError(
+                f"cannot write to output folder '{self.path}' ({reason.strerror}); choose another --out"
+            ) from reason
+        self._acquire()
+        for folder in (self.path, self.path / "checkpoints"):
+            recover(folder)
+        self.metric_lines = len(read_metrics(self.path))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _held.discard(self.path.resolve())
+        if {path.name for path in self.path.iterdir()} == {LOCK}:  # nothing came of it: leave no trace
+            (self.path / LOCK).unlink()
+            self.path.rmdir()
+        assert self._lock is not None
+        self._lock.close()
+
+    def _acquire(self) -> None:
+        assert self._lock is not None
+        try:
+            if fcntl is not None:
+                # lockf, not flock: loader workers would inherit a flock and keep it after this process dies.
+                fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(self._lock.fileno()).st_nlink == 0:  # its owner was just removing it
+                raise BlockingIOError
+        except OSError as reason:
+            self._lock.seek(0)
+            owner = self._lock.read().strip() or "another process"
+            self._lock.close()
+            self._lock = None
+            raise self._in_use(owner) from reason
+        _held.add(self.path.resolve())
+        self._lock.truncate(0)
+        self._lock.write(f"process {os.getpid()} on {platform.node()}\n")
+        self._lock.flush()
+
+    def _in_use(self, owner: str) -> InputError:
+        return InputError(
+            f"output folder '{self.path}' is in use by {owner}; wait for it, end it, or choose another --out"
+        )
+
+    # -- what the run was asked to do ----------------------------------------------------------------------------
+
+    def holds(self, arguments: dict[str, Any], data: dict[str, str], *, free: frozenset[str], resume: bool) -> bool:
+        """Whether the folder already holds this run. Another run, or foreign files, are an InputError.
+
+        `free` names arguments that may change between the starts of a run because they do not change its result.
+        """
+        if not (self.path / RUN).exists():
+            self._refuse_foreign_files()
+            return False
+        if not resume:
+            raise InputError(
+                f"'{self.path}' already holds a run and --no-resume was given; choose another --out, or remove it"
+            )
+        before = read_json(self.path / RUN)
+        differing = _differences(before["arguments"], json.loads(json.dumps(arguments)), free)
+        differing += _differences(before["data"], data, frozenset(), kind="data of split ")
+        if differing:
+            raise InputError(
+                f"'{self.path}' holds a run with other settings ({'; '.join(differing)}); "
+                "choose another --out, or give the same settings to continue that run"
+            )
+        return True
+
+    def begin(self, arguments: dict[str, Any], data: dict[str, str]) -> None:
+        """Record what a new run was asked to do."""
+        content = {"arguments": arguments, "data": data, "versions": versions(), "command": sys.argv}
+        replace_file(self.path / RUN, json.dumps(content, indent=1) + "\n")
+
+    def _refuse_foreign_files(self) -> None:
+        there = sorted(path.name for path in self.path.iterdir() if path.name != LOCK)
+        if there:
+            shown = ", ".join(there[:3]) + (", …" if len(there) > 3 else "")
+            raise InputError(
+                f"output folder '{self.path}' holds other files ({shown}) and no {RUN}; choose an empty or new one"
+            )
+
+    # -- what it measured ----------------------------------------------------------------------------------------
+
+    def log(self, **values: Any) -> None:
+        """Append a line to metrics.jsonl; it is in the file when this returns."""
+        with open(self.path / METRICS, "a", encoding="utf-8") as file:
+            file.write(json.dumps(values) + "\n")
+        self.metric_lines += 1
+
+    def cut_metrics(self, lines: int) -> None:
+        """Forget what was measured after a checkpoint: it is going to be measured again."""
+        kept = read_metrics(self.path)[:lines]
+        self.metric_lines = len(kept)
+        replace_file(self.path / METRICS, "".join(json.dumps(line) + "\n" for line in kept))
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a run's metrics.jsonl; a line torn by a kill, and what follows it, is left out."""
+    try:
+        text = (path / METRICS).read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return []
+    lines = []
+    for line in text.splitlines():
+        try:
+            lines.append(json.loads(line))
+        except ValueError:
+            break
+    return lines
+
+
+def versions() -> dict[str, str]:
+    import timm
+    import torch
+    import torchvision
+
+    return {
+        "vitreous": vitreous.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torchvision": torchvision.__version__,
+        "timm": timm.__version__,
+        "platform": platform.platform(),
+    }
+
+
+def _differences(before: dict[str, Any], now: dict[str, Any], free: frozenset[str], kind: str = "") -> list[str]:
+    keys = [key for key in {**before, **now} if key not in free and before.get(key) != now.get(key)]
+    return [f"{kind}{key}: {before.get(key)!r} there, {now.get(key)!r} now" for key in keys]
