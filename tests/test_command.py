@@ -1,0 +1,188 @@
+"""The command line: a quick table of verbs, help by example, exit codes and messages."""
+
+import inspect
+import os
+import subprocess
+import sys
+from importlib import import_module, util
+from pathlib import Path
+
+import pytest
+
+import vitreous_command
+from vitreous.errors import InputError
+from vitreous_command import VERBS, main
+
+WRITTEN = [verb for verb in VERBS if util.find_spec(f"vitreous.{verb}")]
+
+
+def run_code(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture
+def verb(monkeypatch):
+    """Put a function in the place of `vitreous info`."""
+
+    def put(function):
+        module = type(sys)("vitreous.info")
+        module.info = function
+        monkeypatch.setitem(sys.modules, "vitreous.info", module)
+
+    return put
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["--version"], ["no-such-verb"]])
+def test_table_of_verbs_needs_no_torch(arguments):
+    code = (
+        "import sys, vitreous_command\n"
+        f"code = vitreous_command.main({arguments!r})\n"
+        "loaded = {'torch', 'timm', 'numpy', 'vitreous'} & set(sys.modules)\n"
+        "assert not loaded, loaded\n"
+        "sys.exit(code)"
+    )
+    done = run_code(code)
+    assert done.returncode == (2 if arguments == ["no-such-verb"] else 0), done.stderr
+    if arguments != ["--version"]:
+        shown = done.stderr if done.returncode else done.stdout
+        assert all(f"  {verb}" in shown for verb in VERBS)
+
+
+def test_python_dash_m_is_the_same_command():
+    done = subprocess.run([sys.executable, "-m", "vitreous", "--version"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert done.stdout.startswith("vitreous 0.")
+
+
+def test_unknown_verb_names_the_nearest(capsys):
+    assert main(["explian"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "unknown verb 'explian'; nearest: explain" in err
+
+
+@pytest.mark.parametrize("verb", WRITTEN)
+def test_help_of_a_verb_teaches_by_example(verb, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([verb, "--help"])
+    assert stop.value.code == 0
+    out = capsys.readouterr().out
+    examples = [line for line in out.splitlines() if line.startswith(f"    vitreous {verb}")]
+    assert examples, f"no example command on a line of its own:\n{out}"
+    assert "Args:" not in out
+
+
+@pytest.mark.parametrize("verb", WRITTEN)
+def test_verb_is_a_function_of_the_same_name(verb):
+    function = getattr(import_module(f"vitreous.{verb}"), verb)
+    assert inspect.isfunction(function)
+
+
+def test_signature_is_the_command_line(verb):
+    seen = []
+
+    def info(model: str, extra: int | None = None, *, out: Path, amp: bool = True, size: int | None = None) -> str:
+        """Show.
+
+        vitreous info paca_tiny
+        """
+        seen.append((model, extra, out, amp, size))
+        return "not printed"
+
+    verb(info)
+    assert main(["info", "paca_tiny", "--out", "x", "--no-amp", "--size", "64"]) == 0
+    assert main(["info", "paca_tiny", "7", "--out", "x"]) == 0
+    assert seen == [("paca_tiny", None, Path("x"), False, 64), ("paca_tiny", 7, Path("x"), True, None)]
+
+
+def test_return_values_are_not_printed(verb, capsys):
+    def info() -> str:
+        return "a return value"
+
+    verb(info)
+    assert main(["info"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_many_positionals(verb):
+    seen = []
+
+    def info(model: str, images: tuple[str, ...], *, top_k: int = 5) -> None:
+        seen.append((model, images, top_k))
+
+    verb(info)
+    assert main(["info", "m", "a", "b", "--top-k", "3"]) == 0
+    assert seen == [("m", ("a", "b"), 3)]
+
+
+def test_bad_arguments_exit_with_two(verb, capsys):
+    def info(model: str, *, size: int = 3) -> None:
+        raise AssertionError("must not be called")
+
+    verb(info)
+    for arguments in (["info"], ["info", "m", "--sise", "3"], ["info", "m", "--size", "many"]):
+        with pytest.raises(SystemExit) as stop:
+            main(arguments)
+        assert stop.value.code == 2
+    assert "--size" in capsys.readouterr().err
+
+
+def test_input_error_is_one_message_without_traceback(verb, capsys):
+    def info() -> None:
+        raise InputError("unknown model 'paca_tny'; nearest: paca_tiny")
+
+    verb(info)
+    assert main(["info"]) == 2
+    assert capsys.readouterr().err == "vitreous: unknown model 'paca_tny'; nearest: paca_tiny\n"
+
+
+def test_our_own_mistakes_keep_their_traceback(verb):
+    def info() -> None:
+        raise ValueError("a bug")
+
+    verb(info)
+    with pytest.raises(ValueError, match="a bug"):
+        main(["info"])
+
+
+def test_missing_extra_says_what_to_install(verb, capsys):
+    def info() -> None:
+        raise ModuleNotFoundError("No module named 'faster_coco_eval'", name="faster_coco_eval")
+
+    verb(info)
+    assert main(["info"]) == 2
+    assert 'pip install "vitreous[det]"' in capsys.readouterr().err
+
+
+def test_every_extra_package_is_declared():
+    declared = (Path(vitreous_command.__file__).parent / "pyproject.toml").read_text()
+    for extra in set(vitreous_command.EXTRAS.values()):
+        assert f"\n{extra} = [" in declared
+
+
+def test_full_or_forbidden_disk_is_a_message(verb, capsys):
+    def info() -> None:
+        raise PermissionError(13, "Permission denied", "/locked/run.json")
+
+    verb(info)
+    assert main(["info"]) == 2
+    assert capsys.readouterr().err == "vitreous: Permission denied: /locked/run.json\n"
+
+
+def test_interrupt_exits_with_130(verb, capsys):
+    def info() -> None:
+        raise KeyboardInterrupt
+
+    verb(info)
+    assert main(["info"]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_closed_pipe_is_quiet():
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-c", "import sys, vitreous_command; sys.exit(vitreous_command.main(['--help']))"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(writer)
+    assert done.returncode == 141
+    assert done.stderr == ""

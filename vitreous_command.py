@@ -1,0 +1,194 @@
+"""The `vitreous` command: one table of verbs, each a function whose signature is its command line.
+
+    vitreous --help
+    vitreous train --help
+    vitreous explain runs/demo photo.jpg
+
+This module stands beside the package, not inside it: importing anything of `vitreous` runs `vitreous/__init__.py`,
+which registers the models with timm and so imports torch (seconds). Here only the standard library is imported
+until a verb has been chosen, and then only that verb.
+"""
+
+import errno
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+VERBS = {
+    "info": "list the models, or show one: parameters, MACs, strides, taps",
+    "train": "train a model on a folder of images or on the embedded shapes",
+    "evaluate": "measure a trained model on held-out data",
+    "predict": "class probabilities of images",
+    "explain": "which clusters of a PaCa model carried the decision, as pictures and one HTML report",
+    "demo": "train, evaluate and explain a small model in a few minutes",
+    "shapes": "write the embedded data set as files",
+}
+
+# Packages that only an extra brings: import name -> extra.
+EXTRAS = {
+    "faster_coco_eval": "det",
+    "onnx": "export",
+    "onnxscript": "export",
+    "onnxruntime": "export",
+    "openvino": "export",
+    "fastapi": "web",
+    "uvicorn": "web",
+    "multipart": "web",
+    "tensorboard": "log",
+    "webdataset": "data",
+}
+
+# Failures of the machine rather than of our code: a sentence helps, a traceback does not.
+DISK_ERRORS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR, errno.EISDIR}
+
+BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        code = dispatch(arguments)
+        sys.stdout.flush()  # a closed pipe must show up here, not while the interpreter shuts down
+        return code
+    except KeyboardInterrupt:
+        complain("interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+
+
+def dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(overview())
+        return 0
+    verb, *rest = arguments
+    if verb == "--version":
+        print(f"vitreous {version()}")
+        return 0
+    if verb not in VERBS:
+        complain(f"unknown verb {verb!r}; nearest: {', '.join(nearest_verbs(verb))}\n\n{overview()}")
+        return BAD_INPUT
+    return run(verb, rest)
+
+
+def overview() -> str:
+    rows = "\n".join(f"  {verb:<10}{description}" for verb, description in VERBS.items())
+    return (
+        "vitreous: efficient vision transformers you can see into\n\n"
+        f"usage: vitreous VERB ...\n\nverbs:\n{rows}\n\n"
+        "  vitreous VERB --help    arguments and examples of one verb\n"
+        "  vitreous --version      the installed version\n\n"
+        "start with:\n  vitreous demo"
+    )
+
+
+def run(verb: str, arguments: list[str]) -> int:
+    """Import one verb, read its arguments, call it; what the user caused becomes a message without traceback."""
+    try:
+        function = getattr(importlib.import_module(f"vitreous.{verb}"), verb)
+        # Parsed first and called afterwards, so that an error of the verb is never taken for one of the arguments.
+        parse(function, f"vitreous {verb}", arguments)()
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        complain(
+            f'this needs the package {package!r}, which is not installed: pip install "vitreous[{EXTRAS[package]}]"'
+        )
+        return BAD_INPUT
+    except OSError as error:
+        if error.errno not in DISK_ERRORS:
+            raise
+        complain(f"{error.strerror}: {error.filename or 'while writing'}")
+        return BAD_INPUT
+    except ValueError as error:
+        from vitreous.errors import InputError
+
+        if not isinstance(error, InputError):
+            raise
+        complain(str(error))
+        return BAD_INPUT
+    return 0
+
+
+def parse(function: Callable[..., Any], program: str, arguments: list[str]) -> Callable[[], Any]:
+    """The call that the arguments ask for; leaves with code 2 when they do not fit the signature."""
+    import tyro
+
+    return tyro.cli(as_command(function), prog=program, args=arguments, description=help_text(function))
+
+
+def as_command(function: Callable[..., Any]) -> Callable[..., Callable[[], Any]]:
+    """`function` as tyro should see it: arguments before the `*` are positional, those after it are options."""
+    hints = get_type_hints(function, include_extras=True)
+    signature = inspect.signature(function)
+    parameters = [p.replace(annotation=displayed(p, hints[p.name])) for p in signature.parameters.values()]
+
+    def command(*args: Any, **kwargs: Any) -> Callable[[], Any]:
+        return partial(function, *args, **kwargs)
+
+    command.__doc__ = function.__doc__  # tyro takes the help of each argument from here
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    return command
+
+
+def displayed(parameter: inspect.Parameter, hint: Any) -> Any:
+    """The type hint with the name under which help shows the argument: MODEL, not STR; INT, not {None}|INT."""
+    from tyro.conf import Positional, arg
+
+    # An absent value needs no "(default: None)": the help of the argument says what happens then.
+    remark = "" if parameter.default in (None, parameter.empty, ()) else None
+    if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
+        name = parameter.name.upper()
+        shown = f"{name} [{name} ...]" if getattr(hint, "__origin__", None) is tuple else name
+        metavar = shown if parameter.default is parameter.empty else f"[{shown}]"
+        return Annotated[hint, Positional, arg(metavar=metavar, help_behavior_hint=remark)]
+    for kind, shown in {int: "INT", float: "FLOAT", str: "STR", Path: "PATH"}.items():
+        if hint == kind | None:
+            return Annotated[hint, arg(metavar=shown, help_behavior_hint=remark)]
+    return hint
+
+
+def help_text(function: Callable[..., Any]) -> str:
+    """The docstring without its `Args:` and `Returns:`, which tyro shows itself or nobody needs on a command line.
+
+    Example commands are indented below a heading: tyro keeps the line breaks of indented text only.
+    """
+    kept: list[str] = []
+    skipping = False
+    for line in (inspect.getdoc(function) or "").splitlines():
+        if line and not line[0].isspace():
+            skipping = line in ("Args:", "Returns:", "Raises:")
+        if line.startswith("vitreous "):
+            kept += [f"    {line}"] if kept[-1].startswith("    ") else ["Examples:", f"    {line}"]
+        elif not skipping:
+            kept.append(line)
+    return "\n".join(kept).strip()
+
+
+def nearest_verbs(given: str) -> list[str]:
+    import difflib
+
+    return difflib.get_close_matches(given, list(VERBS), n=3, cutoff=0.0)
+
+
+def version() -> str:
+    from importlib.metadata import version as installed_version
+
+    return installed_version("vitreous")
+
+
+def complain(message: str) -> None:
+    print(f"vitreous: {message}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
