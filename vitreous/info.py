@@ -65,7 +65,7 @@ def measure(model: nn.Module, size: tuple[int, int, int]) -> Figures:
 def describe(name: str, size: int | None) -> dict[str, Any]:
     """What the list says of a model: our counts beside the published figures."""
     with torch.device("meta"):
-        model = timm.create_model(name)
+        model: Any = timm.create_model(name)
     channels, *native = model.pretrained_cfg["input_size"]
     height, width = (size, size) if size else native
     figures = measure(model, (channels, height, width))

@@ -12,7 +12,8 @@ from vitreous.models.paca import PaCa
 @pytest.fixture(scope="module")
 def model() -> PaCa:
     torch.manual_seed(0)
-    return PaCa((16, 24, 32, 40), (1, 2, 2, 1), (2, 2, 4, 4), (5, 6, 7, 0), recluster=(0, 1, 0, 0), num_classes=3).eval()
+    shape = dict(dims=(16, 24, 32, 40), depths=(1, 2, 2, 1), heads=(2, 2, 4, 4), clusters=(5, 6, 7, 0))
+    return PaCa(**shape, recluster=(0, 1, 0, 0), num_classes=3).eval()
 
 
 def test_maps_are_picture_shaped_and_sum_to_one(model: PaCa) -> None:

@@ -1,0 +1,60 @@
+import pytest
+import torch
+
+from vitreous import record
+from vitreous.errors import InputError
+from vitreous.heads.semantic import PaCaHead, Segmentation
+
+CHANNELS = (8, 12, 16, 20)
+
+
+def pyramid(batch: int = 2, height: int = 70, width: int = 99) -> list[torch.Tensor]:
+    sizes = [(-(-height // stride), -(-width // stride)) for stride in (4, 8, 16, 32)]
+    return [torch.randn(batch, channel, *size) for channel, size in zip(CHANNELS, sizes, strict=True)]
+
+
+def test_taps_sum_to_one_and_change_nothing() -> None:
+    head = PaCaHead(CHANNELS, 5, width=16).eval()
+    maps_in = pyramid()
+    with torch.no_grad():
+        plain = head(maps_in)
+        with record(head) as maps:
+            recorded = head(maps_in)
+    torch.testing.assert_close(plain.logits, recorded.logits, rtol=1e-5, atol=1e-6)
+    assert maps["clusters"].shape == maps["attention"].shape == plain.logits.shape == (2, 5, 18, 25)
+    torch.testing.assert_close(maps["clusters"].sum((2, 3)), torch.ones(2, 5))
+    torch.testing.assert_close(maps["attention"].sum(1), torch.ones(2, 18, 25))
+
+
+def test_every_parameter_learns() -> None:
+    head = PaCaHead(CHANNELS, 5, width=16).train()
+    losses = head.losses(head(pyramid()), torch.randint(0, 5, (2, 70, 99)))
+    sum(losses.values()).backward()
+    assert set(losses) == {"segment", "clusters"}
+    assert all(p.grad is not None for p in head.parameters())
+
+
+def test_size_is_the_published_one() -> None:
+    head = PaCaHead((96, 192, 320, 384), 150)
+    assert sum(p.numel() for p in head.parameters()) / 1e6 == pytest.approx(1.45, abs=0.005)
+    base = PaCaHead((96, 192, 384, 512), 150)
+    assert sum(p.numel() for p in base.parameters()) / 1e6 == pytest.approx(1.50, abs=0.005)
+
+
+def test_ignored_pixels_do_not_count_and_none_left_is_no_nan() -> None:
+    logits = torch.randn(1, 3, 4, 4)
+    output = Segmentation(logits, logits)
+    labels = torch.zeros(1, 4, 4, dtype=torch.long)
+    half = labels.clone()
+    half[:, :2] = 255
+    full, part = (PaCaHead.losses(output, target)["segment"] for target in (labels, half))
+    by_hand = -logits.log_softmax(1)[0, 0]
+    torch.testing.assert_close(full, by_hand.mean())
+    torch.testing.assert_close(part, by_hand[2:].mean())
+    nothing = PaCaHead.losses(output, torch.full_like(labels, 255))
+    assert all(loss == 0 for loss in nothing.values())
+
+
+def test_bad_arguments() -> None:
+    with pytest.raises(InputError, match="must be positive"):
+        PaCaHead(CHANNELS, 0)

@@ -1,0 +1,117 @@
+"""PaCa's own truths: the layer re-derived in plain torch, options, and a block that never copies a layout."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from vitreous import record
+from vitreous.models.paca import PaCa
+
+SHAPE = dict(dims=(16, 24, 32, 40), depths=(1, 1, 2, 1), heads=(2, 2, 4, 4), clusters=(5, 6, 7, 0), num_classes=3)
+
+
+def test_attention_is_the_formula_of_the_paper() -> None:
+    model = PaCa(**SHAPE).eval().double()
+    block = model.stages[2].blocks[0]
+    seen = {}
+    block.attention.register_forward_hook(lambda _m, inputs, output: seen.update(x=inputs[0], out=output))
+    with torch.no_grad(), record(model, "stages.2.*") as maps:
+        model(torch.randn(2, 3, 64, 96, dtype=torch.float64))
+    x = seen["x"].flatten(1, 2)  # (B, N, C)
+    clustering = block.clustering
+    y = clustering.depthwise(seen["x"].permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+    logits = clustering.logits(F.gelu(clustering.pointwise(F.gelu(y)))).flatten(1, 2)
+    z = logits.softmax(1).transpose(1, 2)  # (B, M, N)
+    torch.testing.assert_close(maps["stages.2.clusters"].flatten(2), z)
+    attention = block.attention
+    tokens = attention.cluster_norm(torch.einsum("bmn,bnc->bmc", z, x))
+    q, k, v = (f(t).unflatten(2, (4, 8)) for f, t in ((attention.q, x), (attention.k, tokens), (attention.v, tokens)))
+    weights = torch.einsum("bnhd,bmhd->bhnm", q, k).div(8**0.5).softmax(-1)
+    torch.testing.assert_close(maps["stages.2.blocks.0.attention.map"].flatten(3), weights.transpose(2, 3))
+    out = attention.proj(torch.einsum("bhnm,bmhd->bnhd", weights, v).flatten(2))
+    torch.testing.assert_close(seen["out"].flatten(1, 2), out)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(norm="post"),
+        dict(norm="sub"),
+        dict(layer_scale=0.1),
+        dict(cluster_position=True),
+        dict(position_size=64),
+        dict(mlp_depthwise=False),
+        dict(stem_stride=2),
+        dict(teacher=dict(depths=(1, 1, 2, 1)), clusters=(5, 0, 7, 3)),
+        dict(teacher=dict(depths=(1, 1, 1, 1), dims=(16, 8, 8, 8))),
+        dict(clustering="mlp", recluster=(0, 1, 2, 0)),
+        dict(kernel_size=(3, 5, 7, 7)),
+        dict(attention_dropout=0.1, dropout=0.1, drop_path_rate=0.2, drop_rate=0.1),
+    ],
+    ids=str,
+)
+def test_options_train_and_take_any_size(options: dict) -> None:
+    model = PaCa(**{**SHAPE, **options}).train()
+    for size in ((64, 64), (70, 99)):
+        model.zero_grad()
+        model(torch.randn(2, 3, *size)).square().sum().backward()
+        assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in model.parameters())
+
+
+def test_learned_positions_reach_the_output() -> None:
+    """A learned position changes the output, and stays out of weight decay."""
+    model = PaCa(**SHAPE, position_size=64).eval()
+    with torch.no_grad():
+        for stage in model.stages:
+            stage.position.zero_()
+        image = torch.randn(1, 3, 64, 64)
+        without = model(image)
+        model.stages[0].position.normal_()
+        assert not torch.allclose(model(image), without)
+    assert "stages.0.position" in model.no_weight_decay()
+
+
+def test_stochastic_depth_rises_to_its_rate() -> None:
+    model = PaCa(**SHAPE, drop_path_rate=0.4)
+    rates = [getattr(block.drop_path, "drop_prob", 0.0) for stage in model.stages for block in stage.blocks]
+    assert rates == pytest.approx([0.0, 0.1, 0.2, 0.3, 0.4])
+
+
+class Copies(TorchDispatchMode):
+    """Notes every operation that moves data without computing, and inputs a kernel would have to rearrange first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.seen: set[str] = set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function.__name__.split(".")[0]
+        self.seen.add(name)
+        if name in {"clone", "copy_", "_to_copy", "contiguous"}:
+            self.found.append(name)
+        if name == "convolution" and not args[0].is_contiguous(memory_format=torch.channels_last):
+            self.found.append("convolution of a map that is not channels-last")
+        if name in {"native_layer_norm", "gelu", "addmm"}:
+            tensor = args[1] if name == "addmm" else args[0]
+            if not tensor.is_contiguous():
+                self.found.append(f"{name} of rearranged tokens")
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("arguments", [dict(), dict(generation=1, recluster=1)], ids=["generation 2", "generation 1"])
+def test_no_layout_copy_within_a_stage(arguments: dict) -> None:
+    model = PaCa(**{**SHAPE, **arguments}).eval()
+    tokens = torch.randn(2, 12, 16, 24)
+    with torch.no_grad(), Copies() as copies:
+        model.stages[2](tokens)
+    assert {"convolution", "native_layer_norm", "addmm", "gelu"} <= copies.seen
+    assert not copies.found, copies.found
+
+
+def test_the_check_for_copies_can_fail() -> None:
+    with Copies() as copies:
+        torch.randn(1, 4, 4, 8).permute(0, 3, 1, 2).contiguous()
+        F.conv2d(torch.randn(1, 3, 4, 4), torch.randn(2, 3, 1, 1))
+    assert len(copies.found) == 2
