@@ -6,12 +6,34 @@ Importing it registers the models with timm:
     model = timm.create_model("paca_tiny", num_classes=10)
     with vitreous.record(model, "stages.*.clusters") as maps:
         model(images)
+
+Every verb of the command line is a function of the same name and arguments: `vitreous.train("paca_b0", "shapes")`.
 """
 
 from vitreous import models  # noqa: F401  (registers the models with timm)
+from vitreous.demo import demo
 from vitreous.errors import InputError
+from vitreous.evaluate import evaluate
+from vitreous.explain import explain
+from vitreous.info import info
 from vitreous.layers.tap import record, tap_names
+from vitreous.predict import predict
 from vitreous.registry import create_model, list_models
+from vitreous.shapes import shapes
+from vitreous.train import train
 
 __version__ = "0.1.0"
-__all__ = ["InputError", "create_model", "list_models", "record", "tap_names"]
+__all__ = [
+    "InputError",
+    "create_model",
+    "demo",
+    "evaluate",
+    "explain",
+    "info",
+    "list_models",
+    "predict",
+    "record",
+    "shapes",
+    "tap_names",
+    "train",
+]

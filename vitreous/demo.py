@@ -11,20 +11,20 @@ from vitreous.explain import explain
 from vitreous.train import train
 
 # Small enough for two CPU cores. Only the first two stages have clusters: the second is the last one whose grid
-# (8 x 8 at 64 pixels) is fine enough to show an object, and `explain` looks at the last stage with clusters.
+# (16 x 16 at 64 pixels) is fine enough to show an object, and `explain` looks at the last stage with clusters.
 MODEL = "paca_tiny"
-MODEL_ARGS = ("dims=(32,64,96,128)", "heads=(1,2,3,4)", "depths=(1,2,2,1)", "clusters=(16,16,0,0)")
+MODEL_ARGS = ("dims=(16,48,96,128)", "heads=(1,2,3,4)", "depths=(1,2,2,1)", "clusters=(32,32,0,0)", "stem_stride=2")
 
 
 def demo(
     *,
     out: Path = Path("runs/demo"),
-    epochs: int = 8,
-    train_count: int = 6000,
+    epochs: int = 4,
+    train_count: int = 4000,
     test_count: int = 1000,
     size: int = 64,
     explained: int = 8,
-    workers: int = 2,
+    workers: int = 1,
     device: str = "auto",
 ) -> Path:
     """Train a small PaCa on the embedded shapes, test it on images it has not seen, and explain some of them.
@@ -58,9 +58,10 @@ def demo(
         size=size,
         epochs=epochs,
         model_args=MODEL_ARGS,
-        lr=2e-3,
-        warmup_epochs=1.0,
-        label_smoothing=0.0,
+        batch_size=32,
+        lr=1.5e-3,
+        warmup_epochs=0.3,
+        label_smoothing=0.05,
         scale=1.0,
         drop_path=0.0,
         train_count=train_count,

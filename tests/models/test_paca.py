@@ -115,3 +115,22 @@ def test_the_check_for_copies_can_fail() -> None:
         torch.randn(1, 4, 4, 8).permute(0, 3, 1, 2).contiguous()
         F.conv2d(torch.randn(1, 3, 4, 4), torch.randn(2, 3, 1, 1))
     assert len(copies.found) == 2
+
+
+def test_initial_values_are_those_of_the_paper() -> None:
+    """Linear layers 0.02; convolutions, and what stands for 1x1 ones in the clustering, sqrt(2 / fan-out)."""
+    model = PaCa((96, 192, 320, 384), (1, 1, 1, 1), (2, 4, 8, 16), (100, 100, 100, 0))
+    block = model.stages[1].blocks[0]
+    for weight, std in (
+        (block.attention.q.weight, 0.02),
+        (block.mlp.fc1.weight, 0.02),
+        (model.head.weight, 0.02),
+        (block.mlp.depthwise.weight, (2 / 9) ** 0.5),
+        (block.clustering.depthwise.weight, (2 / 49) ** 0.5),
+        (block.clustering.pointwise.weight, (2 / 192) ** 0.5),
+        (block.clustering.logits.weight, (2 / 100) ** 0.5),
+        (model.stages[1].downsample.conv.weight, (2 / (9 * 192)) ** 0.5),
+    ):
+        # The standard error of a standard deviation from n values is about 1 / sqrt(2 n).
+        assert weight.std().item() == pytest.approx(std, rel=5 / (2 * weight.numel()) ** 0.5)
+        assert abs(weight.mean().item()) < 5 * std / weight.numel() ** 0.5

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from vitreous.errors import InputError, nearest
 from vitreous.layers.attention import attend, split_heads
-from vitreous.layers.clustering import CLUSTERINGS, ClusteringTeacher, assign
+from vitreous.layers.clustering import CLUSTERINGS, ClusteringTeacher, ConvClustering, assign
 from vitreous.layers.drop import drop_path, drop_path_rates
 from vitreous.layers.mlp import ConvMlp
 from vitreous.layers.patch import DoubleConvStem, PatchEmbed
@@ -262,6 +262,11 @@ class PaCa(Backbone):
             nn.init.normal_(module.weight, std=(2.0 / fan_out) ** 0.5)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
+        if isinstance(module, ConvClustering):
+            # 1x1 convolutions in the original, and larger than linear layers at the start: clusters that begin
+            # alike receive the same gradient and stay alike.
+            for layer in (module.pointwise, module.logits):
+                nn.init.normal_(layer.weight, std=(2.0 / layer.out_features) ** 0.5)
         for name in ("position", "cluster_position"):
             parameter = getattr(module, name, None)
             if isinstance(parameter, nn.Parameter):

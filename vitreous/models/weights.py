@@ -64,8 +64,8 @@ def read_state(source: str | Path | dict[str, Any]) -> dict[str, Tensor]:
 
 
 def _local_file(source: str) -> Path:
-    if not source.startswith(("http://", "https://", "file://")):
-        return Path(source)
+    if not source.startswith(("http://", "https://")):
+        return Path(source.removeprefix("file://"))
     target = Path(torch.hub.get_dir()) / "checkpoints" / source.rsplit("/", 1)[-1]
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
