@@ -3,6 +3,9 @@
 vitreous demo
 """
 
+import os
+import shutil
+import sys
 import time
 from pathlib import Path
 
@@ -65,7 +68,7 @@ def demo(
         scale=1.0,
         drop_path=0.0,
         train_count=train_count,
-        val_count=test_count,
+        val_count=min(test_count, 500),
         workers=workers,
         device=device,
     )
@@ -82,6 +85,14 @@ def headline(text: str) -> None:
     print(f"\n{text}\n{'─' * len(text)}", flush=True)
 
 
+def activation() -> str:
+    """How to get the command where the shell does not find it, as after `make demo`."""
+    script = Path(sys.prefix) / "bin" / "activate"
+    if shutil.which("vitreous") or not script.exists():
+        return ""
+    return f" (first: source {os.path.relpath(script)})"
+
+
 def farewell(run: Path, report: Path, accuracy: float, count: int, seconds: float) -> str:
     """What came out, and what to do with one's own pictures."""
     return f"""
@@ -91,7 +102,7 @@ done in {seconds:.0f} s
   model      {run}
   report     {report}   (open it in a browser)
 
-Try it on your own images, in folders photos/train/CLASS/ and photos/val/CLASS/:
+Try it on your own images, in folders photos/train/CLASS/ and photos/val/CLASS/{activation()}:
 
   vitreous train paca_b0 photos --out runs/photos --epochs 30
   vitreous evaluate runs/photos photos

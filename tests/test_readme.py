@@ -1,0 +1,87 @@
+"""What the README shows works: its commands on tiny settings, its snippets, its make targets and its table."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+TINY = {  # what makes a README command quick enough for a test
+    "train": "--size 32 --epochs 1 --batch-size 8 --workers 0",
+    "evaluate": "--workers 0",
+    "predict": "",
+    "explain": "--top-k 2 --limit 2",
+    "shapes": "--count 20 --val 10 --size 32",
+    "demo": "--epochs 1 --train-count 32 --test-count 10 --explained 1 --workers 0 --size 32",
+}
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.S)
+
+
+def commands() -> list[str]:
+    lines = [line.split("#")[0].strip() for block in blocks("bash") for line in block.splitlines()]
+    return [line for line in lines if line.startswith("vitreous ")]
+
+
+def run(command: str, folder: Path) -> str:
+    verb = command.split()[1]
+    words = [*shlex.split(command)[1:], *shlex.split(TINY[verb])]
+    done = subprocess.run(
+        [sys.executable, "-m", "vitreous", *words], cwd=folder, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def test_commands_work_in_order(tmp_path: Path) -> None:
+    assert "vitreous shapes --out photos" in README
+    run("vitreous shapes --out photos", tmp_path)
+    assert [command.split()[1] for command in commands()] == ["train", "evaluate", "predict", "explain"]
+    for command in commands():
+        run(command, tmp_path)
+    assert (tmp_path / "runs/photos/explanation/report.html").stat().st_size > 10_000
+    assert (tmp_path / "runs/photos/predictions/predictions.json").exists()
+
+
+def test_snippets_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of one snippet are used in the text after it, so each is run by itself and then looked at."""
+    monkeypatch.chdir(tmp_path)
+    first, second = blocks("python")
+    names: dict = {}
+    exec(first, names)
+    shape = names["maps"]["stages.2.clusters"].shape
+    assert f'`maps["stages.2.clusters"]` is `{tuple(shape)}`' in README
+    file = re.search(r'load_weights\("(.*?)"\)', second)[1]
+    torch.save(timm.create_model("paca_tiny").state_dict(), tmp_path / file)
+    exec(second, names)
+    assert names["model"].stages[0].blocks[0].clustering.logits.out_features == 200
+
+
+def test_make_targets_exist_and_run_what_the_readme_says() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = dict(re.findall(r"^([\w-]+):.*\n((?:\t.*\n)*)", makefile, re.M))
+    for target in re.findall(r"\bmake ([a-z-]+)", README):
+        assert target in targets, f"the README speaks of make {target}"
+    assert "vitreous demo" in targets["demo"]
+    assert "pytest" in targets["test"]
+    assert "make test" in (ROOT / ".ci/run").read_text()
+
+
+def test_table_is_what_info_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    from vitreous.info import info
+
+    info(markdown=True)
+    assert capsys.readouterr().out.strip() in README, "run: vitreous info --markdown, and put it into the README"
+
+
+def test_links_lead_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", README):
+        assert target.startswith("https://") or (ROOT / target).exists(), target
