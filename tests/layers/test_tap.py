@@ -97,3 +97,23 @@ def test_copies_keep_their_own_taps(model: PaCa) -> None:
     with torch.no_grad(), record(model, "stages.0.clusters") as maps:
         twin(torch.randn(1, 3, 64, 64))
     assert not maps
+
+
+def test_attention_is_fused_unless_a_tap_listens(model: PaCa, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    fused = torch.nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(
+        torch.nn.functional,
+        "scaled_dot_product_attention",
+        lambda *args, **kwargs: (calls.append(1), fused(*args, **kwargs))[1],
+    )
+    images, blocks = torch.randn(1, 3, 64, 64), sum(len(stage.blocks) for stage in model.stages)
+    with torch.no_grad():
+        model(images)
+        assert len(calls) == blocks
+        with record(model, "stages.*.clusters*"):  # cluster maps cost nothing extra
+            model(images)
+        assert len(calls) == 2 * blocks
+        with record(model, "stages.3.blocks.0.attention.map"):
+            model(images)
+        assert len(calls) == 3 * blocks - 1
