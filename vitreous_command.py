@@ -44,7 +44,16 @@ EXTRAS = {
 }
 
 # Failures of the machine rather than of our code: a sentence helps, a traceback does not.
-DISK_ERRORS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR, errno.EISDIR}
+DISK_ERRORS = {
+    errno.EACCES,
+    errno.EDQUOT,
+    errno.EISDIR,
+    errno.ENOENT,
+    errno.ENOSPC,
+    errno.ENOTDIR,
+    errno.EPERM,
+    errno.EROFS,
+}
 
 BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
 

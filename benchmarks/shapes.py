@@ -1,6 +1,6 @@
 """How fast the embedded data set is drawn, on one core, and how far a linear classifier on its pixels gets.
 
-    python benchmarks/shapes.py
+python benchmarks/shapes.py
 """
 
 import time

@@ -1,6 +1,6 @@
 """How long `import vitreous` takes beside `import timm`, and `vitreous --help`; new processes, in turns.
 
-    python benchmarks/startup.py
+python benchmarks/startup.py
 """
 
 import statistics

@@ -186,3 +186,12 @@ def test_closed_pipe_is_quiet():
     os.close(writer)
     assert done.returncode == 141
     assert done.stderr == ""
+
+
+def test_a_place_that_does_not_exist_is_a_sentence(verb, capsys):
+    def write() -> None:
+        Path("/proc/nope/x").write_text("")
+
+    verb(write)
+    assert main(["info"]) == 2
+    assert "No such file or directory: /proc/nope/x" in capsys.readouterr().err

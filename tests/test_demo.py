@@ -2,7 +2,10 @@
 
 import json
 
+import pytest
+
 from vitreous.demo import demo
+from vitreous.evaluate import evaluate
 
 
 def test_trains_evaluates_explains_and_says_what_next(tmp_path, capsys):
@@ -19,3 +22,9 @@ def test_trains_evaluates_explains_and_says_what_next(tmp_path, capsys):
 
     first = report.read_bytes()
     assert demo(**settings).read_bytes() == first  # a second start finds the trained model
+
+
+@pytest.mark.slow
+def test_the_demo_learns_what_it_claims(tmp_path):
+    demo(out=tmp_path / "demo")
+    assert evaluate(str(tmp_path / "demo"), "shapes", split="test", count=1000)["top1"] > 0.95

@@ -2,12 +2,15 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
+from rich.console import Console
 
 from tests.tiny_model import save_tiny_model
 from vitreous.data.source import open_data
 from vitreous.errors import InputError
-from vitreous.evaluate import evaluate
+from vitreous.evaluate import Scores, _table, evaluate
+from vitreous.metrics.accuracy import Accuracy
 from vitreous.train import train
 from vitreous.training.run import read_metrics
 
@@ -91,3 +94,23 @@ def test_a_broken_image_is_named(model, tmp_path):
         evaluate(model, str(root), workers=1, device="cpu")
     Image.new("RGB", (64, 64)).save(broken)
     evaluate(model, str(root), workers=0, device="cpu")
+
+
+def test_bad_options_are_refused_before_the_work(tmp_path):
+    with pytest.raises(InputError, match="--workers -1"):
+        evaluate("no_such_model", "shapes", workers=-1)
+    with pytest.raises(InputError, match="/proc/nope/x"):
+        evaluate("no_such_model", "shapes", json=Path("/proc/nope/x"))
+
+
+def test_count_of_a_folder_is_refused(model, tmp_path):
+    with pytest.raises(InputError, match="only the number of embedded shapes can be chosen"):
+        evaluate(model, str(write_class_folders(tmp_path, 10)), count=3, workers=0, device="cpu")
+
+
+def test_class_names_are_shown_as_they_are(capsys):
+    metric = Accuracy(("[bold]x", ":cat:"))
+    metric.update([{"labels": torch.tensor([0, 1])}] * 2, {"labels": torch.tensor([0, 1])})
+    Console().print(_table("[red]m", Scores({}, 1.0, metric)))
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in ("[bold]x", ":cat:", "[red]m"))

@@ -151,6 +151,9 @@ def test_model_without_clusters_says_what_it_has(tmp_path):
         ({"top_k": 0}, "--top-k 0"),
         ({"source": "attention", "head": 99}, "heads 1 to"),
         ({"block": 3}, "block 3"),
+        ({"head": 1}, "cluster maps have no heads"),
+        ({"tie_tolerance": -0.1}, "--tie-tolerance -0.1"),
+        ({"tie_tolerance": math.nan}, "--tie-tolerance nan"),
     ],
 )
 def test_bad_options(model, tmp_path, options, message):

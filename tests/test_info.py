@@ -1,9 +1,13 @@
+from pathlib import Path
+
 import pytest
 import timm
 import torch
 
+from tests.tiny_model import save_tiny_model
 from vitreous.errors import InputError
 from vitreous.info import info, measure
+from vitreous.training.model_folder import load_model
 
 
 def test_one_model(capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,3 +50,23 @@ def test_unknown_names(capsys: pytest.CaptureFixture[str]) -> None:
         info(filter="nothing*")
     with pytest.raises(InputError, match="number of pixels"):
         info("paca_b0", size=-3)
+
+
+def test_options_of_the_list_are_refused_for_one_model() -> None:
+    with pytest.raises(InputError, match="--markdown is for the list"):
+        info("paca_b0", markdown=True)
+    with pytest.raises(InputError, match="--filter"):
+        info("paca_b0", filter="paca*")
+
+
+def test_run_and_model_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = save_tiny_model(tmp_path / "best")
+    trained = load_model(folder)
+    for source in (folder, str(tmp_path)):
+        row = info(source)[source]
+        assert row["params"] == sum(p.numel() for p in trained.model.parameters())
+        assert (row["size"], row["channels"]) == ((64, 64), (8, 16, 24, 32))
+        assert "heart" in capsys.readouterr().out
+    assert info(folder, size=128)[folder]["macs"] > row["macs"]
+    with pytest.raises(InputError, match="there is no folder"):
+        info("runs/absent")

@@ -2,16 +2,20 @@
 
 import json
 import math
+from pathlib import Path
 
 import pytest
+import timm
 import torch
 from PIL import Image
 
-from tests.tiny_model import save_tiny_model
+from tests.tiny_model import MODEL_ARGS, save_tiny_model
 from vitreous.data.image import load_image
+from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
-from vitreous.predict import file_name, predict
-from vitreous.training.model_folder import load_model
+from vitreous.predict import predict
+from vitreous.training.model_folder import load_model, save_model
+from vitreous.training.results import file_name
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +106,9 @@ def test_another_size(model):
     assert result["image"] == "shapes:val:0"
 
 
-@pytest.mark.parametrize("wrong", [{"top_k": 0}, {"batch_size": 0}, {"size": 0}, {"size": -3}, {"device": "abacus"}])
+@pytest.mark.parametrize(
+    "wrong", [{"top_k": 0}, {"batch_size": 0}, {"size": 0}, {"size": -3}, {"size": 8193}, {"device": "abacus"}]
+)
 def test_bad_numbers(model, wrong):
     with pytest.raises(InputError):
         predict(model, ("shapes:val:0",), **wrong)
@@ -111,3 +117,59 @@ def test_bad_numbers(model, wrong):
 def test_file_names_are_tame():
     assert file_name(3, "../../etc/pass wd?.jpg") == "003_pass_wd_.png"
     assert file_name(12, "shapes:val:3") == "012_shapes_val_3.png"
+
+
+def test_failure_and_interrupt_leave_an_earlier_result_alone(model, photo, broken, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    predict(model, (str(photo), "shapes:val:1"), out=out)
+    before = {file.name: file.read_bytes() for file in out.iterdir()}
+    with pytest.raises(InputError, match="none of the 1 images"):
+        predict(model, (str(broken),), out=out)
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == before
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(predict.__globals__, "write_json", interrupt)
+    for folder in (out, tmp_path / "deep" / "new"):
+        with pytest.raises(KeyboardInterrupt):
+            predict(model, ("shapes:val:2",), out=folder)
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == before
+    assert not (tmp_path / "deep").exists()
+
+
+def test_out_that_cannot_be_made_is_refused_before_the_work(photo):
+    with pytest.raises(InputError, match="cannot write to folder /proc/nope"):
+        predict("no_such_model", (str(photo),), out=Path("/proc/nope"))
+
+
+def test_model_for_one_size_only(tmp_path):
+    args = dict(img_size=160, depth=1)
+    save_model(
+        tmp_path / "vit",
+        timm.create_model("vit_tiny_patch16_224", num_classes=2, **args),
+        name="vit_tiny_patch16_224",
+        model_args=args,
+        task="classify",
+        classes=("a", "b"),
+        preprocess=Preprocess((160, 160)),
+    )
+    with pytest.raises(InputError, match=r"cannot take images of 64x64 pixels .* 160x160"):
+        predict(str(tmp_path / "vit"), ("shapes:val:0",), size=64)
+
+
+def test_model_that_answers_with_nan(tmp_path):
+    folder = save_tiny_model(tmp_path / "m")
+    trained = load_model(folder)
+    torch.nn.init.constant_(trained.model.head.bias, math.nan)
+    save_model(
+        folder,
+        trained.model,
+        name="paca_tiny",
+        model_args=MODEL_ARGS,
+        task="classify",
+        classes=trained.classes,
+        preprocess=trained.preprocess,
+    )
+    with pytest.raises(InputError, match="no numbers"):
+        predict(folder, ("shapes:val:0",), out=tmp_path / "out")

@@ -13,10 +13,10 @@ import torch
 
 from vitreous.data.transforms import Augmentation
 from vitreous.errors import InputError
+from vitreous.manifest import sha256
 from vitreous.train import Training, train
 from vitreous.training.model_folder import load_model
 from vitreous.training.run import RunFolder, read_metrics
-from vitreous.training.storage import sha256
 
 # Batch norm, stochastic depth, averaged weights, accumulation, every augmentation: all that could break resuming.
 TINY = dict(
@@ -145,9 +145,7 @@ def test_killed_twenty_times_ends_with_the_same_bits(tmp_path, workers):
 @pytest.mark.parametrize(("number", "step"), [(signal.SIGTERM, 3), (signal.SIGINT, 5), (signal.SIGUSR1, 7)])
 def test_signals_write_a_checkpoint_and_say_how_to_go_on(uninterrupted, tmp_path, number, step):
     out = tmp_path / "run"
-    before = time.monotonic()
     assert interrupt(out, step, number, checkpoint_steps=0) == 128 + number
-    assert time.monotonic() - before < 60
     saved = json.loads((max((out / "checkpoints").glob("step-*")) / "record.json").read_text())
     assert saved["position"]["step"] >= step
     assert fingerprint(finish(out)) == fingerprint(uninterrupted)
@@ -287,3 +285,13 @@ def test_augmentation_settings_reach_the_views(tmp_path, monkeypatch):
     monkeypatch.setattr(Augmentation, "__call__", lambda self, image: (seen.append(self), original(self, image))[1])
     train(**TINY | dict(epochs=1), out=tmp_path / "run")
     assert (seen[0].policy, seen[0].erasing, seen[0].color_jitter) == ("rand-m5-n1", 0.3, 0.2)
+
+
+def test_a_start_that_failed_may_be_corrected(tmp_path):
+    with pytest.raises(InputError, match="smallest this model can take"):
+        train(**PLAIN | dict(model="paca_b0", size=16, train_count=16, out=tmp_path / "run"))
+    with pytest.raises(InputError, match="it has: ivmcl_in1k"):
+        train(**PLAIN | dict(model="paca_tiny.nope", out=tmp_path / "other"))
+    assert not (tmp_path / "other").exists()
+    train(**PLAIN | dict(model="paca_b0", size=32, train_count=16, out=tmp_path / "run"))
+    assert (tmp_path / "run" / "final").exists()

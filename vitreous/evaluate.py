@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 from torch import nn
 
 from vitreous.data.loader import BatchSampler, Loader
@@ -20,6 +21,7 @@ from vitreous.tasks.base import Metric, Task, load_task
 from vitreous.training.device import autocast, choose_device
 from vitreous.training.model_folder import TrainedModel, load_model
 from vitreous.training.progress import track
+from vitreous.training.results import require_writable
 
 
 class Scores(NamedTuple):
@@ -59,8 +61,12 @@ def evaluate(
     """
     if batch_size < 1:
         raise InputError(f"batch size {batch_size} cannot be used; it must be at least 1")
-    trained = load_model(model)
-    preprocess = trained.preprocess if size is None else _resized(trained.preprocess, size)
+    if workers < 0:
+        raise InputError(f"--workers {workers} cannot be used; give 0 (the main process does it) or more")
+    if json is not None:
+        require_writable("--json", json)
+    trained = load_model(model, size=size)
+    preprocess = trained.preprocess
     images = open_data(data, split, size=preprocess.size, count=count)
     print(describe(data, **{split: images}))
     task = load_task(trained.task)(trained.classes)
@@ -74,7 +80,6 @@ def evaluate(
     Console().print(_table(trained.name, scores))
     result = scores.values | {"images_per_second": scores.images_per_second}
     if json is not None:
-        json.parent.mkdir(parents=True, exist_ok=True)
         details = {
             "model": str(model),
             "data": data,
@@ -169,16 +174,12 @@ def _synsets(trained: TrainedModel) -> tuple[str, ...]:
     return tuple(ImageNetInfo(subset).label_names()) if subset is not None else trained.classes
 
 
-def _resized(preprocess: Preprocess, size: int) -> Preprocess:
-    return Preprocess.from_dict(preprocess.to_dict() | {"size": [size, size]})
-
-
 def _per_class(metric: Metric) -> dict[str, float]:
     return metric.per_class() if hasattr(metric, "per_class") else {}
 
 
 def _table(title: str, scores: Scores) -> Table:
-    table = Table("measure", "value", title=title, title_justify="left")
+    table = Table("measure", "value", title=Text(title), title_justify="left")
     for name, value in scores.values.items():
         table.add_row(name, f"{value:.4f}" if name == "loss" else f"{value:.2%}")
     table.add_row("images/s", f"{scores.images_per_second:.1f}")
@@ -186,5 +187,5 @@ def _table(title: str, scores: Scores) -> Table:
     if len(per_class) <= 50:  # longer lists belong in --json
         table.add_section()
         for name, value in per_class.items():
-            table.add_row(name, f"{value:.2%}")
+            table.add_row(Text(name), f"{value:.2%}")  # as it is: a string's [brackets] would be taken for markup
     return table

@@ -31,18 +31,17 @@ from vitreous.maps.clusters import (
 )
 from vitreous.maps.draw import Panel, contact_sheet, enlarge, overlay
 from vitreous.maps.report import Cluster, Explanation, render
-from vitreous.predict import (
-    clear_folder,
-    file_name,
-    load_classifier,
-    readable,
-    refuse_foreign_folder,
-    report_skipped,
-    require_positive,
-    write_json,
-)
-from vitreous.training.model_folder import TrainedModel
+from vitreous.training.model_folder import TrainedModel, load_classifier
 from vitreous.training.progress import track
+from vitreous.training.results import (
+    file_name,
+    readable,
+    report_skipped,
+    require_numbers,
+    require_positive,
+    result_folder,
+)
+from vitreous.training.storage import write_json
 
 RESULT, REPORT = "explanation.json", "report.html"
 SHOWN_CLASSES = 5
@@ -107,32 +106,35 @@ def explain(
         The path of the report.
     """
     require_positive(top_k=top_k, batch_size=batch_size, limit=limit)
-    refuse_foreign_folder(out, RESULT)
-    trained = load_classifier(model, size=size, device=device)
-    if label is not None and label not in trained.classes:
-        raise InputError(f"unknown class {label!r}; nearest: {nearest(label, list(trained.classes))}")
-    layer = choose_layer(trained.model, source=source, stage=stage, block=block)
-    masking = Masking(mask_space, interpolation, tie_tolerance, batch_size)
-    pictures = select(find_pictures(images, size=trained.preprocess.size), limit)
-    explanations = [
-        explain_picture(trained, picture, image, layer=layer, head=head, masking=masking, label=label)
-        for picture, image in readable(track(pictures, total=len(pictures), label="explain"))
-    ]
-    report_skipped(len(pictures) - len(explanations), len(pictures))
-    clear_folder(out, RESULT)
-    facts = describe_run(trained, layer, head, masking, explanations)
-    sheets = [write_sheet(out, index, item, facts, top_k) for index, item in enumerate(explanations, 1)]
-    page = render(
-        explanations,
-        title=f"What {trained.name} looked at",
-        facts=facts,
-        hidden_with=HIDDEN_WITH[mask_space],
-        top_k=top_k,
-    )
-    (out / REPORT).write_text(page, encoding="utf-8")
-    settings = {"layer": {**layer._asdict(), "head": head}, "masking": asdict(masking)}
-    numbers = [as_json(item, sheet) for item, sheet in zip(explanations, sheets, strict=True)]
-    write_json(out / RESULT, {"model": model, **settings, "images": numbers, "files": [*sheets, REPORT]})
+    if head is not None and source != "attention":
+        raise InputError(f"--head {head} given, but cluster maps have no heads; add --source attention or leave it out")
+    if not tie_tolerance >= 0:  # NaN is refused too
+        raise InputError(f"--tie-tolerance {tie_tolerance} cannot be used; it is a difference of scores, 0 or more")
+    with result_folder(out, RESULT) as aside:
+        trained = load_classifier(model, size=size, device=device)
+        if label is not None and label not in trained.classes:
+            raise InputError(f"unknown class {label!r}; nearest: {nearest(label, list(trained.classes))}")
+        layer = choose_layer(trained.model, source=source, stage=stage, block=block)
+        masking = Masking(mask_space, interpolation, tie_tolerance, batch_size)
+        pictures = select(find_pictures(images, size=trained.preprocess.size), limit)
+        explanations = [
+            explain_picture(trained, picture, image, layer=layer, head=head, masking=masking, label=label)
+            for picture, image in readable(track(pictures, total=len(pictures), label="explain"))
+        ]
+        report_skipped(len(pictures) - len(explanations), len(pictures))
+        facts = describe_run(trained, layer, head, masking, explanations)
+        sheets = [write_sheet(aside, index, item, facts, top_k) for index, item in enumerate(explanations, 1)]
+        page = render(
+            explanations,
+            title=f"What {trained.name} looked at",
+            facts=facts,
+            hidden_with=HIDDEN_WITH[mask_space],
+            top_k=top_k,
+        )
+        (aside / REPORT).write_text(page, encoding="utf-8")
+        settings = {"layer": {**layer._asdict(), "head": head}, "masking": asdict(masking)}
+        numbers = [as_json(item, sheet) for item, sheet in zip(explanations, sheets, strict=True)]
+        write_json(aside / RESULT, {"model": model, **settings, "images": numbers, "files": [*sheets, REPORT]})
     print_summary(explanations, out)
     return out / REPORT
 
@@ -169,6 +171,7 @@ def explain_picture(
         target=None if true is None else trained.classes.index(true),
         masking=masking,
     )
+    require_numbers(trained.name, ranking.probabilities)
     return as_explanation(source.name, seen, true, trained.classes, ranking)
 
 

@@ -45,14 +45,15 @@ def register(
     *,
     paper: str,
     aliases: Mapping[str, str] | None = None,
-    weights: Mapping[str, Mapping[str, str]] | None = None,
+    weights: Mapping[str, Mapping[str, str | Mapping[str, Any]]] | None = None,
     published: Mapping[str, Published] | None = None,
     inputs: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
     """Make every variant of a family known to timm.
 
     Args:
-        weights: Name -> tag -> URL; the first tag is the one `pretrained=True` takes.
+        weights: Name -> tag -> URL, or a mapping with `url` and what else differs for these weights; the first tag
+            is the one `pretrained=True` takes.
         inputs: Name -> what differs from 224 pixels, ImageNet statistics and 1000 classes.
     """
     module = sys.modules[family.__module__]
@@ -62,9 +63,8 @@ def register(
             raise InputError(f"model {name!r} is registered already; give the new one another name")
         urls = (weights or {}).get(name, {})
         common = _config(**(inputs or {}).get(name, {}))
-        configs |= {f"{name}.{tag}": {**common, "url": url} for tag, url in urls.items()} or {
-            f"{name}.untrained": common
-        }
+        tagged = {tag: {"url": made} if isinstance(made, str) else made for tag, made in urls.items()}
+        configs |= {f"{name}.{tag}": {**common, **made} for tag, made in (tagged or {"untrained": {}}).items()}
         ENTRIES[name] = Entry(name, family, dict(arguments), paper, tuple(urls), (published or {}).get(name))
     # timm looks these up in the module that defines the entry points.
     module.default_cfgs = generate_default_cfgs(configs)  # type: ignore[attr-defined]
@@ -102,6 +102,8 @@ def _entrypoint(name: str, family: type[nn.Module], arguments: Mapping[str, Any]
             return model
 
         given.pop("cache_dir", None)
+        if given.get("features_only"):
+            given = {**family.dense_arguments, **given}  # type: ignore[attr-defined]
         return build_model_with_cfg(
             build,
             name,
@@ -123,14 +125,26 @@ def _weights_source(name: str, config: Mapping[str, Any]) -> Any:
         known = [f"{entry.name}.{tag}" for entry in ENTRIES.values() for tag in entry.tags]
         raise InputError(
             f"no public weights exist for {name}; nearest with weights: {nearest(name, known)}. "
-            "Leave out pretrained, or pass your own file as checkpoint_path"
+            "Start without pretrained weights, or load your own file with model.load_weights(path)"
         )
     return source
 
 
 def create_model(name: str, **arguments: Any) -> nn.Module:
-    """`timm.create_model` that also knows original names and explains unknown ones."""
-    return timm.create_model(resolve_name(name), **arguments)
+    """`timm.create_model` that also knows original names, and explains unknown ones and weights it cannot get."""
+    resolved = resolve_name(name)
+    try:
+        return timm.create_model(resolved, **arguments)
+    except (InputError, TypeError, AssertionError):
+        raise
+    except Exception as error:  # the hub's client has many types for "no network"
+        if not (arguments.get("pretrained") or resolved.startswith(("hf-hub:", "hf_hub:"))):
+            raise
+        reason = str(error).strip().split("\n")[0]
+        raise InputError(
+            f"the weights of {name} cannot be had ({type(error).__name__}: {reason}). They come from the Hugging Face "
+            "hub: with no network here, download them on another machine and copy its cache folder (HF_HOME) over"
+        ) from error
 
 
 def resolve_name(name: str) -> str:

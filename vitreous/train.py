@@ -21,6 +21,7 @@ from vitreous.data.loader import Batch, BatchSampler, Loader, mix, seed_everythi
 from vitreous.data.source import ImageSet, describe, open_data
 from vitreous.errors import InputError
 from vitreous.evaluate import Scores, evaluation_loader, score
+from vitreous.registry import resolve_name
 from vitreous.tasks.base import Task
 from vitreous.tasks.classify import Classify
 from vitreous.training.build import build_model, model_arguments, preprocess_for
@@ -56,6 +57,7 @@ def train(settings: TrainSettings) -> Path:
     The same command again continues a run that was interrupted, to the same bits. The run folder holds `best/` and
     `final/`, which every other verb accepts, `metrics.jsonl`, and `checkpoints/`.
     """
+    resolve_name(settings.model)  # a mistyped name should not wait for the data to be read
     with RunFolder(settings.folder) as run, StopSignals() as stop:
         images = open_splits(settings)
         fingerprints = {split: found.fingerprint for split, found in images.items()}

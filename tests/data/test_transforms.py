@@ -106,3 +106,19 @@ def test_wrong_settings_are_refused_at_once(wrong, message):
         Preprocess((8, 8), interpolation="cubic")
     with pytest.raises(InputError, match="crop ratio"):
         Preprocess((8, 8), crop_ratio=math.inf)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"size": (8193, 64)},
+        {"size": (64, 0)},
+        {"size": (64.5, 64)},
+        {"size": (64, 64), "mean": (0.5,)},
+        {"size": (64, 64), "std": (0.2, math.nan, 0.2)},
+        {"size": (64, 64), "std": (0.2, 0.0, 0.2)},
+    ],
+)
+def test_sizes_and_colours_that_cannot_be_used(wrong):
+    with pytest.raises(InputError, match="cannot be used"):
+        Preprocess(**wrong)

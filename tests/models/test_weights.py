@@ -1,6 +1,7 @@
 """Loading weights: wrappings, prefixes, changed tasks, and files that must be refused."""
 
 import argparse
+import json
 import os
 import pickle
 from pathlib import Path
@@ -12,6 +13,7 @@ from safetensors.torch import save_file
 
 import vitreous
 from vitreous.errors import InputError
+from vitreous.manifest import manifest_of
 from vitreous.models.paca import PaCa
 
 ARGUMENTS = dict(dims=(16, 24, 32, 40), depths=(1, 1, 2, 1), heads=(2, 2, 4, 4), clusters=(5, 6, 7, 0))
@@ -116,8 +118,9 @@ def test_a_hostile_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
             pickle.dump(content, file, protocol=2)
         torch.save(content, tmp_path / "evil_zip.pth")
         for name in ("evil.pth", "evil_zip.pth"):
-            with pytest.raises(InputError, match="code in a checkpoint is never run"):
+            with pytest.raises(InputError, match="code in a checkpoint is never run") as refusal:
                 PaCa(**ARGUMENTS).load_weights(tmp_path / name)
+            assert "weights_only" not in str(refusal.value), "the message must not tell how to run it after all"
     assert not trace.exists()
 
 
@@ -154,3 +157,21 @@ def test_without_a_network_the_error_says_where_to_put_it(monkeypatch: pytest.Mo
         layout = timm.create_model("paca_tiny").state_dict()
     torch.save({key: torch.zeros(value.shape) for key, value in layout.items()}, wanted)
     assert vitreous.create_model("paca_tiny", pretrained=True)(IMAGES).abs().sum() == 0
+
+
+def test_a_flipped_bit_in_a_model_folder_is_noticed(model: PaCa, tmp_path: Path) -> None:
+    save_file(model.state_dict(), tmp_path / "model.safetensors")
+    PaCa(**ARGUMENTS, num_classes=4).load_weights(tmp_path)
+    manifest = manifest_of([tmp_path / "model.safetensors"])
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    PaCa(**ARGUMENTS, num_classes=4).load_weights(tmp_path)
+    content = bytearray((tmp_path / "model.safetensors").read_bytes())
+    content[-5] ^= 4
+    (tmp_path / "model.safetensors").write_bytes(content)
+    with pytest.raises(InputError, match=r"model\.safetensors is damaged"):
+        PaCa(**ARGUMENTS, num_classes=4).load_weights(tmp_path)
+
+
+def test_keys_that_are_no_names_are_refused(model: PaCa) -> None:
+    with pytest.raises(InputError, match="under the key 1"):
+        model.load_weights({1: torch.zeros(2)})

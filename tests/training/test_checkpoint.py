@@ -5,9 +5,10 @@ import pytest
 import torch
 
 from vitreous.errors import InputError
+from vitreous.manifest import DamagedError
 from vitreous.training import storage
 from vitreous.training.checkpoint import LATEST, load_checkpoint, save_checkpoint
-from vitreous.training.storage import DamagedError, recover
+from vitreous.training.storage import recover
 
 
 def tensors(step: int) -> dict[str, torch.Tensor]:
@@ -124,3 +125,11 @@ def test_replacing_a_generation_survives_a_kill_between_the_renames(folder, monk
 def test_a_pickle_is_refused_without_being_opened(folder):
     torch.save({"a": 1}, folder / "step-00000020" / "tensors.safetensors")
     assert load_checkpoint(folder).step == 10
+
+
+def test_the_last_one_has_none_before_it(folder):
+    for path in folder.glob("step-*/record.json"):
+        path.write_text("")
+    with pytest.raises(DamagedError) as reason:
+        load_checkpoint(folder)
+    assert str(reason.value).count("falling back to the one before") == 1

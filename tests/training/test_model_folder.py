@@ -8,6 +8,7 @@ from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.registry import create_model
 from vitreous.training.model_folder import load_model, save_model
+from vitreous.training.storage import publish_folder
 
 PREPROCESS = Preprocess((64, 64), 0.9, "bilinear", (0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
 CLASSES = ("ant", "bee", "cat")
@@ -38,6 +39,14 @@ def test_round_trip_and_timm(saved):
     config = timm.data.resolve_model_data_config(theirs)
     assert tuple(config["mean"]) == PREPROCESS.mean
     assert config["crop_pct"] == 0.9
+
+
+@torch.inference_mode()
+def test_timm_keeps_a_trained_classifier_whatever_the_variant_was_published_with(tmp_path):
+    model = write(tmp_path / "best", "paca_b0_cifar", depths=(1, 1, 1, 1))
+    images = torch.randn(2, 3, 32, 32)
+    theirs = timm.create_model(f"local-dir:{tmp_path / 'best'}", pretrained=True).eval()
+    assert torch.equal(theirs(images), model(images))
 
 
 def test_tuples_among_the_arguments_and_foreign_models(tmp_path):
@@ -103,3 +112,62 @@ def test_published_model_by_name(monkeypatch):
     assert loaded.classes[0].startswith("tench")
     assert len(loaded.classes) == 1000
     assert loaded.preprocess.size == (160, 160)
+
+
+def change(folder, changes):
+    """Another config under a manifest that is right."""
+    config = json.loads((folder / "config.json").read_text())
+    changes(config)
+    content = json.dumps(config)
+
+    def rewrite(aside):
+        (aside / "config.json").write_text(content)
+        (aside / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+
+    publish_folder(folder, rewrite)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (lambda c: c.pop("num_classes"), "'num_classes' is missing"),
+        (lambda c: c.update(num_classes="x"), "'num_classes' is 'x'"),
+        (lambda c: c.update(num_classes=2), "'num_classes' is 2; it must be 3"),
+        (lambda c: c.update(model_args=[1, 2]), "'model_args' is"),
+        (lambda c: c.update(model_args={"wings": 2}), "'model_args' does not fit"),
+        (lambda c: c.update(model_args={"pretrained": True}), "'model_args.pretrained'"),
+        (lambda c: c.update(architecture="hf-hub:x/y"), "'architecture' is 'hf-hub:x/y'"),
+        (lambda c: c.update(architecture=7), "'architecture' is 7"),
+        (lambda c: c.update(architecture="no_such"), "unknown model 'no_such'"),
+        (lambda c: c.pop("vitreous"), "'vitreous' is missing"),
+        (lambda c: c["vitreous"].update(classes="abc"), "'classes' is 'abc'"),
+        (lambda c: c["vitreous"].update(classes=[1, 2, 3]), "'classes' is"),
+        (lambda c: c["vitreous"].update(task=None), "'task' is None"),
+        (lambda c: c["vitreous"].update(preprocess={"size": ["a", 3]}), "'preprocess' is"),
+        (lambda c: c["vitreous"].update(preprocess={"size": [9, 9], "mean": ["a", 1, 2]}), "'preprocess' is"),
+        (lambda c: c["vitreous"].update(preprocess={}), "'preprocess' is"),
+    ],
+)
+def test_odd_config_names_file_and_field(tmp_path, changes, message):
+    write(tmp_path / "m", "test_convnext")
+    change(tmp_path / "m", changes)
+    with pytest.raises(InputError, match=message) as reason:
+        load_model(tmp_path / "m")
+    assert "config.json" in str(reason.value)
+
+
+@pytest.mark.parametrize(("name", "args"), [("test_convnext", {"dims": [8] * 4}), ("paca_b0", {"depths": [1] * 4})])
+def test_weights_that_do_not_fit_are_told_briefly(tmp_path, name, args):
+    write(tmp_path / "m", name)
+    change(tmp_path / "m", lambda config: config.update(model_args=args))
+    with pytest.raises(InputError, match="do not fit the model in its config") as reason:
+        load_model(tmp_path / "m")
+    assert len(str(reason.value).splitlines()) < 10
+
+
+def test_another_size_is_tried_on_models_that_may_not_take_it(tmp_path):
+    write(tmp_path / "m", "test_convnext")
+    assert load_model(tmp_path / "m", size=96).preprocess.size == (96, 96)
+    write(tmp_path / "v", "vit_tiny_patch16_224", img_size=64, depth=1)
+    with pytest.raises(InputError, match="cannot take images of 96x96 pixels"):
+        load_model(tmp_path / "v", size=96)

@@ -51,6 +51,8 @@ def test_same_command_continues_and_another_is_refused(tmp_path):
         run.begin(ARGUMENTS, DATA)
         assert holds(run)
         assert holds(run, ARGUMENTS | {"workers": 8})
+        assert not holds(run, ARGUMENTS | {"lr": 0.2}), "a start that never made a step may be corrected"
+        run.log(step=1, split="train")
         with pytest.raises(InputError, match=r"lr: 0\.1 there, 0\.2 now"):
             holds(run, ARGUMENTS | {"lr": 0.2})
         with pytest.raises(InputError, match="data of split train"):
@@ -91,3 +93,10 @@ def test_metrics_are_cut_back_and_torn_lines_dropped(tmp_path):
         run.cut_metrics(2)
         run.log(step=9)
     assert (tmp_path / METRICS).read_text() == '{"step": 0}\n{"step": 1}\n{"step": 9}\n'
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", '{"arguments": 3, "data": {}}', '{"arguments": {}}'])
+def test_odd_record_of_a_run_is_named(tmp_path, content):
+    (tmp_path / "run.json").write_text(content)
+    with RunFolder(tmp_path) as run, pytest.raises(InputError, match=r"run\.json is damaged: its field"):
+        holds(run)

@@ -8,10 +8,9 @@ from typing import Any
 
 from PIL import Image
 
-from vitreous.data.image import load_image
+from vitreous.data.image import SUFFIXES, load_image
 from vitreous.errors import InputError
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 SPLITS = {"train": ("train",), "val": ("val", "test"), "test": ("test",)}  # names a split may have on the disk
 
 

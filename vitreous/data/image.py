@@ -29,6 +29,7 @@ from PIL import Image, UnidentifiedImageError
 from vitreous.errors import InputError
 
 FORMATS = ("JPEG", "PNG", "BMP", "TIFF", "WEBP")  # the JPEG reader takes MPO too
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")  # of the files looked for in folders
 ACCEPTED = "JPEG, PNG, WebP, BMP and TIFF are read"
 
 BITS_TAG, PHOTOMETRIC_TAG, ORIENTATION_TAG = 258, 262, 274

@@ -13,11 +13,10 @@ from typing import NamedTuple, cast
 
 from PIL import Image
 
-from vitreous.data.image import load_image
+from vitreous.data.image import SUFFIXES, load_image
 from vitreous.data.source import SHAPES_SEED
 from vitreous.errors import InputError
 
-SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff"}
 SAMPLES = re.compile(r"shapes(?::([a-z]+))?:([a-z]+):(\d{1,9})(?:-(\d{1,9}))?")  # difficulty, split, first, last
 ACCEPTED = "image files, folders of images, patterns such as 'photos/*.jpg', or shapes:val:0-7"
 
@@ -48,7 +47,7 @@ def _pictures_of(name: str, size: tuple[int, int]) -> list[Picture]:
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
         if not files:
-            raise InputError(f"folder {name!r} holds no image ({', '.join(sorted(SUFFIXES))}); accepted: {ACCEPTED}")
+            raise InputError(f"folder {name!r} holds no image ({', '.join(SUFFIXES)}); accepted: {ACCEPTED}")
     elif path.exists():
         files = [path]
     else:

@@ -74,6 +74,11 @@ class ShapesImages:
 
 
 def _open_class_folders(request: Request) -> ImageSet:
+    if request.count is not None:
+        raise InputError(
+            f"{request.count} images of split '{request.split}' were asked for, but only the number of embedded shapes "
+            f"can be chosen; of the folder '{request.data}' all images are used. Leave out the count"
+        )
     return ClassFolder(Path(request.data).expanduser(), request.split)
 
 

@@ -31,6 +31,8 @@ RESAMPLING = {
 
 RAND_AUGMENT = re.compile(r"rand(-(m|n|p|mstd|mmax|w|inc|t)\d+(\.\d+)?)*")
 
+LARGEST_SIDE = 8192  # pixels; one RGB picture of that size takes 800 MB as a tensor
+
 Colour = tuple[float, float, float]
 
 
@@ -49,11 +51,18 @@ class Preprocess:
     std: Colour = IMAGENET_STD
 
     def __post_init__(self) -> None:
-        if len(self.size) != 2 or min(self.size) < 1:
-            raise InputError(f"image size {self.size} cannot be used; give (height, width), both at least 1")
+        if len(self.size) != 2 or not all(isinstance(side, int) and 1 <= side <= LARGEST_SIDE for side in self.size):
+            raise InputError(
+                f"image size {self.size} cannot be used; height and width are whole numbers from 1 to {LARGEST_SIDE}"
+            )
         if not 0 < self.crop_ratio <= 1:
             raise InputError(f"crop ratio {self.crop_ratio} cannot be used; it must be above 0 and at most 1")
         resampling(self.interpolation)
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) != 3 or not all(math.isfinite(value) for value in values):
+                raise InputError(f"{name} {values} cannot be used; give three numbers, one for each colour")
+        if min(self.std) <= 0:
+            raise InputError(f"std {self.std} cannot be used; colours are divided by it, so it must be above 0")
 
     def picture(self, image: Image.Image) -> Image.Image:
         """The part of the image that the model sees, at the size at which it sees it."""

@@ -1,13 +1,14 @@
 """Backbone: one trunk, from which every product a user or timm asks for is derived.
 
-A family writes `maps` (its stages' feature maps) and sets `channels`, `strides` and `stages`. Classification,
-pyramids for dense heads, `features_only`, intermediates, layer groups and weight loading follow from that here.
+A family writes `maps` (its stages' feature maps) and sets `channels`, `strides` and `stages`; one with a class token
+also writes `final` and `pool`. Classification, pyramids for dense heads, `features_only`, intermediates, layer groups
+and weight loading follow from that here.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from timm.models._features import feature_take_indices
@@ -16,8 +17,6 @@ from torch.utils.checkpoint import checkpoint
 
 from vitreous.errors import InputError
 from vitreous.models.weights import LoadReport, apply_state, read_state
-
-POOLING = ("avg", "")
 
 
 class Features(NamedTuple):
@@ -33,6 +32,8 @@ class Backbone(nn.Module, ABC):
     global_pool: str
     stages: nn.ModuleList
     first_conv: str  # path of the convolution that sees the image, adapted when the number of input channels changes
+    pooling: tuple[str, ...] = ("avg", "")  # what `global_pool` may be; the first is the default
+    dense_arguments: Mapping[str, Any] = {}  # what the constructor needs in place of its defaults for `features_only`
     reset_when_resized: str = r"$^"  # regular expression of parameters that may change shape between tasks
 
     def __init__(
@@ -42,7 +43,7 @@ class Backbone(nn.Module, ABC):
         *,
         num_classes: int = 1000,
         in_chans: int = 3,
-        global_pool: str = "avg",
+        global_pool: str | None = None,
         drop_rate: float = 0.0,
     ) -> None:
         super().__init__()
@@ -54,15 +55,22 @@ class Backbone(nn.Module, ABC):
             for i, (channel, stride) in enumerate(zip(self.channels, self.strides, strict=True))
         ]
         self.head_drop = nn.Dropout(drop_rate)
-        self.reset_classifier(num_classes, global_pool)
+        self.reset_classifier(num_classes, self.pooling[0] if global_pool is None else global_pool)
 
     @abstractmethod
     def maps(self, x: Tensor, depth: int | None = None) -> list[Tensor]:
         """Feature maps (B, C, H, W) of the first `depth` stages (all by default), fine to coarse."""
 
+    def final(self, last: Tensor) -> Tensor:
+        """What the head is given, made of the last stage's map: that map itself, unless a family has more to do."""
+        return last
+
+    def pool(self, final: Tensor) -> Tensor:
+        return final.mean((2, 3))  # (B, C, H, W) -> (B, C)
+
     def features(self, x: Tensor) -> Features:
         maps = self.maps(x)
-        return Features(maps, maps[-1].mean((2, 3)))
+        return Features(maps, self.pool(self.final(maps[-1])))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.forward_head(self.forward_features(x))
@@ -72,7 +80,7 @@ class Backbone(nn.Module, ABC):
         if images.ndim != 4 or images.shape[1] != self.in_chans:
             raise InputError(
                 f"images of shape {tuple(images.shape)} given; this model takes (batch, {self.in_chans}, height, "
-                f"width). Another number of channels: create_model(…, in_chans={images.shape[1:2] or 'N'})"
+                "width). For another number of channels build it with in_chans=…"
             )
         smallest = self.strides[-1]
         if images.shape[2] < smallest or images.shape[3] < smallest:
@@ -85,10 +93,10 @@ class Backbone(nn.Module, ABC):
     # What timm expects of a model ------------------------------------------------------------------
 
     def forward_features(self, x: Tensor) -> Tensor:
-        return self.maps(x)[-1]
+        return self.final(self.maps(x)[-1])
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        pooled = self.head_drop(x.mean((2, 3)) if self.global_pool else x)
+        pooled = self.head_drop(self.pool(x) if self.global_pool else x)
         return pooled if pre_logits else self.head(pooled)
 
     def forward_intermediates(
@@ -106,7 +114,7 @@ class Backbone(nn.Module, ABC):
         taken, last = feature_take_indices(len(self.stages), indices)
         maps = self.maps(x, last + 1 if stop_early else None)
         chosen = [maps[i] if output_fmt == "NCHW" else maps[i].permute(0, 2, 3, 1) for i in taken]
-        return chosen if intermediates_only else (maps[-1], chosen)
+        return chosen if intermediates_only else (self.final(maps[-1]), chosen)
 
     def prune_intermediate_layers(
         self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
@@ -122,10 +130,13 @@ class Backbone(nn.Module, ABC):
         return self.head
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        if global_pool is not None and global_pool not in POOLING:
-            raise InputError(f"global_pool={global_pool!r} given; accepted: 'avg', or '' for no pooling")
+        if global_pool is not None and global_pool not in self.pooling:
+            accepted = ", ".join(repr(name) for name in self.pooling)
+            raise InputError(f"global_pool={global_pool!r} given; accepted: {accepted} ('' is no pooling)")
         if global_pool == "" and num_classes > 0:
-            raise InputError(f"num_classes={num_classes} needs global_pool='avg': the classifier takes one vector")
+            raise InputError(
+                f"num_classes={num_classes} needs global_pool={self.pooling[0]!r}: the classifier takes one vector"
+            )
         self.num_classes = num_classes
         self.global_pool = self.global_pool if global_pool is None else global_pool
         # A later reset must leave the new layer where the model already is.
@@ -164,8 +175,7 @@ class Backbone(nn.Module, ABC):
 
     # Weights ---------------------------------------------------------------------------------------
 
-    @classmethod
-    def translate(cls, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    def translate(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
         """Keys of the original release in our names; ours pass unchanged. Families with public weights override."""
         return state
 

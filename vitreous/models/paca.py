@@ -170,7 +170,7 @@ class PaCa(Backbone):
     """The trunk of both generations.
 
     Args:
-        clusters: Clusters per stage; 0 is plain attention.
+        clusters: Clusters, for all stages or per stage; 0 is plain attention.
         recluster: For all stages or per stage: 0 makes the assignment in the first block, 1 in every block, i in
             every i-th; the other blocks reuse the latest one.
         teacher: Arguments of a `ClusteringTeacher` that makes all assignments, e.g. dict(depths=(2, 2, 2, 2)).
@@ -187,7 +187,7 @@ class PaCa(Backbone):
         dims: Sequence[int],
         depths: Sequence[int],
         heads: Sequence[int],
-        clusters: Sequence[int],
+        clusters: int | Sequence[int],
         *,
         mlp_ratios: Sequence[float] = (4, 4, 4, 4),
         generation: int = 2,
@@ -199,11 +199,12 @@ class PaCa(Backbone):
         drop_path_rate: float = 0.0,
         num_classes: int = 1000,
         in_chans: int = 3,
-        global_pool: str = "avg",
+        global_pool: str | None = None,
         drop_rate: float = 0.0,
         **options: Any,
     ) -> None:
         settings = block_settings(generation, options)
+        clusters = per_stage(clusters, len(dims))
         every, kernels = per_stage(recluster, len(dims)), per_stage(settings.kernel_size, len(dims))
         check_shape(dims, depths, heads, clusters, mlp_ratios, every, kernels, stem_stride)
         steps = [1] + [2] * (len(dims) - 2) + [last_stride]
@@ -272,8 +273,7 @@ class PaCa(Backbone):
             if isinstance(parameter, nn.Parameter):
                 nn.init.trunc_normal_(parameter, std=0.02)
 
-    @classmethod
-    def translate(cls, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    def translate(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
         return dict(translate_entry(key, value, state) for key, value in state.items())
 
 
@@ -308,6 +308,9 @@ def check_shape(dims, depths, heads, clusters, mlp_ratios, every, kernels, stem_
     for dim, head in zip(dims, heads, strict=True):
         if head < 1 or dim % head:
             raise InputError(f"{head} heads cannot divide {dim} channels evenly; choose a divisor of {dim}")
+    for kernel in kernels:
+        if kernel < 1 or kernel % 2 == 0:
+            raise InputError(f"kernel_size={kernel} given; an odd number keeps the grid as it is")
     if min(clusters) < 0 or min(every) < 0:
         raise InputError(f"clusters={tuple(clusters)}, recluster={tuple(every)} given; neither can be negative")
     if stem_stride not in (1, 2, 4):
@@ -315,6 +318,8 @@ def check_shape(dims, depths, heads, clusters, mlp_ratios, every, kernels, stem_
 
 
 def build_teacher(arguments: dict[str, Any], dims: Sequence[int], clusters: Sequence[int]) -> ClusteringTeacher:
+    if not isinstance(arguments, dict) or "depths" not in arguments:
+        raise InputError(f"teacher={arguments!r} given; it takes a dict such as dict(depths=(2, 2, 2, 2))")
     own = tuple(arguments.get("dims", dims))
     joins = arguments.get("add_features", True) and own == tuple(dims)
     rest = {name: value for name, value in arguments.items() if name not in ("dims", "add_features")}
@@ -352,7 +357,7 @@ FIRST_SIZES: dict[str, dict[str, Any]] = {  # generation 1
     "b2": dict(dims=(64, 128, 320, 512), depths=(3, 4, 6, 3)),
 }
 FIRST: dict[str, Any] = dict(generation=1, heads=(1, 2, 5, 8), mlp_ratios=(8, 8, 4, 4), recluster=1, drop_path_rate=0.1)
-CIFAR = dict(stem_stride=1, last_stride=1, num_classes=100)
+CIFAR = dict(stem_stride=1, last_stride=1)
 
 VARIANTS: dict[str, dict[str, Any]] = {}
 for size, row in SIZES.items():

@@ -15,12 +15,14 @@ from timm.models import adapt_input_conv
 from torch import Tensor
 
 from vitreous.errors import InputError
+from vitreous.manifest import MANIFEST, verify_folder
 
 if TYPE_CHECKING:
     from vitreous.models.base import Backbone
 
 logger = logging.getLogger(__name__)
 
+WEIGHTS = "model.safetensors"  # within a model folder
 WRAPPERS = (
     "state_dict_ema",
     "model_ema",
@@ -52,8 +54,12 @@ def read_state(source: str | Path | dict[str, Any]) -> dict[str, Tensor]:
             content = content[wrapper]
             break
     state = {key: value for key, value in content.items() if isinstance(value, Tensor)}
+    name = "the given state dict" if isinstance(source, dict) else str(source)
     if not state:
-        raise InputError(f"{source} holds no tensors; top-level entries: {', '.join(map(str, list(content)[:8]))}")
+        raise InputError(f"{name} holds no tensors; top-level entries: {', '.join(map(str, list(content)[:8]))}")
+    for key in state:
+        if not isinstance(key, str):
+            raise InputError(f"{name} holds a tensor under the key {key!r}; keys must be names such as 'head.weight'")
     for prefix in PREFIXES:
         if all(key.startswith(prefix) for key in state):
             state = {key.removeprefix(prefix): value for key, value in state.items()}
@@ -81,7 +87,9 @@ def _local_file(source: str) -> Path:
 
 def _open(path: Path) -> dict[str, Any]:
     if path.is_dir():
-        path = path / "model.safetensors"
+        if (path / MANIFEST).exists():
+            verify_folder(path, (WEIGHTS,))
+        path = path / WEIGHTS
     if not path.is_file():
         raise InputError(f"no checkpoint at {path}; give a .pth, .pt or .safetensors file, a model folder or a URL")
     if path.suffix == ".safetensors":
@@ -95,9 +103,10 @@ def _open(path: Path) -> dict[str, Any]:
         with torch.serialization.safe_globals(harmless):
             content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many types here, and all of them mean the same to the user
-        reason = str(error).strip().split("\n")[0]
+        blocked = re.search(r"GLOBAL (\S+)", str(error))  # torch's own message goes on to recommend running it
+        reason = f"it asks to run {blocked[1]}" if blocked else f"reading it failed with {type(error).__name__}"
         raise InputError(
-            f"{path} was refused: it is not a plain weights file ({reason}). Only tensors are read, code in a "
+            f"{path} was refused: it is not a plain weights file; {reason}. Only tensors are read, code in a "
             "checkpoint is never run; ask its source for a safetensors file or a plain state dict"
         ) from error
     if not isinstance(content, dict):
@@ -121,7 +130,9 @@ def apply_state(model: "Backbone", state: dict[str, Tensor], name: str, *, stric
     missing = [key for key in own if key not in state and key not in reset]
     unexpected = [key for key in state if key not in own and key not in headless]
     if strict and (wrong or missing or unexpected):
-        raise InputError(_misfit(model, name, own, state, wrong, missing, unexpected))
+        hint = "Is it the variant the weights were made for? strict=False loads what fits and reports the rest"
+        lines = _differences(own, state, wrong, missing, unexpected)
+        raise InputError("\n".join([f"{name} does not fit this {type(model).__name__}:", *lines, f"  {hint}"]))
     bad = [key for key in own if key in state and not torch.isfinite(state[key]).all()]
     if bad:
         raise InputError(f"{name} holds NaN or infinite values in {len(bad)} tensors, first {bad[0]}; it is damaged")
@@ -133,12 +144,19 @@ def apply_state(model: "Backbone", state: dict[str, Tensor], name: str, *, stric
     return report
 
 
-def _misfit(model, name, own, state, wrong, missing, unexpected) -> str:
-    lines = [f"{name} does not fit this {type(model).__name__}:"]
-    lines += [f"  {key}: checkpoint {tuple(state[key].shape)}, model {tuple(own[key].shape)}" for key in wrong[:5]]
+def misfit(own: dict[str, Tensor], state: dict[str, Tensor]) -> list[str]:
+    """Lines that say how a state dict differs from a model's own, the first few keys of each kind; none if it fits."""
+    wrong = [key for key in own if key in state and own[key].shape != state[key].shape]
+    missing, unexpected = [key for key in own if key not in state], [key for key in state if key not in own]
+    return _differences(own, state, wrong, missing, unexpected)
+
+
+def _differences(
+    own: dict[str, Tensor], state: dict[str, Tensor], wrong: list[str], missing: list[str], unexpected: list[str]
+) -> list[str]:
+    lines = [f"  {key}: checkpoint {tuple(state[key].shape)}, model {tuple(own[key].shape)}" for key in wrong[:5]]
     for kind, keys in (("wrong shape", wrong[5:]), ("missing", missing), ("unexpected", unexpected)):
         if keys:
             more = f" and {len(keys) - 5} more" if len(keys) > 5 else ""
             lines.append(f"  {kind}: {', '.join(keys[:5])}{more}")
-    lines.append("  Is it the variant the weights were made for? strict=False loads what fits and reports the rest")
-    return "\n".join(lines)
+    return lines

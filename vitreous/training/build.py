@@ -8,7 +8,7 @@ from torch import nn
 from vitreous.data.loader import seed_everything
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
-from vitreous.registry import create_model
+from vitreous.registry import create_model, resolve_name
 from vitreous.training.settings import TrainSettings
 
 INITIAL_WEIGHTS = 0  # first number of the key, as in train.py
@@ -17,7 +17,7 @@ INITIAL_WEIGHTS = 0  # first number of the key, as in train.py
 def model_arguments(settings: TrainSettings) -> dict[str, Any]:
     """What the user asked for; models of timm that are built for one image size are told which."""
     given = settings.model_arguments()
-    config = get_pretrained_cfg(settings.model)
+    config = get_pretrained_cfg(resolve_name(settings.model))
     return {"img_size": settings.size} | given if config is not None and config.fixed_input_size else given
 
 

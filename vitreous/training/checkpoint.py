@@ -17,14 +17,8 @@ import safetensors
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from vitreous.training.storage import (
-    DamagedError,
-    publish_folder,
-    read_json,
-    replace_file,
-    verify_folder,
-    write_json,
-)
+from vitreous.manifest import DamagedError, read_json, verify_folder
+from vitreous.training.storage import publish_folder, replace_file, write_json
 
 TENSORS, RECORD, LATEST = "tensors.safetensors", "record.json", "LATEST"
 GENERATION = re.compile(r"step-\d{8,}")
@@ -63,10 +57,12 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
     generations = _generations(folder)
     notes = _stale_pointer(folder, generations)
     for generation in generations:
+        last = generation == generations[-1]
         try:
             step, tensors, record = _read(generation)
         except DamagedError as reason:
-            notes.append(f"checkpoint {generation.name} cannot be used: {reason}; falling back to the one before")
+            next_step = "" if last else "; falling back to the one before"
+            notes.append(f"checkpoint {generation.name} cannot be used: {reason}{next_step}")
         else:
             return Checkpoint(step, tensors, record, tuple(notes))
     if notes:

@@ -8,33 +8,54 @@
 `timm.create_model("local-dir:best", pretrained=True)` reads the same folder (our models need `import vitreous`).
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import safetensors
+import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import vitreous
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
+from vitreous.manifest import DamagedError, read_json, verify_folder
+from vitreous.models.base import Backbone
+from vitreous.models.weights import misfit
 from vitreous.registry import create_model
-from vitreous.training.storage import (
-    DamagedError,
-    publish_folder,
-    published,
-    read_json,
-    verify_folder,
-    write_json,
-)
+from vitreous.training.device import choose_device
+from vitreous.training.storage import publish_folder, published, write_json
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 PREFERRED = ("best", "final")  # which model of a run folder is meant
+
+# Arguments of `create_model` that are no arguments of a model: a folder must not make it fetch or read anything else.
+RESERVED = {
+    "cache_dir",
+    "checkpoint_path",
+    "features_only",
+    "num_classes",
+    "pretrained",
+    "pretrained_cfg",
+    "pretrained_cfg_overlay",
+    "scriptable",
+}
 
 
 class TrainedModel(NamedTuple):
     model: nn.Module  # in eval mode, on the CPU
     name: str
+    task: str
+    classes: tuple[str, ...]
+    preprocess: Preprocess
+
+
+class ModelConfig(NamedTuple):
+    """What a model folder's config.json says, read and checked."""
+
+    architecture: str
+    model_args: dict[str, Any]
     task: str
     classes: tuple[str, ...]
     preprocess: Preprocess
@@ -60,19 +81,37 @@ def save_model(
     publish_folder(Path(folder), write)
 
 
-def load_model(source: str | Path) -> TrainedModel:
+def load_model(source: str | Path, *, size: int | None = None) -> TrainedModel:
     """A model from a run folder (`best/`, else `final/`), a model folder, or the registry by name.
 
-    A name, with or without a tag (`paca_tiny.ivmcl_in1k`), means the published weights.
+    A name, with or without a tag (`paca_tiny.ivmcl_in1k`), means the published weights. `size` is the height and width
+    to use the model with, where it is not to be the one it was trained with.
     """
+    folder = find_model_folder(source)
+    trained = _load_published(str(source)) if folder is None else _load_folder(folder)
+    return trained if size is None else _at_size(trained, size)
+
+
+def load_classifier(source: str | Path, *, size: int | None, device: str) -> TrainedModel:
+    """A model that was trained to classify, on its device."""
+    place = choose_device(device)
+    trained = load_model(source, size=size)
+    if trained.task != "classify":
+        raise InputError(f"model '{source}' was trained for the task '{trained.task}'; this verb needs a classifier")
+    trained.model.to(place)
+    return trained
+
+
+def find_model_folder(source: str | Path) -> Path | None:
+    """The model folder that a run folder or model folder stands for; None for what must be a model name."""
     path = Path(source).expanduser()
     if path.is_dir():
-        return _load_folder(_model_folder(path))
+        return _model_folder(path)
     if path.exists():
         raise InputError(f"'{source}' is a file; give a run folder, a model folder or a model name (vitreous info)")
     if "/" in str(source) or "\\" in str(source):
         raise InputError(f"there is no folder '{source}'; give a run folder, a model folder or a model name")
-    return _load_published(str(source))
+    return None
 
 
 def _model_folder(path: Path) -> Path:
@@ -90,22 +129,87 @@ def _model_folder(path: Path) -> Path:
     )
 
 
-def _load_folder(folder: Path) -> TrainedModel:
+def read_config(folder: Path) -> ModelConfig:
+    """Check the folder against its manifest and every field of its config; what is wrong is named with its file."""
     verify_folder(folder, (WEIGHTS, CONFIG))
-    config = read_json(folder / CONFIG)
+    path = folder / CONFIG
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise DamagedError(f"{path} holds a {type(content).__name__}; a dictionary is needed")
+    ours = _field(path, content, "vitreous", dict)
+    architecture = _field(path, content, "architecture", str)
+    if ":" in architecture:
+        raise _wrong(path, "architecture", architecture, "the name of a model (vitreous info), not an address")
+    model_args = _field(path, content, "model_args", dict)
+    for name in model_args.keys() & RESERVED:
+        raise _wrong(path, f"model_args.{name}", model_args[name], "left out: it is no argument of a model")
+    classes = _field(path, ours, "classes", list)
+    if not all(isinstance(name, str) for name in classes):
+        raise _wrong(path, "classes", classes, "a list of names")
+    count = _field(path, content, "num_classes", int)
+    if isinstance(count, bool) or count != len(classes):
+        raise _wrong(path, "num_classes", count, f"{len(classes)}, the number of names in 'classes'")
+    values = _field(path, ours, "preprocess", dict)
     try:
-        ours = config["vitreous"]
-        name, model_args = config["architecture"], _tuples(config["model_args"])
-        classes, task = tuple(ours["classes"]), ours["task"]
-        preprocess = Preprocess.from_dict(ours["preprocess"])
+        preprocess = Preprocess.from_dict(values)
+    except (InputError, TypeError) as reason:
+        raise _wrong(path, "preprocess", values, f"preprocessing as vitreous writes it ({reason})") from reason
+    return ModelConfig(architecture, _tuples(model_args), _field(path, ours, "task", str), tuple(classes), preprocess)
+
+
+def _field(path: Path, content: dict[str, Any], name: str, kind: type) -> Any:
+    if name not in content:
+        raise DamagedError(f"{path}: the field '{name}' is missing; the file was not written by vitreous")
+    if not isinstance(content[name], kind):
+        kinds = {dict: "a dictionary", list: "a list", str: "a text", int: "a whole number"}
+        raise _wrong(path, name, content[name], kinds[kind])
+    return content[name]
+
+
+def _wrong(path: Path, name: str, given: Any, accepted: str) -> DamagedError:
+    shown = repr(given) if len(repr(given)) <= 80 else f"{repr(given)[:80]}…"
+    return DamagedError(f"{path}: the field '{name}' is {shown}; it must be {accepted}")
+
+
+def build_architecture(folder: Path, config: ModelConfig) -> nn.Module:
+    """The model that a folder's config describes, without its weights."""
+    try:
+        return create_model(config.architecture, num_classes=len(config.classes), **config.model_args)
+    except InputError as reason:
+        raise InputError(f"{folder / CONFIG} describes no model that can be built: {reason}") from reason
+    except Exception as reason:  # arguments that do not fit make models fail in their own ways, all meaning this
+        raise InputError(
+            f"{folder / CONFIG}: 'model_args' does not fit the architecture '{config.architecture}' "
+            f"({type(reason).__name__}: {reason})"
+        ) from reason
+
+
+def _load_folder(folder: Path) -> TrainedModel:
+    config = read_config(folder)
+    model = build_architecture(folder, config)
+    try:
         state = load_file(folder / WEIGHTS)
-    except (KeyError, TypeError, AttributeError) as reason:
-        raise DamagedError(f"{folder / CONFIG} was not written by vitreous: {reason!r} is missing or wrong") from reason
     except safetensors.SafetensorError as reason:
         raise DamagedError(f"{folder / WEIGHTS} is not a safetensors file: {reason}") from reason
-    model = create_model(name, num_classes=config["num_classes"], **model_args)
     _fill(model, state, folder / WEIGHTS)
-    return TrainedModel(model.eval(), name, task, classes, preprocess)
+    return TrainedModel(model.eval(), config.architecture, config.task, config.classes, config.preprocess)
+
+
+def _at_size(trained: TrainedModel, size: int) -> TrainedModel:
+    """The model with another image size. Many of timm's take one size only, and only running them shows it."""
+    resized = trained._replace(preprocess=replace(trained.preprocess, size=(size, size)))
+    if isinstance(trained.model, Backbone):  # ours take every size above the smallest, which they name themselves
+        return resized
+    try:
+        with torch.no_grad():
+            trained.model(torch.zeros(1, 3, size, size))
+    except (AssertionError, RuntimeError) as reason:
+        height, width = trained.preprocess.size
+        raise InputError(
+            f"model '{trained.name}' cannot take images of {size}x{size} pixels ({str(reason).splitlines()[0]}); "
+            f"it was trained with {height}x{width}: leave out --size, or train it at the size you need"
+        ) from reason
+    return resized
 
 
 def _load_published(name: str) -> TrainedModel:
@@ -144,10 +248,10 @@ def _tuples(value: Any) -> Any:
 
 
 def _fill(model: nn.Module, state: dict[str, Tensor], origin: Path) -> None:
-    try:
-        model.load_state_dict(state)
-    except RuntimeError as reason:
-        raise InputError(f"the weights in {origin} do not fit the model in its {CONFIG}: {reason}") from reason
+    wrong = misfit(model.state_dict(), state)
+    if wrong:
+        raise InputError(f"the weights in {origin} do not fit the model in its {CONFIG}:\n" + "\n".join(wrong))
+    model.load_state_dict(state)
 
 
 def _storable(state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -54,7 +54,9 @@ def restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensor
         name, _, quantity = key.rpartition("/")
         parameter = parameters[name]
         state: dict[str, Any] = optimizer.state[parameter]
-        state[quantity] = _laid_out_like(parameter, value) if value.shape == parameter.shape else value
+        state[quantity] = (
+            _laid_out_like(parameter, value) if value.shape == parameter.shape else value.to(parameter.device)
+        )
 
 
 def _laid_out_like(parameter: Tensor, value: Tensor) -> Tensor:

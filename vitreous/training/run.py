@@ -15,7 +15,8 @@ from typing import IO, Any
 
 import vitreous
 from vitreous.errors import InputError
-from vitreous.training.storage import read_json, recover, replace_file
+from vitreous.manifest import DamagedError, read_json
+from vitreous.training.storage import recover, replace_file
 
 try:
     import fcntl
@@ -97,15 +98,31 @@ class RunFolder:
             raise InputError(
                 f"'{self.path}' already holds a run and --no-resume was given; choose another --out, or remove it"
             )
-        before = read_json(self.path / RUN)
+        before = self._asked_before()
         differing = _differences(before["arguments"], json.loads(json.dumps(arguments)), free)
         differing += _differences(before["data"], data, frozenset(), kind="data of split ")
+        if differing and self._never_got_going():
+            return False
         if differing:
             raise InputError(
                 f"'{self.path}' holds a run with other settings ({'; '.join(differing)}); "
                 "choose another --out, or give the same settings to continue that run"
             )
         return True
+
+    def _asked_before(self) -> dict[str, Any]:
+        before = read_json(self.path / RUN)
+        for key in ("arguments", "data"):
+            if not isinstance(before, dict) or not isinstance(before.get(key), dict):
+                raise DamagedError(
+                    f"{self.path / RUN} is damaged: its field '{key}' is missing or no dictionary; "
+                    "restore the file, or choose another --out"
+                )
+        return before
+
+    def _never_got_going(self) -> bool:
+        """A first start that failed before its first step leaves nothing worth keeping, so it may be corrected."""
+        return not (self.path / "checkpoints").exists() and not read_metrics(self.path)
 
     def begin(self, arguments: dict[str, Any], data: dict[str, str]) -> None:
         """Record what a new run was asked to do."""

@@ -57,10 +57,12 @@ class TrainSettings:
     crop_ratio: Annotated[float, Doc("Share of a validation picture's side that its centre crop keeps.")] = 1.0
 
     drop_path: Annotated[float | None, Doc("Stochastic depth; default: the model's own.")] = None
-    model_args: Annotated[tuple[str, ...], Doc("More arguments of the model, e.g. clusters=49 heads=(1,2,5,8).")] = ()
+    model_args: Annotated[
+        tuple[str, ...], Doc("More arguments of the model, e.g. clusters=(49,49,49,0) layer_scale=1e-5.")
+    ] = ()
     pretrained: Annotated[bool, Doc("Start from published weights; the classifier is new.")] = False
 
-    amp: Annotated[Literal["off", "bf16", "fp16"], Doc("Mixed precision.")] = "off"
+    amp: Annotated[Literal["off", "bf16", "fp16"], Doc("Mixed precision; made for GPUs, slower on most CPUs.")] = "off"
     channels_last: Annotated[bool, Doc("Keep images and kernels channels-last in memory.")] = False
     device: Annotated[str, Doc("cpu, cuda, cuda:1, mps; auto takes the best there is.")] = "auto"
     workers: Annotated[int, Doc("Processes that prepare images; 0 = the main one does it.")] = 2
@@ -121,7 +123,7 @@ def parse_model_arg(text: str) -> tuple[str, Any]:
     """`clusters=(49,49,49,0)` to a name and a Python value; what is no literal is a string."""
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
-        raise InputError(f"model argument '{text}' cannot be read; write name=value, e.g. clusters=49")
+        raise InputError(f"model argument '{text}' cannot be read; write name=value, e.g. clusters=(49,49,49,0)")
     try:
         return name, ast.literal_eval(value)
     except (ValueError, SyntaxError):

@@ -1,36 +1,20 @@
 """Files that are either whole or absent: written aside, synced, renamed, and checked by sha256 when read.
 
 A folder is published by renaming a finished temporary folder beside it, so a kill at any moment leaves the old
-state or the new one. Neither safetensors nor a file system notices a flipped bit: the manifest does.
+state or the new one. What reads it again is in `vitreous.manifest`.
 """
 
-import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
 
 from vitreous.errors import InputError
-
-MANIFEST = "manifest.json"
-
-
-class DamagedError(InputError):
-    """A stored folder is incomplete or its content is not what was written."""
-
-
-def read_json(path: Path) -> Any:
-    """The content of a JSON file; anything wrong with it is a DamagedError that names the file."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as reason:
-        raise DamagedError(f"{path} is missing") from reason
-    except (ValueError, RecursionError, OSError) as reason:
-        raise DamagedError(f"{path} is damaged: it cannot be read as JSON ({reason})") from reason
+from vitreous.manifest import MANIFEST, manifest_of
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -86,25 +70,6 @@ def restore_folder(folder: Path) -> None:
             os.rename(old, folder)
 
 
-def verify_folder(folder: Path, required: Iterable[str]) -> None:
-    """Compare every file with the manifest; the first difference is a DamagedError that names the file."""
-    manifest = read_json(folder / MANIFEST)
-    files = manifest.get("files") if isinstance(manifest, dict) else None
-    if not isinstance(files, dict) or not set(required) <= set(files):
-        raise DamagedError(f"{folder / MANIFEST} is damaged: it does not list {', '.join(required)}")
-    for name, expected in files.items():
-        path = folder / name
-        if Path(name).name != name or not path.is_file():
-            raise DamagedError(f"{path} is missing, although {MANIFEST} lists it")
-        if _entry(path) != expected:
-            raise DamagedError(f"{path} is damaged: its size or sha256 differs from {MANIFEST}")
-
-
-def sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def recover(parent: Path) -> None:
     """Undo or clear away what killed writers left half done. Only for the process that may write there."""
     for path in parent.glob(".*.old"):
@@ -119,13 +84,9 @@ def recover(parent: Path) -> None:
 def _seal(folder: Path) -> None:
     """Add the manifest and push everything to the disk."""
     paths = sorted(folder.iterdir())
-    write_json(folder / MANIFEST, {"files": {path.name: _entry(path) for path in paths}})
+    write_json(folder / MANIFEST, manifest_of(paths))
     for path in [*paths, folder / MANIFEST, folder]:
         _sync(path)
-
-
-def _entry(path: Path) -> dict[str, Any]:
-    return {"size": path.stat().st_size, "sha256": sha256(path)}
 
 
 def _beside(folder: Path, suffix: str) -> Path:

@@ -1,0 +1,53 @@
+"""Neither safetensors nor a file system notices a flipped bit: a folder's manifest, read again, does."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from vitreous.errors import InputError
+
+MANIFEST = "manifest.json"
+
+
+class DamagedError(InputError):
+    """A stored folder is incomplete or its content is not what was written."""
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file; anything wrong with it is a DamagedError that names the file."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as reason:
+        raise DamagedError(f"{path} is missing") from reason
+    except (ValueError, RecursionError, OSError) as reason:
+        raise DamagedError(f"{path} is damaged: it cannot be read as JSON ({reason})") from reason
+
+
+def manifest_of(paths: Iterable[Path]) -> dict[str, Any]:
+    """What the manifest of a folder with these files says."""
+    return {"files": {path.name: _entry(path) for path in paths}}
+
+
+def verify_folder(folder: Path, required: Iterable[str]) -> None:
+    """Compare every file with the manifest; the first difference is a DamagedError that names the file."""
+    manifest = read_json(folder / MANIFEST)
+    files = manifest.get("files") if isinstance(manifest, dict) else None
+    if not isinstance(files, dict) or not set(required) <= set(files):
+        raise DamagedError(f"{folder / MANIFEST} is damaged: it does not list {', '.join(required)}")
+    for name, expected in files.items():
+        path = folder / name
+        if Path(name).name != name or not path.is_file():
+            raise DamagedError(f"{path} is missing, although {MANIFEST} lists it")
+        if _entry(path) != expected:
+            raise DamagedError(f"{path} is damaged: its size or sha256 differs from {MANIFEST}")
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _entry(path: Path) -> dict[str, Any]:
+    return {"size": path.stat().st_size, "sha256": sha256(path)}
