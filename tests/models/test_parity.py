@@ -15,6 +15,7 @@ from tests.conftest import SHARED
 from vitreous.heads.semantic import PaCaHead
 from vitreous.layers.tap import record
 from vitreous.models.paca import PaCa
+from vitreous.models.xcit import XCiT
 
 # Float32 noise of these networks is about 1e-6 of the largest value; a tanh GELU, a wrong epsilon or a missing
 # shortcut is above this.
@@ -135,3 +136,40 @@ def test_paca_head_equals_reference(path: Path) -> None:
         assert_close(maps["clusters"].flatten(2), outputs["z"], f"{size} z")
         assert_close(losses["segment"], outputs["loss_main"], f"{size} loss_main")
         assert_close(losses["clusters"], outputs["loss_aux"], f"{size} loss_aux")
+
+
+def build_xcit(original: dict) -> XCiT:
+    assert original["mlp_ratio"] == 4
+    return XCiT(
+        original["embed_dim"],
+        original["depth"],
+        original["num_heads"],
+        patch=original["patch_size"],
+        scale=original["eta"],
+        tokens_norm=original.get("tokens_norm", True),
+        ends=tuple(original["out_indices"]) if "out_indices" in original else None,
+        dense="out_indices" in original,
+        num_classes=original.get("num_classes", 0),
+        drop_path_rate=original["drop_path_rate"],
+    )
+
+
+@pytest.mark.parametrize("path", cases("xcit_*"))
+def test_xcit_equals_reference(path: Path) -> None:
+    original, state, sizes = read(path)
+    model = build_xcit(original).eval()
+    report = model.load_weights(state)
+    assert report[1:] == ([], [], []), str(report)
+    blocks = [block for stage in model.stages for block in stage.blocks]
+    seen: dict[str, torch.Tensor] = {}
+    model.stem.register_forward_hook(lambda _m, _i, out: seen.update(patch_tokens=out.flatten(1, 2)))
+    model.position.register_forward_hook(lambda _m, _i, out: seen.update(pos_map=out.permute(2, 0, 1)[None]))
+    blocks[0].register_forward_hook(lambda _m, _i, out: seen.update(block0=out.flatten(1, 2)))
+    blocks[-1].register_forward_hook(lambda _m, _i, out: seen.update(block_last=out.flatten(1, 2)))
+    for size, tensors in sizes.items():
+        with torch.no_grad():
+            maps, pooled = model.features(tensors["in"]["image"])
+            seen |= dict(cls_feature=pooled, logits=model(tensors["in"]["image"]))
+        seen |= {f"fpn{i}": level for i, level in enumerate(maps, 1)}
+        for name, reference in tensors["out"].items():
+            assert_close(seen[name], reference, f"{size} {name}")

@@ -1,0 +1,367 @@
+"""XCiT: attention between channels instead of between positions.
+
+El-Nouby et al.: "XCiT: Cross-Covariance Image Transformers", arXiv 2106.09681; weights released by Meta (Apache-2.0).
+
+A column of equal blocks at one stride. In each, every head lets its d channels attend to one another over all
+positions (the tap `attention.channel_attention`, d x d), a depth-wise module exchanges neighbours, and a feed-forward
+layer follows. Two class-attention blocks collect the result in a class token; `class_blocks.<i>.attention.map` shows
+from where.
+
+The column is cut into four stages after the blocks that the paper's dense models read. A classification model's maps
+all have the stride of the patches; with `dense=True` (and under timm's `features_only`) each stage has the layers that
+bring its map to stride 4, 8, 16 or 32, and there is no class token.
+
+Beyond the original: any image size in both forms, maps cropped to the image, positions in the weights' own precision.
+
+Shapes: B batch, H W grid, N = HW, C channels, h heads, d = C / h.
+"""
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitreous.errors import InputError
+from vitreous.layers.conv_norm import ConvNorm
+from vitreous.layers.drop import drop_path
+from vitreous.layers.mlp import ConvMlp
+from vitreous.layers.tap import Tap
+from vitreous.models.base import Backbone, run_block
+from vitreous.models.xcit_release import PUBLISHED, WEIGHTS, translate
+from vitreous.registry import register
+
+EPS = 1e-6
+
+
+class ConvStem(nn.Module):
+    """Strided 3x3 convolutions with BatchNorm, GELU in between, from the image to patches of 8 or 16 pixels."""
+
+    def __init__(self, in_chans: int, dim: int, patch: int) -> None:
+        super().__init__()
+        steps = {16: 4, 8: 3, 4: 2}[patch]
+        widths = [in_chans, *(dim >> shift for shift in range(steps - 1, -1, -1))]
+        self.convs = nn.ModuleList(ConvNorm(a, b, stride=2) for a, b in pairwise(widths))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for i, conv in enumerate(self.convs):
+            x = conv(F.gelu(x) if i else x)
+        return x
+
+
+class FourierPosition(nn.Module):
+    """Sines and cosines of a position's place relative to the grid, projected to the model's width."""
+
+    def __init__(self, dim: int, bands: int = 32) -> None:
+        super().__init__()
+        self.bands = bands
+        self.projection = nn.Linear(2 * bands, dim)
+
+    def forward(self, height: int, width: int) -> Tensor:
+        weight = self.projection.weight
+        waves = torch.cat(
+            [
+                self.waves(height, weight.device)[:, None].expand(-1, width, -1),
+                self.waves(width, weight.device)[None].expand(height, -1, -1),
+            ],
+            -1,
+        )
+        return self.projection(waves.to(weight.dtype))  # (H, W, C)
+
+    def waves(self, length: int, device: torch.device) -> Tensor:
+        """(length, bands): sine in even and cosine in odd channels, of angles that fill one turn."""
+        place = torch.arange(1, length + 1, device=device, dtype=torch.float32) * (2 * torch.pi / (length + 1e-6))
+        pairs = torch.arange(self.bands // 2, device=device, dtype=torch.float32)
+        angles = place[:, None] / 10000.0 ** (2 * pairs / self.bands)
+        return torch.stack([angles.sin(), angles.cos()], -1).flatten(1)
+
+
+class ChannelAttention(nn.Module):
+    """Cross-covariance attention: in each head, softmax over d x d scaled correlations of its channels."""
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.temperature = nn.Parameter(torch.ones(heads, 1, 1))
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.channel_attention = Tap()
+        self.proj = nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        _, H, W, _ = x.shape
+        q, k, v = self.qkv(x).flatten(1, 2).unflatten(-1, (3, self.heads, -1)).unbind(2)  # (B, N, h, d)
+        attention = (self.correlation(q, k) * self.temperature).softmax(-1).to(v.dtype)
+        attention = self.channel_attention(attention)  # (B, h, d, d)
+        out = v.transpose(1, 2) @ attention.transpose(-2, -1)  # (B, h, N, d)
+        return self.proj(out.transpose(1, 2).flatten(2)).unflatten(1, (H, W))
+
+    @staticmethod
+    def correlation(q: Tensor, k: Tensor) -> Tensor:
+        """Products of L2-normalised channels over all positions, (B, h, d, d)."""
+        if q.dtype == torch.float32:
+            # Normalising the d x d products costs far less than normalising q and k.
+            # Squares and a sum take a quarter of vector_norm's time on a CPU.
+            norms = [t.square().sum(1).sqrt().clamp(min=1e-12) for t in (q, k)]  # (B, h, d)
+            return (q.permute(0, 2, 3, 1) @ k.transpose(1, 2)) / (norms[0][..., None] * norms[1][..., None, :])
+        # Sums over thousands of positions leave half precision's range, so normalise first, in float32.
+        q, k = (F.normalize(t.float(), dim=1).to(t.dtype) for t in (q, k))
+        return q.permute(0, 2, 3, 1) @ k.transpose(1, 2)
+
+
+class LocalInteraction(nn.Module):
+    """Two depth-wise 3x3 convolutions with GELU, then BatchNorm, in between."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
+        self.norm = nn.BatchNorm2d(dim)
+        self.conv2 = nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(F.gelu(self.conv1(x.permute(0, 3, 1, 2))))
+        return self.conv2(x).permute(0, 2, 3, 1)
+
+
+class Block(nn.Module):
+    """Channel attention, local interaction, feed-forward: each normalised before and scaled after its branch."""
+
+    def __init__(self, dim: int, heads: int, scale: float, drop_rate: float) -> None:
+        super().__init__()
+        self.norm1, self.attention = nn.LayerNorm(dim, EPS), ChannelAttention(dim, heads)
+        self.norm2, self.mlp = nn.LayerNorm(dim, EPS), ConvMlp(dim, 4 * dim, depthwise=False)
+        self.norm3, self.local = nn.LayerNorm(dim, EPS), LocalInteraction(dim)
+        self.gamma1, self.gamma2, self.gamma3 = (nn.Parameter(torch.full((dim,), scale)) for _ in range(3))
+        self.drop_path = drop_path(drop_rate)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.drop_path(self.gamma1 * self.attention(self.norm1(x)))
+        x = x + self.drop_path(self.gamma3 * self.local(self.norm3(x)))
+        return x + self.drop_path(self.gamma2 * self.mlp(self.norm2(x)))
+
+
+class ClassAttention(nn.Module):
+    """The class token attends to itself and all patches."""
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.q, self.k, self.v = nn.Linear(dim, dim), nn.Linear(dim, dim), nn.Linear(dim, dim)
+        self.map = Tap()
+        self.proj = nn.Linear(dim, dim)
+
+    def forward(self, tokens: Tensor, grid: tuple[int, int]) -> Tensor:
+        """Tokens (B, 1 + N, C), the class token first -> what it gathered (B, 1, C)."""
+        parts = self.q(tokens[:, :1]), self.k(tokens), self.v(tokens)
+        q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in parts)  # (B, h, 1 or 1 + N, d)
+        if not self.map.listening:
+            out = F.scaled_dot_product_attention(q, k, v)
+        else:
+            weights = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).softmax(-1)  # (B, h, 1, 1 + N)
+            patches = self.map(weights[:, :, 0, 1:].unflatten(-1, grid))  # (B, h, H, W)
+            weights = torch.cat([weights[..., :1], patches.flatten(2)[:, :, None]], -1)
+            out = weights @ v
+        return self.proj(out.transpose(1, 2).flatten(2))
+
+
+class ClassBlock(nn.Module):
+    """Class attention and a feed-forward layer for the class token.
+
+    Two oddities are part of the released weights: patches receive their own normalised values scaled by gamma1, and
+    the feed-forward layer's residual is the normalised token. The original also doubles the patches here, which the
+    next block's norm undoes; it is kept so that exported patch tokens are equal.
+    """
+
+    def __init__(self, dim: int, heads: int, scale: float, tokens_norm: bool) -> None:
+        super().__init__()
+        self.norm1, self.attention = nn.LayerNorm(dim, EPS), ClassAttention(dim, heads)
+        self.norm2, self.mlp = nn.LayerNorm(dim, EPS), ConvMlp(dim, 4 * dim, depthwise=False)
+        self.gamma1, self.gamma2 = (nn.Parameter(torch.full((dim,), scale)) for _ in range(2))
+        self.tokens_norm = tokens_norm
+
+    def forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
+        u = self.norm1(x)
+        x = x + self.gamma1 * torch.cat([self.attention(u, grid), u[:, 1:]], 1)
+        if self.tokens_norm:
+            x = self.norm2(x)
+            token, patches = x[:, :1], x[:, 1:]
+        else:
+            token, patches = self.norm2(x[:, :1]), x[:, 1:]
+        token = token + self.gamma2 * self.mlp(token[:, None])[:, 0]
+        return torch.cat([token, 2 * patches], 1)
+
+
+class Stage(nn.Module):
+    """Some blocks of the column, and in the dense form the layers that bring their map to the level's stride."""
+
+    grad_checkpointing = False
+
+    def __init__(self, blocks: list[Block], rescale: nn.Module) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+        self.rescale = rescale
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = run_block(block, x, recompute=self.grad_checkpointing)
+        return x
+
+
+def rescaling(dim: int, patch: int, stride: int) -> nn.Module:
+    """Layers from the patches' stride to a level's: learned when finer, max-pooling when coarser."""
+    if stride > patch:
+        # Partial windows at the edge count, so that no size makes a level vanish.
+        return nn.MaxPool2d(stride // patch, stride // patch, ceil_mode=True)
+    layers: list[nn.Module] = []
+    while stride < patch:
+        layers += [nn.BatchNorm2d(dim), nn.GELU()] if layers else []
+        layers.append(nn.ConvTranspose2d(dim, dim, 2, 2))
+        patch //= 2
+    return nn.Sequential(*layers)
+
+
+class XCiT(Backbone):
+    """The column of both forms.
+
+    Args:
+        ends: Index of the block after which each of the four stages ends.
+        patch: Side of a patch in pixels: 16 or 8; 4 for small images.
+        scale: Initial value of the LayerScale vectors.
+        tokens_norm: Whether class-attention blocks normalise all tokens or the class token alone.
+        dense: Give a pyramid of strides 4, 8, 16, 32 instead of a class token.
+    """
+
+    pooling = ("token", "avg", "")
+    dense_arguments: Mapping[str, Any] = {"dense": True}
+    first_conv = "stem.convs.0.conv"
+
+    def __init__(
+        self,
+        dim: int,
+        depth: int,
+        heads: int,
+        *,
+        patch: int = 16,
+        scale: float = 1.0,
+        tokens_norm: bool = True,
+        ends: tuple[int, ...] | None = None,
+        dense: bool = False,
+        drop_path_rate: float = 0.0,
+        num_classes: int = 1000,
+        in_chans: int = 3,
+        global_pool: str | None = None,
+        drop_rate: float = 0.0,
+    ) -> None:
+        ends = ends or stage_ends(depth)
+        check_shape(dim, depth, heads, patch, ends)
+        strides = (4, 8, 16, 32) if dense else (patch,) * len(ends)
+        head = 0 if dense else num_classes
+        super().__init__(
+            (dim,) * len(ends),
+            strides,
+            num_classes=head,
+            in_chans=in_chans,
+            global_pool=global_pool,
+            drop_rate=drop_rate,
+        )
+        self.stem = ConvStem(in_chans, dim, patch)
+        self.position = FourierPosition(dim)
+        self.starts = (0, *(end + 1 for end in ends))
+        self.stages = nn.ModuleList(
+            Stage(
+                # The same rate in every block: the paper does not let it rise.
+                [Block(dim, heads, scale, drop_path_rate) for _ in range(first, last)],
+                rescaling(dim, patch, stride) if dense else nn.Identity(),
+            )
+            for (first, last), stride in zip(pairwise(self.starts), strides, strict=True)
+        )
+        self.class_token = None if dense else nn.Parameter(torch.zeros(1, 1, dim))
+        self.class_blocks = nn.ModuleList(ClassBlock(dim, heads, scale, tokens_norm) for _ in range(0 if dense else 2))
+        self.norm = nn.Identity() if dense else nn.LayerNorm(dim, EPS)
+        self.apply(self._init_weights)
+        if self.class_token is not None:
+            nn.init.trunc_normal_(self.class_token, std=0.02)
+
+    def maps(self, x: Tensor, depth: int | None = None) -> list[Tensor]:
+        image = x.shape[2:]
+        x = self.stem(self.tokens(x))  # (B, H, W, C)
+        x = x + self.position(x.shape[1], x.shape[2])
+        outputs = []
+        for stage, stride in zip(self.stages[:depth], self.strides, strict=False):
+            x = stage(x)
+            assert isinstance(stage, Stage)
+            level = stage.rescale(x.permute(0, 3, 1, 2))
+            outputs.append(level[..., : -(-image[0] // stride), : -(-image[1] // stride)])  # (B, C, H, W)
+        return outputs
+
+    def final(self, last: Tensor) -> Tensor:
+        """Class token and patches (B, 1 + N, C), normalised; the map itself in the dense form."""
+        if self.class_token is None:
+            return last
+        grid = (last.shape[2], last.shape[3])
+        x = torch.cat([self.class_token.expand(last.shape[0], -1, -1), last.flatten(2).transpose(1, 2)], 1)
+        for block in self.class_blocks:
+            x = block(x, grid)
+        return self.norm(x)
+
+    def pool(self, final: Tensor) -> Tensor:
+        if self.class_token is None:
+            return super().pool(final)
+        return final[:, 1:].mean(1) if self.global_pool == "avg" else final[:, 0]
+
+    def prune_intermediate_layers(
+        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
+    ) -> list[int]:
+        taken = super().prune_intermediate_layers(indices, prune_norm, prune_head)
+        self.class_token, self.class_blocks, self.norm = None, nn.ModuleList(), nn.Identity()
+        return taken
+
+    def group_matcher(self, coarse: bool = False) -> dict:
+        matcher = super().group_matcher(coarse)
+        matcher["stem"] = r"^(?:stem|position|class_token)"
+        last = [(r"^class_blocks\.(\d+)", None), (r"^norm", (99999,))]
+        blocks = [(matcher["blocks"], None)] if coarse else matcher["blocks"]
+        return {**matcher, "blocks": [*blocks, (r"^stages\.(\d+)\.rescale", (99998,)), *last]}
+
+    def no_weight_decay(self) -> set[str]:
+        """The class token and the temperatures too: decaying a temperature towards 0 would flatten its attention."""
+        names = ("class_token", "temperature")
+        return {name for name, _ in self.named_parameters() if name.endswith(names)}
+
+    def translate(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        return translate(state, self.starts)
+
+
+def stage_ends(depth: int) -> tuple[int, ...]:
+    """The blocks after which the paper's dense models take their maps, for any depth in the same proportions."""
+    return tuple(depth * part // 12 - 1 for part in (4, 6, 8, 12))
+
+
+def check_shape(dim: int, depth: int, heads: int, patch: int, ends: tuple[int, ...]) -> None:
+    if patch not in (16, 8, 4):
+        raise InputError(f"patch={patch!r} given; accepted: 16, 8, or 4 for small images")
+    if heads < 1 or dim % heads:
+        raise InputError(f"{heads} heads cannot divide {dim} channels evenly; choose a divisor of {dim}")
+    if len(ends) != 4 or list(ends) != sorted(ends) or ends[-1] != depth - 1:
+        raise InputError(f"ends={ends} given; four rising block numbers are needed, the last {depth - 1}")
+
+
+SIZES = {  # table of the paper's supplement: width, heads; 24 layers need a small LayerScale to train
+    "nano_12": dict(dim=128, depth=12, heads=4, scale=1.0, tokens_norm=False),
+    "tiny_12": dict(dim=192, depth=12, heads=4, scale=1.0),
+    "tiny_24": dict(dim=192, depth=24, heads=4, scale=1e-5),
+    "small_12": dict(dim=384, depth=12, heads=8, scale=1.0, drop_path_rate=0.05),
+    "small_24": dict(dim=384, depth=24, heads=8, scale=1e-5, drop_path_rate=0.1),
+    "medium_24": dict(dim=512, depth=24, heads=8, scale=1e-5, drop_path_rate=0.15),
+    "large_24": dict(dim=768, depth=24, heads=16, scale=1e-5),
+}
+VARIANTS = {f"xcit_{size}_p{patch}": dict(row, patch=patch) for size, row in SIZES.items() for patch in (16, 8)}
+register(
+    XCiT,
+    VARIANTS,
+    paper="https://arxiv.org/abs/2106.09681",
+    weights=WEIGHTS,
+    published=PUBLISHED,
+    inputs={name: dict(crop_pct=1.0) for name in VARIANTS},
+)
