@@ -16,6 +16,7 @@ from vitreous.errors import InputError
 from vitreous.layers.tap import tap_names
 from vitreous.registry import ENTRIES, list_models, resolve_name
 from vitreous.training.model_folder import build_architecture, find_model_folder, read_config
+from vitreous.training.progress import track
 
 
 class Figures(NamedTuple):
@@ -55,7 +56,8 @@ def info(
     names = list_models(filter)
     if not names:
         raise InputError(f"no model matches {filter!r}; all: vitreous info")
-    rows = {name: describe(name, size) for name in names}
+    counted = track(names, total=len(names), label="count parameters and multiply-adds", unit="models")
+    rows = {name: describe(name, size) for name in counted}
     write = print_markdown if markdown else print_table
     write(rows)
     return rows

@@ -1,4 +1,7 @@
-"""Every family as a graph: torch.export with dynamic batch, height and width, and torch.compile without breaks."""
+"""PaCa and XCiT as graphs: torch.export with dynamic batch, height and width, and torch.compile without breaks.
+
+The other families' graphs take longer to make; their own slow tests do it.
+"""
 
 import pytest
 import timm

@@ -59,6 +59,20 @@ GOLDEN = {
     "xcit_medium_24_p8": Golden(84.324, 63.35, "release"),
     "xcit_large_24_p16": Golden(189.096, 35.79, "release"),
     "xcit_large_24_p8": Golden(188.933, 140.96, "release"),
+    "emsnet_xxtiny": Golden(2.577, 0.540, "dissertation, rebuilt"),
+    "emsnet_xtiny": Golden(2.978, 0.728, "dissertation, rebuilt"),
+    "emsnet_xtiny_128": Golden(2.324, 0.701, "dissertation, rebuilt"),
+    "emsnet_tiny": Golden(5.499, 1.901, "dissertation, rebuilt"),
+    "partialformer_b0": Golden(5.301, 0.418, "specification"),
+    "partialformer_b1": Golden(8.241, 0.721, "specification"),
+    "partialformer_b2": Golden(21.084, 1.923, "specification"),
+    "partialformer_b3": Golden(36.108, 3.382, "specification"),
+    "partialformer_b4": Golden(64.468, 6.842, "specification"),
+    "mat_1": Golden(6.712, 0.386, "dissertation, rebuilt"),
+    "mat_2": Golden(10.765, 0.662, "dissertation, rebuilt"),
+    "mat_3": Golden(17.006, 1.039, "dissertation, rebuilt"),
+    "mat_4": Golden(29.053, 1.929, "dissertation, rebuilt"),
+    "mat_5": Golden(50.104, 3.155, "dissertation, rebuilt"),
 }
 
 

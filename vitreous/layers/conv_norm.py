@@ -1,9 +1,10 @@
-"""Convolutions with batch norm on tokens (B, H, W, C).
+"""Convolutions with batch norm, and layers made of them, on tokens (B, H, W, C).
 
 Outside training a batch norm is one factor and one shift per channel, which the convolution before it can take into
 its kernel: the folded layer reads and writes every map once instead of twice.
 """
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -33,3 +34,44 @@ class ConvNorm(nn.Module):
         if conv.kernel_size == (1, 1) and conv.stride == (1, 1) and conv.groups == 1:
             return F.linear(x.permute(0, 2, 3, 1), weight.flatten(1), shift).permute(0, 3, 1, 2)
         return F.conv2d(x, weight, shift, conv.stride, conv.padding, groups=conv.groups)
+
+
+class ConvStem(nn.Module):
+    """Three 3x3 convolutions with GELU in between; the first and the last halve the size while stride lasts."""
+
+    def __init__(self, in_dim: int, dim: int, *, stride: int, depthwise: bool) -> None:
+        super().__init__()
+        first, last = {4: (2, 2), 2: (2, 1), 1: (1, 1)}[stride]
+        half = dim // 2
+        self.conv1 = ConvNorm(in_dim, half, stride=first)
+        self.conv2 = ConvNorm(half, half, groups=half if depthwise else 1)
+        self.conv3 = ConvNorm(half, dim, stride=last)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv3(F.gelu(self.conv2(F.gelu(self.conv1(x)))))
+
+
+class Projection(nn.Module):
+    """The wide layer between a trunk and its classifier: 1x1 convolution, batch norm, SiLU on (B, C, H, W)."""
+
+    def __init__(self, dim: int, width: int) -> None:
+        super().__init__()
+        self.widen = ConvNorm(dim, width, 1, bias=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.silu(self.widen(x.permute(0, 2, 3, 1))).permute(0, 3, 1, 2)
+
+
+class PositionConv(nn.Conv2d):
+    """Depth-wise 3x3 convolution added to its input: one convolution whose kernels have a one in the centre added."""
+
+    identity: Tensor
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim, dim, 3, padding=1, groups=dim)
+        centre = torch.zeros(1, 1, 3, 3)
+        centre[..., 1, 1] = 1.0
+        self.register_buffer("identity", centre, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._conv_forward(x.permute(0, 3, 1, 2), self.weight + self.identity, self.bias).permute(0, 2, 3, 1)

@@ -1,3 +1,3 @@
 """Importing this package registers every family with timm."""
 
-from vitreous.models import paca, xcit  # noqa: F401
+from vitreous.models import emsnet, mat, paca, partialformer, xcit  # noqa: F401

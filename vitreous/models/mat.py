@@ -1,0 +1,339 @@
+"""MAT: window attention that an abstract token per window makes global.
+
+Chapter 4 of "Efficient Vision Transformers with Multi-Scale and Partial Attentions for Object Recognition",
+dissertation, University of Ulsan, https://oak.ulsan.ac.kr/handle/2021.oak/13173. No code or weights are public.
+
+Attention within windows of 7x7 tokens costs little but sees no further than the window. Here every window gets one
+more token, which takes part in the window's attention and so sums the window up; these abstract tokens then attend to
+each other, and at last every image token, with the query it already has, reads all of them.
+
+Where the text is silent the printed sizes decide: the depth-wise convolution in the feed-forward layers, the position
+convolution before each attention, one abstract token for all windows of a block, the wide layer before the
+classifier. The maps of the first three stages pass a norm without weights, so that classifiers carry nothing unused.
+
+What can be seen besides the maps, in every block of a MAT stage under `attention`: `abstract_attn` (B, h, H, W), how
+much each window's abstract token takes from every position; `mix_attn` (B, h, n, nh, nw) and `fusion_attn`
+(B, h, n, H, W), for each abstract token how much the windows or the positions read it; `before_fusion` and
+`after_fusion` (B, C, H, W), and `fusion_gain` (B, 1, H, W), the length of what is added over the length of what was
+there. In bilinear sampling, under `downsample`: `reference`, `offsets` and `points` (B, 2, H, W), rows then columns in
+pixels of the image.
+
+Shapes: B batch, H W grid, N = HW, w window, nh nw grid of windows, n = nh nw, C channels, h heads, d = C / h.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitreous.errors import InputError
+from vitreous.layers.attention import attend, split_heads
+from vitreous.layers.conv_norm import ConvNorm, ConvStem, PositionConv, Projection
+from vitreous.layers.drop import drop_path, drop_path_rates
+from vitreous.layers.mlp import ConvMlp
+from vitreous.layers.patch import convolve
+from vitreous.layers.tap import Tap
+from vitreous.layers.windows import Windows, make_windows
+from vitreous.models.base import Backbone, run_block
+from vitreous.registry import Published, register
+
+
+class WindowAttention(nn.Module):
+    """Multi-head attention among the tokens of each window, and no further."""
+
+    extra = 0  # tokens a window has besides its share of the map
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.proj = nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor, windows: Windows) -> Tensor:
+        q, k, v = (split_heads(y, self.heads) for y in self.qkv(windows.split(x)).chunk(3, -1))  # (B n, h, t, d)
+        return self.proj(windows.join(fused(q, k, v, windows.keys)))
+
+
+def fused(q: Tensor, k: Tensor, v: Tensor, keys: Tensor | None) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=keys).transpose(1, 2).flatten(2)  # (B, N, C)
+
+
+class AbstractAttention(WindowAttention):
+    """Window attention with an abstract token per window, through which every window hears of all others."""
+
+    extra = 1
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__(dim, heads)
+        self.token = nn.Parameter(torch.zeros(1, 1, dim))
+        self.mix_qkv = nn.Linear(dim, 3 * dim)
+        self.mix_proj = nn.Linear(dim, dim)
+        self.abs_kv = nn.Linear(dim, 2 * dim)
+        self.abstract_attn, self.mix_attn, self.fusion_attn = Tap(), Tap(), Tap()
+        self.before_fusion, self.after_fusion, self.fusion_gain = Tap(), Tap(), Tap()
+
+    def forward(self, x: Tensor, windows: Windows) -> Tensor:
+        grid, some = x.shape[1:3], windows.summary_keys
+        q, k, v = self.qkv(windows.split(x, self.token)).chunk(3, -1)  # (B n, t, C)
+        local = self.within(q, k, v, windows)  # (B n, t, C)
+        mix_q, mix_k, mix_v = self.mix_qkv(windows.summaries(local)).chunk(3, -1)  # (B, n, C)
+        mixed = self.mix_proj(self.across(mix_q, mix_k, mix_v, self.mix_attn, windows.grid, some))
+        abs_k, abs_v = self.abs_kv(mixed).chunk(2, -1)  # (B, n, C)
+        read = self.across(windows.join(q).flatten(1, 2), abs_k, abs_v, self.fusion_attn, grid, some)  # (B, N, C)
+        own, gained = windows.join(local), read.unflatten(1, grid)  # (B, H, W, C)
+        if self.fusion_gain.listening:
+            self.fusion_gain((gained.norm(dim=-1) / own.norm(dim=-1))[:, None])
+        return self.proj(show(self.after_fusion, show(self.before_fusion, own) + gained))
+
+    def within(self, q: Tensor, k: Tensor, v: Tensor, windows: Windows) -> Tensor:
+        """Attention within the windows; the abstract token's row of it passes a listening tap."""
+        q, k, v = (split_heads(y, self.heads) for y in (q, k, v))  # (B n, h, t, d)
+        if not self.abstract_attn.listening:
+            return fused(q, k, v, windows.keys)
+        logits = q[:, :, :1] @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
+        if windows.keys is not None:
+            logits = logits.masked_fill(~windows.keys, -torch.inf)
+        weights = logits.softmax(-1)  # (B n, h, 1, t)
+        picture = show(self.abstract_attn, windows.join(weights[:, :, 0].transpose(1, 2)))  # (B, H, W, h)
+        seen = windows.split(picture, picture.new_zeros(1, 1, self.heads))[:, 1:].transpose(1, 2)  # (B n, h, w w)
+        shown = torch.cat([weights[..., :1], seen[:, :, None]], -1)  # (B n, h, 1, t)
+        first = (shown @ v).transpose(1, 2).flatten(2)
+        return torch.cat([first, fused(q[:, :, 1:], k, v, windows.keys)], 1)
+
+    def across(self, q: Tensor, k: Tensor, v: Tensor, tap: Tap, grid: Sequence[int], keys: Tensor | None) -> Tensor:
+        """Attention of (B, N, C) over the abstract tokens (B, n, C) of the image."""
+        q, k, v = (split_heads(y, self.heads) for y in (q, k, v))
+        return attend(q, k, v, tap, (grid[0], grid[1])) if keys is None else fused(q, k, v, keys)
+
+
+def show(tap: Tap, x: Tensor) -> Tensor:
+    return tap(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)  # a tap is given (B, C, H, W)
+
+
+MIXERS = {"none": None, "window": WindowAttention, "mat": AbstractAttention}
+
+
+class Block(nn.Module):
+    """Position and attention if the stage mixes tokens, then feed-forward, on residual branches."""
+
+    def __init__(self, dim: int, heads: int, mixer: str, *, mlp_depthwise: bool, drop_rate: float) -> None:
+        super().__init__()
+        make = MIXERS[mixer]
+        if make is not None:
+            self.position = PositionConv(dim)
+            self.norm1 = nn.LayerNorm(dim, 1e-6)
+        self.attention = make(dim, heads) if make is not None else None
+        self.norm2 = nn.LayerNorm(dim, 1e-6)
+        self.mlp = ConvMlp(dim, 4 * dim, depthwise=mlp_depthwise, shortcut=False)
+        self.drop_path = drop_path(drop_rate)
+
+    def forward(self, x: Tensor, windows: Windows | None) -> Tensor:
+        if self.attention is not None:
+            x = self.position(x)
+            x = x + self.drop_path(self.attention(self.norm1(x), windows))
+        return x + self.drop_path(self.mlp(self.norm2(x)))
+
+
+class BilinearEmbed(nn.Module):
+    """Halve a map by reading it, between its pixels, at learned distances from the centres of its 2x2 cells."""
+
+    def __init__(self, in_dim: int, dim: int, stride: int, limit: float | None) -> None:
+        super().__init__()
+        self.stride, self.limit = stride, limit
+        self.depthwise = nn.Conv2d(in_dim, in_dim, 3, 2, 1, groups=in_dim)
+        self.norm = nn.LayerNorm(in_dim, 1e-6)
+        self.offset = nn.Linear(in_dim, 2)
+        self.project = ConvNorm(in_dim, dim, 1, bias=True)
+        self.reference, self.offsets, self.points = Tap(), Tap(), Tap()
+
+    def forward(self, x: Tensor) -> Tensor:
+        _, H, W, _ = x.shape
+        offset = self.offset(F.gelu(self.norm(convolve(self.depthwise, x)))).permute(0, 3, 1, 2)  # (B, 2, H', W')
+        offset = offset.to(torch.promote_types(offset.dtype, torch.float32))  # half precision cannot tell pixels apart
+        if self.limit is not None:
+            offset = offset.clamp(-self.limit, self.limit)
+        centres = (torch.arange(side, device=x.device, dtype=offset.dtype) * 2 + 1 for side in offset.shape[2:])
+        reference = torch.stack(torch.meshgrid(*centres, indexing="ij")) * self.stride  # (2, H', W')
+        points = self.reference(reference.expand_as(offset)) + self.offsets(offset * self.stride)
+        y, x_ = self.points(points).unbind(1)
+        where = torch.stack([x_ / (W * self.stride), y / (H * self.stride)], -1) * 2 - 1  # (B, H', W', 2)
+        image = x.permute(0, 3, 1, 2).to(where.dtype)
+        sampled = F.grid_sample(image, where, padding_mode="border", align_corners=False)
+        return self.project(sampled.permute(0, 2, 3, 1).to(x.dtype).contiguous())
+
+
+class MergeEmbed(nn.Module):
+    """Halve a map by joining the channels of its 2x2 cells; an odd last row or column is taken twice."""
+
+    def __init__(self, in_dim: int, dim: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(4 * in_dim, 1e-6)
+        self.reduce = nn.Linear(4 * in_dim, dim, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        _, H, W, _ = x.shape
+        rows, columns = (torch.arange(0, side, 2, device=x.device) for side in (H, W))
+        lines = [x.index_select(1, index) for index in (rows, (rows + 1).clamp(max=H - 1))]
+        cells = [line.index_select(2, index) for line in lines for index in (columns, (columns + 1).clamp(max=W - 1))]
+        return self.reduce(self.norm(torch.cat(cells, -1)))  # (B, H', W', 4 C) -> (B, H', W', C')
+
+
+EMBEDS = {
+    "bilinear": BilinearEmbed,
+    "conv": lambda in_dim, dim, stride, limit: ConvNorm(in_dim, dim, stride=2, bias=True),
+    "merge": lambda in_dim, dim, stride, limit: MergeEmbed(in_dim, dim),
+}
+
+
+class Stage(nn.Module):
+    """Down-sampling (from the second stage on), blocks, and the norm that what leaves the trunk goes through."""
+
+    grad_checkpointing = False
+
+    def __init__(self, downsample: nn.Module, blocks: list[Block], norm: nn.Module, window: int) -> None:
+        super().__init__()
+        self.downsample = downsample
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = norm
+        self.window = window
+        attention = blocks[0].attention
+        self.extra = None if attention is None else attention.extra
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.downsample(x)
+        windows = None if self.extra is None else make_windows(x, self.window, self.extra)
+        for block in self.blocks:
+            x = run_block(block, x, windows, recompute=self.grad_checkpointing)
+        return x
+
+
+class MAT(Backbone):
+    """The trunk and its wide head.
+
+    Args:
+        mixers: Per stage: "mat"; "window" for window attention without abstract tokens; "none" for feed-forward only.
+        embed: Between stages: "bilinear" sampling, a strided "conv", or patch "merge".
+        offset_limit: Largest distance in pixels of the sampled map that bilinear sampling may move; None for any.
+        mlp_depthwise: Depth-wise convolution in the feed-forward layers.
+        head_width: Channels of the layer before the classifier; 0 for none.
+        stem_stride: 4; or 2 or 1 for small images.
+    """
+
+    first_conv = "stem.conv1.conv"
+
+    def __init__(
+        self,
+        dims: Sequence[int],
+        depths: Sequence[int],
+        heads: Sequence[int],
+        *,
+        mixers: Sequence[str] = ("none", "none", "mat", "mat"),
+        window: int = 7,
+        embed: str = "bilinear",
+        offset_limit: float | None = None,
+        mlp_depthwise: bool = True,
+        head_width: int = 1280,
+        stem_stride: int = 4,
+        drop_path_rate: float = 0.0,
+        num_classes: int = 1000,
+        in_chans: int = 3,
+        global_pool: str | None = None,
+        drop_rate: float = 0.0,
+    ) -> None:
+        check_shape(dims, depths, heads, mixers)
+        check_switches(window, embed, offset_limit, head_width, stem_stride)
+        strides = [stem_stride * 2**i for i in range(len(dims))]
+        super().__init__(dims, strides, num_classes=0, in_chans=in_chans, global_pool=global_pool, drop_rate=drop_rate)
+        self.stem = ConvStem(in_chans, dims[0], stride=stem_stride, depthwise=True)
+        rates = drop_path_rates(drop_path_rate, depths)
+        self.stages = nn.ModuleList()
+        for i, (dim, mixer) in enumerate(zip(dims, mixers, strict=True)):
+            downsample = EMBEDS[embed](dims[i - 1], dim, strides[i - 1], offset_limit) if i else nn.Identity()
+            blocks = [Block(dim, heads[i], mixer, mlp_depthwise=mlp_depthwise, drop_rate=rate) for rate in rates[i]]
+            norm = nn.LayerNorm(dim, 1e-6, elementwise_affine=i == len(dims) - 1)
+            self.stages.append(Stage(downsample, blocks, norm, window))
+        self.projection = Projection(dims[-1], head_width) if head_width else nn.Identity()
+        self.num_features = self.head_hidden_size = head_width or dims[-1]
+        self.reset_classifier(num_classes, self.global_pool)
+        self.apply(self._init_weights)
+
+    def maps(self, x: Tensor, depth: int | None = None) -> list[Tensor]:
+        x = self.stem(self.tokens(x))
+        outputs = []
+        for stage in self.stages[:depth]:
+            x = stage(x)
+            outputs.append(stage.get_submodule("norm")(x).permute(0, 3, 1, 2))
+        return outputs
+
+    def final(self, last: Tensor) -> Tensor:
+        return self.projection(last)
+
+    def prune_intermediate_layers(
+        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
+    ) -> list[int]:
+        taken = super().prune_intermediate_layers(indices, prune_norm, prune_head)
+        if prune_head:
+            self.projection = nn.Identity()
+            self.num_features = self.head_hidden_size = self.channels[len(self.stages) - 1]
+        return taken
+
+    def no_weight_decay(self) -> set[str]:
+        return {name for name, _ in self.named_parameters() if name.endswith("attention.token")}
+
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, nn.Conv2d):
+            fan_out = module.kernel_size[0] * module.kernel_size[1] * module.out_channels // module.groups
+            if module.kernel_size == (1, 1):
+                nn.init.trunc_normal_(module.weight, std=0.02)
+            else:
+                nn.init.normal_(module.weight, std=(2.0 / fan_out) ** 0.5)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        if isinstance(module, AbstractAttention):
+            nn.init.trunc_normal_(module.token, std=0.02)
+        if isinstance(module, BilinearEmbed):
+            nn.init.zeros_(module.offset.weight)  # sampling starts at the centres of the cells
+
+
+def check_shape(dims: Sequence[int], depths: Sequence[int], heads: Sequence[int], mixers: Sequence[str]) -> None:
+    for name, row in dict(depths=depths, heads=heads, mixers=mixers).items():
+        if len(row) != len(dims):
+            raise InputError(f"{name}={tuple(row)} has {len(row)} entries; dims={tuple(dims)} asks for {len(dims)}")
+    if min(depths) < 1:
+        raise InputError(f"depths={tuple(depths)} given; every stage needs at least 1 block")
+    if not set(mixers) <= set(MIXERS):
+        raise InputError(f"mixers={tuple(mixers)} given; accepted for each stage: {', '.join(MIXERS)}")
+    for dim, head in zip(dims, heads, strict=True):
+        if head < 1 or dim % head:
+            raise InputError(f"{head} heads cannot divide {dim} channels evenly; choose a divisor of {dim}")
+
+
+def check_switches(window: int, embed: str, offset_limit: float | None, head_width: int, stem_stride: int) -> None:
+    if window < 1 or head_width < 0:
+        raise InputError(f"window={window}, head_width={head_width} given; a window has at least 1 token a side")
+    if embed not in EMBEDS:
+        raise InputError(f"embed={embed!r} given; accepted: {', '.join(EMBEDS)}")
+    if offset_limit is not None and offset_limit <= 0:
+        raise InputError(f"offset_limit={offset_limit} given; it is a distance in pixels above 0, or None for no limit")
+    if stem_stride not in (1, 2, 4):
+        raise InputError(f"stem_stride={stem_stride!r} given; accepted: 1, 2, 4")
+
+
+VARIANTS: dict[str, dict[str, Any]] = {  # table 4.2
+    "mat_1": dict(dims=(24, 48, 96, 192), depths=(2, 2, 6, 6), heads=(3, 6, 12, 24)),
+    "mat_2": dict(dims=(32, 64, 128, 256), depths=(2, 2, 6, 6), heads=(2, 4, 8, 16)),
+    "mat_3": dict(dims=(36, 72, 144, 288), depths=(2, 2, 8, 8), heads=(2, 4, 8, 16)),
+    "mat_4": dict(dims=(48, 96, 192, 384), depths=(3, 3, 8, 8), heads=(3, 6, 12, 24)),
+    "mat_5": dict(dims=(64, 128, 256, 512), depths=(2, 2, 8, 8), heads=(4, 8, 16, 32)),
+}
+PUBLISHED = {
+    "mat_1": Published(6.714, 0.389, 76.3),
+    "mat_2": Published(10.767, 0.666, 79.0),
+    "mat_3": Published(17.008, 1.042, 80.2),
+    "mat_4": Published(29.057, 1.933, 81.0),
+    "mat_5": Published(50.108, 3.156, 81.9),
+}
+register(MAT, VARIANTS, paper="https://oak.ulsan.ac.kr/handle/2021.oak/13173", published=PUBLISHED)

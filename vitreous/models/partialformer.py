@@ -1,0 +1,231 @@
+"""PartialFormer: full attention for the few tokens that matter, one shared query for all others.
+
+Vo, Nguyen, Priadana, Jo: "Efficient Vision Transformers with Partial Attention", ECCV 2024, and chapter 5 of the first
+author's dissertation. Built from a description of the text; the layers reproduce the published sizes and costs.
+
+Choices of ours: the maps of the first three stages are normalised without scale and shift. Classification never reads
+them, so these would be parameters without a gradient, and the linear layer that opens any dense head absorbs them.
+
+What can be seen in `stages.<i>.blocks.<j>.attention`, with F foreground tokens and m = F + 1, the abstract token first:
+`score`, `rank` and `foreground` (B, H, W), who is chosen and why; `abstract` and `background` (B, h, H, W), what the
+abstract token reads of either set; `unmixed` and `mixed` (B, h, m, m), the foreground's scores and weights before and
+after its heads are mixed, whose rows and columns from 1 on stand at the `positions` (B, F) of the flattened grid.
+
+Shapes: B batch, H W grid, C channels, h heads.
+"""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitreous.errors import InputError
+from vitreous.layers.conv_norm import ConvNorm, ConvStem, Projection
+from vitreous.layers.drop import drop_path, drop_path_rates
+from vitreous.layers.mlp import ConvMlp
+from vitreous.layers.partial_attention import AttentionSettings, PartialAttention
+from vitreous.layers.patch import convolve
+from vitreous.models.base import Backbone, run_block
+from vitreous.registry import Published, register
+
+
+class Block(nn.Module):
+    """Position, partial attention and feed-forward, each on a residual branch."""
+
+    def __init__(
+        self, dim: int, heads: int, fraction: Fraction, settings: AttentionSettings, *, mlp_dw: bool, drop_rate: float
+    ) -> None:
+        super().__init__()
+        self.position = nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
+        self.norm1 = nn.LayerNorm(dim, 1e-6)
+        self.attention = PartialAttention(dim, heads, fraction, settings)
+        self.norm2 = nn.LayerNorm(dim, 1e-6)
+        self.mlp = ConvMlp(dim, 4 * dim, depthwise=mlp_dw, shortcut=False)
+        self.drop_path = drop_path(drop_rate)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + convolve(self.position, x)
+        # Before the norm: after it every token's mean is the same. Never in half precision, which makes many equal.
+        score = x.mean(-1, dtype=torch.promote_types(x.dtype, torch.float32))  # (B, H, W)
+        x = x + self.drop_path(self.attention(self.norm1(x), score))
+        return x + self.drop_path(self.mlp(self.norm2(x)))
+
+
+class Stage(nn.Module):
+    """Down-sampling (from the second stage on), blocks, and the norm that what leaves the trunk goes through."""
+
+    grad_checkpointing = False
+
+    def __init__(self, downsample: nn.Module, blocks: list[Block], norm: nn.Module) -> None:
+        super().__init__()
+        self.downsample = downsample
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.downsample(x)
+        for block in self.blocks:
+            x = run_block(block, x, recompute=self.grad_checkpointing)
+        return x
+
+
+class PartialFormer(Backbone):
+    """The trunk and its wide head.
+
+    Args:
+        fractions: Share of the tokens that are foreground, per stage; at least one token always is.
+        max_foreground: Upper limit of foreground tokens, None for none. With it the cost grows linearly with the image.
+        mlp_dw: Depth-wise convolution in the feed-forward layers.
+        sqa_residual: Add the normalised background tokens to their own update, as the paper's formula has it.
+        head_expansion: Mixed heads per head.
+        bottleneck_ratio: Narrowing of the two-layer network behind the background query, which has 8 channels at least.
+        project: "all" makes queries, keys and values of every token, as published. "needed" computes the same function
+            from the same weights with a seventh less work, as the background's need not be made.
+        head_width: Channels of the layer before the classifier; 0 for none.
+        stem_stride: 4; or 2 or 1 for small images.
+        stem_depthwise: Make the middle convolution of the stem depth-wise, which the published costs speak against.
+    """
+
+    first_conv = "stem.conv1.conv"
+
+    def __init__(
+        self,
+        dims: Sequence[int],
+        depths: Sequence[int],
+        heads: Sequence[int],
+        *,
+        fractions: Sequence[float] = (1 / 128, 1 / 32, 1 / 8, 1 / 2),
+        max_foreground: int | None = None,
+        mlp_dw: bool = True,
+        sqa_residual: bool = True,
+        head_expansion: int = 2,
+        bottleneck_ratio: int = 32,
+        project: str = "all",
+        head_width: int = 1280,
+        stem_stride: int = 4,
+        stem_depthwise: bool = False,
+        drop_path_rate: float = 0.0,
+        num_classes: int = 1000,
+        in_chans: int = 3,
+        global_pool: str | None = None,
+        drop_rate: float = 0.0,
+    ) -> None:
+        check_shape(dims, depths, heads, fractions, stem_stride)
+        settings = AttentionSettings(max_foreground, sqa_residual, head_expansion, bottleneck_ratio, project)
+        check_settings(
+            settings, dict(mlp_dw=mlp_dw, sqa_residual=sqa_residual, stem_depthwise=stem_depthwise), head_width
+        )
+        strides = [stem_stride * 2**i for i in range(len(dims))]
+        super().__init__(dims, strides, num_classes=0, in_chans=in_chans, global_pool=global_pool, drop_rate=drop_rate)
+        self.stem = ConvStem(in_chans, dims[0], stride=stem_stride, depthwise=stem_depthwise)
+        rates = drop_path_rates(drop_path_rate, depths)
+        self.stages = nn.ModuleList()
+        for i, dim in enumerate(dims):
+            fraction = Fraction(fractions[i]).limit_denominator(1_000_000)
+            blocks = [Block(dim, heads[i], fraction, settings, mlp_dw=mlp_dw, drop_rate=rate) for rate in rates[i]]
+            downsample = ConvNorm(dims[i - 1], dim, stride=2, bias=True) if i else nn.Identity()
+            norm = nn.LayerNorm(dim, 1e-6, elementwise_affine=i == len(dims) - 1)
+            self.stages.append(Stage(downsample, blocks, norm))
+        self.projection: nn.Module = Projection(dims[-1], head_width) if head_width else nn.Identity()
+        self.num_features = self.head_hidden_size = head_width or dims[-1]
+        self.reset_classifier(num_classes, self.global_pool)
+        self.apply(self._init_weights)
+
+    def maps(self, x: Tensor, depth: int | None = None) -> list[Tensor]:
+        x = self.stem(self.tokens(x))
+        outputs = []
+        for stage in self.stages[:depth]:
+            assert isinstance(stage, Stage)
+            x = stage(x)
+            outputs.append(stage.norm(x).permute(0, 3, 1, 2))
+        return outputs
+
+    def final(self, last: Tensor) -> Tensor:
+        # A pass that stops early has nothing for the classifier.
+        return self.projection(last) if last.shape[1] == self.channels[-1] else last
+
+    def prune_intermediate_layers(
+        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
+    ) -> list[int]:
+        taken = super().prune_intermediate_layers(indices, prune_norm, prune_head)
+        if prune_head:
+            self.projection = nn.Identity()
+            self.num_features = self.head_hidden_size = self.channels[len(self.stages) - 1]
+        return taken
+
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, nn.Conv2d):
+            fan_out = module.kernel_size[0] * module.kernel_size[1] * module.out_channels // module.groups
+            nn.init.normal_(module.weight, std=(2.0 / fan_out) ** 0.5)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        if isinstance(module, PartialAttention):
+            nn.init.trunc_normal_(module.token, std=0.02)
+            module.mixer.reset()
+
+
+def check_shape(dims, depths, heads, fractions, stem_stride) -> None:
+    for name, row in dict(depths=depths, heads=heads, fractions=fractions).items():
+        if len(row) != len(dims):
+            raise InputError(f"{name}={tuple(row)} has {len(row)} entries; dims={tuple(dims)} asks for {len(dims)}")
+    for dim, head in zip(dims, heads, strict=True):
+        if head < 1 or dim % head:
+            raise InputError(f"{head} heads cannot divide {dim} channels evenly; choose a divisor of {dim}")
+    for fraction in fractions:
+        if not 0 < fraction <= 1:
+            raise InputError(f"fractions={tuple(fractions)} given; {fraction} is not above 0 and at most 1")
+    if dims[0] % 2:
+        raise InputError(f"dims={tuple(dims)} given; the first must be even, as the stem begins with half of it")
+    if stem_stride not in (1, 2, 4):
+        raise InputError(f"stem_stride={stem_stride!r} given; accepted: 1, 2, 4")
+
+
+def check_settings(settings: AttentionSettings, switches: dict[str, bool], head_width: int) -> None:
+    for name, switch in switches.items():
+        if not isinstance(switch, bool):
+            raise InputError(f"{name}={switch!r} given; accepted: True, False")
+    at_least_one = dict(head_expansion=settings.head_expansion, bottleneck_ratio=settings.bottleneck_ratio)
+    if settings.max_foreground is not None:
+        at_least_one["max_foreground"] = settings.max_foreground
+    for name, value in at_least_one.items():
+        if not isinstance(value, int) or value < 1:
+            raise InputError(f"{name}={value!r} given; it is a whole number, at least 1")
+    if settings.project not in ("all", "needed"):
+        raise InputError(f"project={settings.project!r} given; accepted: 'all', 'needed'")
+    if head_width < 0:
+        raise InputError(f"head_width={head_width} given; it is a number of channels, or 0 for none")
+
+
+# Variants -----------------------------------------------------------------------------------------
+
+VARIANTS: dict[str, dict[str, Any]] = {  # the drop-path rates are not published
+    f"partialformer_{size}": dict(
+        dims=tuple(width * 2**i for i in range(4)),
+        depths=depths,
+        heads=tuple(heads * 2**i for i in range(4)),
+        drop_path_rate=rate,
+    )
+    for size, width, depths, heads, rate in (
+        ("b0", 24, (2, 2, 6, 6), 2, 0.0),
+        ("b1", 32, (2, 2, 6, 6), 2, 0.05),
+        ("b2", 48, (2, 2, 8, 8), 3, 0.1),
+        ("b3", 64, (2, 2, 8, 8), 4, 0.2),
+        ("b4", 96, (2, 2, 8, 6), 6, 0.3),
+    )
+}
+
+register(
+    PartialFormer,
+    VARIANTS,
+    paper="https://ecva.net/papers/eccv_2024/papers_ECCV/html/11047_ECCV_2024_paper.php",
+    published={
+        "partialformer_b0": Published(5.3, 0.4, 76.7),
+        "partialformer_b1": Published(8.2, 0.7, 79.3),
+        "partialformer_b2": Published(21.1, 1.9, 82.0),
+        "partialformer_b3": Published(36.1, 3.4, 83.0),
+        "partialformer_b4": Published(64.5, 6.8, 83.9),
+    },
+)
