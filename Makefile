@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 CORE := $(VENV)/core-installed
 DEV := $(VENV)/dev-installed
 
-.PHONY: demo test test-slow check format bench clean
+.PHONY: demo test test-slow check format figures bench clean
 
 $(CORE): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -36,6 +36,10 @@ check: $(DEV)
 format: $(DEV)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# The table that `vitreous info` prints; needed when a model is added or changes its size.
+figures: $(CORE)
+	$(BIN)/python -m vitreous.figures
 
 bench: $(DEV)
 	$(BIN)/python benchmarks/speed.py

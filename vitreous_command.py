@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 VERBS = {
-    "info": "list the models, or show one: parameters, MACs, strides, taps",
+    "info": "list the models, or show one: parameters, MACs, taps, arguments, growth with the image",
     "train": "train a model on a folder of images or on the embedded shapes",
     "evaluate": "measure a trained model on held-out data",
     "predict": "class probabilities of images",

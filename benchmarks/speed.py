@@ -5,7 +5,8 @@
     python benchmarks/speed.py --train                  # forward + backward
 
 Each round times every model once, in turn, so that a busy moment of the machine hits all of them; the ratio is the
-median over rounds of the rounds' own ratios, and its spread is the range of the middle half.
+median over rounds of the rounds' own ratios, and its spread is the range of the middle half. Models of different size
+are compared per multiply-add: images/s times the multiply-adds of an image.
 """
 
 import os
@@ -21,6 +22,7 @@ import tyro
 from torch import nn
 
 import vitreous
+from vitreous.figures.counting import measure
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class Case:
     size: int
     batch: int
     train: bool = False
+    per_mac: bool = False
 
 
 CASES = [
@@ -38,6 +41,13 @@ CASES = [
     Case("paca_tiny", "pvt_v2_b1", 224, 8),
     Case("paca_tiny", "pvt_v2_b1", 1024, 1),
     Case("paca_tiny", "convnext_tiny", 224, 8, train=True),
+    Case("xcit_tiny_12_p16", "xcit_tiny_12_p16_224", 224, 8),
+    Case("xcit_tiny_12_p16", "xcit_tiny_12_p16_224", 1024, 1),
+    Case("xcit_small_12_p16", "xcit_small_12_p16_224", 224, 8),
+    Case("xcit_small_12_p16", "xcit_small_12_p16_224", 1024, 1),
+    Case("mat_2", "pvt_v2_b0", 224, 8, per_mac=True),
+    Case("partialformer_b1", "pvt_v2_b0", 224, 8, per_mac=True),
+    Case("emsnet_xtiny", "pvt_v2_b0", 224, 8, per_mac=True),
 ]
 
 
@@ -72,13 +82,20 @@ def compare(case: Case, rounds: int) -> tuple[list[float], list[float]]:
     return times[0], times[1]
 
 
+def multiply_adds(case: Case) -> tuple[int, int]:
+    ours, peer = (measure(timm.create_model(name), (3, case.size, case.size)).macs for name in (case.ours, case.peer))
+    return ours, peer
+
+
 def report(case: Case, ours: list[float], peer: list[float]) -> str:
-    ratios = [p / o for o, p in zip(ours, peer, strict=True)]
+    work = multiply_adds(case) if case.per_mac else (1, 1)
+    ratios = [p / o * work[0] / work[1] for o, p in zip(ours, peer, strict=True)]
     low, middle, high = statistics.quantiles(ratios, n=4)
     kind = "train" if case.train else "infer"
     rates = [case.batch / statistics.median(times) for times in (ours, peer)]
     speeds = f"{case.ours} {rates[0]:6.2f}, {case.peer} {rates[1]:6.2f} images/s"
-    return f"{kind} {case.size:>4} batch {case.batch}: {speeds}, ratio {middle:.2f} [{low:.2f}, {high:.2f}]"
+    compared = "per multiply-add" if case.per_mac else "ratio"
+    return f"{kind} {case.size:>4} batch {case.batch}: {speeds}, {compared} {middle:.2f} [{low:.2f}, {high:.2f}]"
 
 
 def main(
@@ -87,6 +104,7 @@ def main(
     batch: int = 8,
     rounds: int = 15,
     train: bool = False,
+    per_mac: bool = False,
     threads: int = 2,
 ) -> None:
     torch.set_num_threads(threads)
@@ -94,7 +112,7 @@ def main(
     versions = f"torch {torch.__version__}, timm {timm.__version__}, vitreous {vitreous.__version__}"
     machine = platform.processor() or platform.machine()
     print(f"{machine}, {threads} threads, {versions}, fp32, load {load}, {rounds} rounds", flush=True)
-    cases = [Case(*pair, size, batch, train)] if pair else [case for case in CASES if case.train or not train]
+    cases = [Case(*pair, size, batch, train, per_mac)] if pair else [case for case in CASES if case.train or not train]
     for case in cases:
         print(report(case, *compare(case, rounds)), flush=True)
 

@@ -10,8 +10,9 @@ import pytest
 import timm
 import torch
 
-ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
+from tests.pages import ROOT, blocks, dead_links, read
+
+README = read("README.md")
 TINY = {  # what makes a README command quick enough for a test
     "train": "--size 32 --epochs 1 --batch-size 8 --workers 0",
     "evaluate": "--workers 0",
@@ -22,12 +23,8 @@ TINY = {  # what makes a README command quick enough for a test
 }
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.S)
-
-
 def commands() -> list[str]:
-    lines = [line.split("#")[0].strip() for block in blocks("bash") for line in block.splitlines()]
+    lines = [line.split("#")[0].strip() for block in blocks("README.md", "bash") for line in block.splitlines()]
     return [line for line in lines if line.startswith("vitreous ")]
 
 
@@ -54,7 +51,7 @@ def test_commands_work_in_order(tmp_path: Path) -> None:
 def test_snippets_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Names of one snippet are used in the text after it, so each is run by itself and then looked at."""
     monkeypatch.chdir(tmp_path)
-    first, second = blocks("python")
+    first, second = blocks("README.md", "python")
     names: dict = {}
     exec(first, names)
     shape = names["maps"]["stages.2.clusters"].shape
@@ -83,5 +80,4 @@ def test_table_is_what_info_prints(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    for target in re.findall(r"\]\(([^)]+)\)", README):
-        assert target.startswith("https://") or (ROOT / target).exists(), target
+    assert not dead_links("README.md")

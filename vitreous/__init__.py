@@ -15,6 +15,7 @@ from vitreous.demo import demo
 from vitreous.errors import InputError
 from vitreous.evaluate import evaluate
 from vitreous.explain import explain
+from vitreous.heads.pyramid import pyramid
 from vitreous.info import info
 from vitreous.layers.tap import record, tap_names
 from vitreous.predict import predict
@@ -32,6 +33,7 @@ __all__ = [
     "info",
     "list_models",
     "predict",
+    "pyramid",
     "record",
     "shapes",
     "tap_names",

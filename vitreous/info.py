@@ -1,85 +1,112 @@
 """vitreous info: the models we have, or one of them in figures."""
 
-import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import timm
 import torch
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from vitreous.errors import InputError
+from vitreous.figures.arguments import arguments_of
+from vitreous.figures.counting import figures_of
+from vitreous.figures.display import print_growth, print_list, print_one
+from vitreous.figures.growth import COMPARED, SIZES, Growth, reason, work_at
+from vitreous.figures.table import count, read_table
 from vitreous.layers.tap import tap_names
-from vitreous.registry import ENTRIES, list_models, resolve_name
+from vitreous.models.base import Backbone
+from vitreous.registry import ENTRIES, create_model, list_models, resolve_name
 from vitreous.training.model_folder import build_architecture, find_model_folder, read_config
 from vitreous.training.progress import track
+from vitreous.training.settings import parse_model_arg
 
-
-class Figures(NamedTuple):
-    params: int
-    macs: int
+Row = dict[str, Any]
 
 
 def info(
-    model: str | None = None, *, size: int | None = None, markdown: bool = False, filter: str = "*"
-) -> dict[str, dict[str, Any]]:
-    """List the models, or show one: parameters, multiply-adds, strides, channels and taps.
+    model: str | None = None,
+    *,
+    size: int | None = None,
+    model_args: tuple[str, ...] = (),
+    scaling: bool = False,
+    markdown: bool = False,
+    filter: str = "*",
+) -> dict[str, Row]:
+    """List the models, or show one: parameters, multiply-adds, strides, channels, taps and what can be set.
+
+    Multiply-adds (MACs) are those of matrix products, convolutions and attention on one image. Element-wise work is
+    not counted: norms, activations, softmax, pooling, interpolation.
 
     Examples:
         vitreous info                           all models
         vitreous info --filter "*b0*"           some of them
-        vitreous info paca_tiny --size 512      one model at 512x512 pixels
+        vitreous info paca_tiny                 one model, and the arguments it can be built with
+        vitreous info paca_tiny --size 512      its multiply-adds at 512x512 pixels
+        vitreous info paca_tiny --size 32 --model-args stem_stride=1
+        vitreous info --scaling                 how the work of each family grows with the image
+        vitreous info paca_tiny --scaling       which parts of one model outgrow the image
         vitreous info runs/demo                 the model of a run
         vitreous info --markdown                the table of the README
 
     Args:
         model: Model name, ours or any of timm's, or a run folder or model folder. Without it, all of ours are listed.
         size: Image size in pixels for the multiply-adds; by default the one the model was published or trained with.
+        model_args: Build the model with other arguments, e.g. clusters=(49,49,49,0) stem_stride=2.
+        scaling: Fit how multiply-adds grow from 256 to 2048 pixels; without a name, of a model per family and a ViT.
         markdown: Print the list as a Markdown table.
         filter: Shell-style pattern that chooses the models to list.
 
     Returns:
         What was printed: model name -> figures.
     """
-    if size is not None and size < 1:
-        raise InputError(f"--size {size} given; it is a number of pixels, at least 32")
+    check_options(model, size, model_args, scaling, markdown, filter)
+    arguments = dict(parse_model_arg(text) for text in model_args)
     if model is not None:
-        if markdown or filter != "*":
-            option = "--markdown" if markdown else f"--filter {filter!r}"
-            raise InputError(f"{option} is for the list of models; leave it out, or leave out {model!r}")
-        folder = find_model_folder(model)
-        return {model: show_folder(folder, size) if folder else show(resolve_name(model), size)}
+        subject = open_subject(model, arguments)
+        return {model: show_growth(subject) if scaling else show(subject, size)}
     names = list_models(filter)
     if not names:
         raise InputError(f"no model matches {filter!r}; all: vitreous info")
-    counted = track(names, total=len(names), label="count parameters and multiply-adds", unit="models")
-    rows = {name: describe(name, size) for name in counted}
-    write = print_markdown if markdown else print_table
-    write(rows)
+    if scaling:
+        return compare_growth(COMPARED if filter == "*" else [(name, {}) for name in names], markdown)
+    rows = list_rows(names, size)
+    print_list(rows, markdown=markdown)
     return rows
 
 
-def measure(model: nn.Module, size: tuple[int, int, int]) -> Figures:
-    """Parameters, and multiply-adds of one image (C, H, W). On the meta device nothing is computed."""
-    model = model.to("meta").eval()
-    counter = FlopCounterMode(display=False)
-    with counter, torch.no_grad():
-        model(torch.empty(1, *size, device="meta"))
-    return Figures(sum(p.numel() for p in model.parameters()), counter.get_total_flops() // 2)
+def check_options(
+    model: str | None, size: int | None, model_args: Sequence[str], scaling: bool, markdown: bool, filter: str
+) -> None:
+    if size is not None and size < 1:
+        raise InputError(f"--size {size} given; it is a number of pixels, at least 32")
+    if size is not None and scaling:
+        raise InputError(f"--scaling counts at {', '.join(map(str, SIZES))} pixels; leave out --size {size}")
+    if model is not None and (markdown or filter != "*"):
+        option = "--markdown" if markdown else f"--filter {filter!r}"
+        raise InputError(f"{option} is for the list of models; leave it out, or leave out {model!r}")
+    if model is None and model_args:
+        raise InputError(f"--model-args {' '.join(model_args)} is for one model: vitreous info NAME --model-args …")
 
 
-def describe(name: str, size: int | None) -> dict[str, Any]:
-    """What the list says of a model: our counts beside the published figures."""
-    with torch.device("meta"):
-        model: Any = timm.create_model(name)
-    native = model.pretrained_cfg["input_size"][1:]
+# The list -----------------------------------------------------------------------------------------
+
+
+def list_rows(names: list[str], size: int | None) -> dict[str, Row]:
+    """Our figures beside the published ones; from the packaged table unless another size is asked for."""
+    table = read_table() if size is None else {}
+    missing = [name for name in names if name not in table]
+    if missing:
+        label = "count parameters and multiply-adds"
+        for name in track(missing, total=len(missing), label=label, unit="models"):
+            table[name] = count(name, None if size is None else (size, size))
+    return {name: table[name] | known(name) for name in names}
+
+
+def known(name: str) -> Row:
+    """What a paper, or timm, says of a model."""
     entry = ENTRIES.get(name)
     published = entry.published if entry else None
-    return counts(model, (size, size) if size else tuple(native)) | dict(
+    return dict(
         top1=published.top1 if published else None,
         data=published.data if published else None,
         tags=list(entry.tags) if entry else [full.partition(".")[2] for full in timm.list_pretrained(f"{name}.*")],
@@ -87,95 +114,92 @@ def describe(name: str, size: int | None) -> dict[str, Any]:
     )
 
 
-def counts(model: Any, size: tuple[int, int]) -> dict[str, Any]:
-    figures = measure(model, (model.pretrained_cfg["input_size"][0], *size))
-    return dict(
-        params=figures.params,
-        macs=figures.macs,
-        size=size,
-        strides=tuple(level["reduction"] for level in model.feature_info),
-        channels=tuple(level["num_chs"] for level in model.feature_info),
-    )
+# One model ----------------------------------------------------------------------------------------
 
 
-def cells(name: str, row: dict[str, Any]) -> list[str]:
-    top1 = f"{row['top1']:.1f}" + ("" if row["data"] == "ImageNet-1k" else f" ({row['data']})") if row["top1"] else "–"
-    height, width = row["size"]
-    return [
-        name,
-        f"{row['params'] / 1e6:.1f} M",
-        f"{row['macs'] / 1e9:.2f} G",
-        f"{height}" if height == width else f"{height}x{width}",
-        "/".join(map(str, row["strides"])),
-        top1,
-        ", ".join(row["tags"]) or "–",
-        source(row["paper"]),
-    ]
+class Subject(NamedTuple):
+    title: str
+    name: str
+    model: Any  # on the meta device
+    given: dict[str, Any]  # arguments it was built with, the variant's own included
+    size: tuple[int, int]
+    figures: Row | None  # at that size, if they need not be counted
+    classes: tuple[str, ...] | None  # of a trained model
 
 
-def source(paper: str | None) -> str:
-    number = re.search(r"arxiv\.org/abs/([\d.]+)", paper or "")
-    return f"arXiv {number[1]}" if number else paper or "–"
+def open_subject(source: str, arguments: dict[str, Any]) -> Subject:
+    folder = find_model_folder(source)
+    if folder is None:
+        return open_name(resolve_name(source).partition(".")[0], arguments)
+    if arguments:
+        raise InputError(f"--model-args given, but the model in {folder} has its own; give the name of a model instead")
+    return open_folder(folder)
 
 
-SHOWN_CLASSES = 10
-HEADINGS = ["model", "params", "MACs", "at", "strides", "published top-1", "weights", "source"]
-RIGHT = {"params", "MACs", "at", "published top-1"}
+def open_name(name: str, arguments: dict[str, Any]) -> Subject:
+    title = " ".join([name, *(f"{key}={value}" for key, value in arguments.items())])
+    try:
+        with torch.device("meta"):
+            model: Any = create_model(name, **arguments)
+    except TypeError as reason:
+        raise InputError(f"{title} cannot be built ({reason}); what it takes: vitreous info {name}") from reason
+    given = {**ENTRIES[name].arguments, **arguments} if name in ENTRIES else arguments
+    figures = None if arguments else read_table().get(name)
+    return Subject(title, name, model, given, model.pretrained_cfg["input_size"][1:], figures, None)
 
 
-def print_table(rows: dict[str, dict[str, Any]]) -> None:
-    table = Table(caption="One model in detail: vitreous info NAME", box=None, header_style="bold")
-    for heading in HEADINGS:
-        justify: Literal["left", "right"] = "right" if heading in RIGHT else "left"
-        table.add_column(heading, justify=justify, no_wrap=heading == "model")
-    for name, row in rows.items():
-        table.add_row(*cells(name, row))
-    Console().print(table)
-
-
-def print_markdown(rows: dict[str, dict[str, Any]]) -> None:
-    lines = ["| " + " | ".join(HEADINGS) + " |"]
-    lines.append("|" + "|".join("---:" if heading in RIGHT else "---" for heading in HEADINGS) + "|")
-    lines += ["| " + " | ".join([f"`{name}`", *cells(name, row)[1:]]) + " |" for name, row in rows.items()]
-    Console(soft_wrap=True, highlight=False).print("\n".join(lines), markup=False)
-
-
-def show(name: str, size: int | None) -> dict[str, Any]:
-    bare = name.partition(".")[0]
-    row = describe(bare, size)
-    with torch.device("meta"):
-        row["taps"] = tap_names(timm.create_model(bare))
-    print_one(bare, row)
-    return row
-
-
-def show_folder(folder: Path, size: int | None) -> dict[str, Any]:
-    """A trained model: its own arguments and classes; published figures are those of other weights."""
+def open_folder(folder: Path) -> Subject:
     config = read_config(folder)
     with torch.device("meta"):
         model = build_architecture(folder, config)
-    entry = ENTRIES.get(config.architecture)
-    row = counts(model, (size, size) if size else config.preprocess.size) | dict(
-        top1=None,
-        data=None,
-        tags=[],
-        paper=entry.paper if entry else None,
-        taps=tap_names(model),
-        classes=config.classes,
-    )
-    print_one(f"{config.architecture} in {folder}", row)
+    name = config.architecture
+    given = {**(ENTRIES[name].arguments if name in ENTRIES else {}), **config.model_args}
+    return Subject(f"{name} in {folder}", name, model, given, config.preprocess.size, None, config.classes)
+
+
+def show(subject: Subject, size: int | None) -> Row:
+    figures = subject.figures if size is None else None
+    row = figures or figures_of(subject.model, (size, size) if size else subject.size)
+    row |= known(subject.name) | dict(taps=tap_names(subject.model))
+    if subject.classes is not None:  # published figures are those of other weights
+        row |= dict(top1=None, data=None, tags=[], classes=subject.classes)
+    if isinstance(subject.model, Backbone):
+        row["arguments"] = arguments_of(subject.model, subject.given)
+    print_one(subject.title, subject.name, row)
     return row
 
 
-def print_one(title: str, row: dict[str, Any]) -> None:
-    table = Table(title=Text(title), box=None, show_header=False, title_justify="left", title_style="bold")
-    table.add_column(style="cyan")
-    table.add_column()
-    for heading, cell in zip(HEADINGS[1:], cells(title, row)[1:], strict=True):
-        table.add_row(heading, cell)
-    if "classes" in row:
-        shown = ", ".join(row["classes"][:SHOWN_CLASSES]) + (", …" if len(row["classes"]) > SHOWN_CLASSES else "")
-        table.add_row("classes", Text(f"{len(row['classes'])}: {shown}"))
-    table.add_row("channels", ", ".join(map(str, row["channels"])))
-    table.add_row("taps", "\n".join(row["taps"]) or "none: not one of our models")
-    Console().print(table)
+# How the work grows -------------------------------------------------------------------------------
+
+
+def show_growth(subject: Subject) -> Row:
+    [growth] = measure_growth([subject], 1).values()
+    parts = {f"  {part}": macs for part, macs in growth.parts().items()}
+    print_growth({subject.title: growth.macs} | (parts if len(parts) > 1 else {}), reasons([subject]))
+    return growth.row()
+
+
+def compare_growth(chosen: Sequence[tuple[str, dict[str, Any]]], markdown: bool) -> dict[str, Row]:
+    subjects = []
+
+    def opened() -> Iterable[Subject]:
+        for name, arguments in chosen:
+            subjects.append(open_name(name, arguments))
+            yield subjects[-1]
+
+    grown = measure_growth(opened(), len(chosen))
+    print_growth({title: growth.macs for title, growth in grown.items()}, reasons(subjects), markdown=markdown)
+    return {title: growth.row() for title, growth in grown.items()}
+
+
+def measure_growth(subjects: Iterable[Subject], number: int) -> dict[str, Growth]:
+    passes = ((subject, size) for subject in subjects for size in SIZES)
+    work: dict[str, list[dict[str, int]]] = {}
+    for subject, size in track(passes, total=number * len(SIZES), label="count multiply-adds", unit="passes"):
+        work.setdefault(subject.title, []).append(work_at(subject.model, size))
+    return {title: Growth(tuple(at_sizes)) for title, at_sizes in work.items()}
+
+
+def reasons(subjects: Iterable[Subject]) -> dict[str, str]:
+    found = {type(subject.model).__name__: reason(subject.model) for subject in subjects}
+    return {family: sentence for family, sentence in found.items() if sentence is not None}

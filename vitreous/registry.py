@@ -5,16 +5,28 @@ about a model beyond timm's records (its paper, its published figures) is kept i
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import timm
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
-from timm.models import build_model_with_cfg, generate_default_cfgs, is_model, register_model
+from timm.models import (
+    build_model_with_cfg,
+    generate_default_cfgs,
+    is_model,
+    load_model_config_from_hf,
+    load_state_dict_from_hf,
+    register_model,
+)
 from timm.models._builder import resolve_pretrained_cfg
+from timm.models._hub import load_model_config_from_path
 from torch import nn
 
 from vitreous.errors import InputError, nearest
+
+FOLDER, HUB = "local-dir:", ("hf-hub:", "hf_hub:")  # prefixes of timm's for models that are stored with their settings
 
 
 class Published(NamedTuple):
@@ -92,19 +104,26 @@ def _config(**changes: Any) -> dict[str, Any]:
 
 def _entrypoint(name: str, family: type[nn.Module], arguments: Mapping[str, Any]) -> Callable[..., nn.Module]:
     def entrypoint(pretrained: bool = False, pretrained_cfg: Any = None, **given: Any) -> nn.Module:
-        overlay = given.pop("pretrained_cfg_overlay", None)
+        overlay, cache = given.pop("pretrained_cfg_overlay", None), given.pop("cache_dir", None)
 
         def build(**settings: Any) -> nn.Module:
             model = family(**settings)
             if pretrained:  # ours instead of timm's: original key layouts, changed cluster counts, one clear report
                 config = resolve_pretrained_cfg(name, pretrained_cfg, overlay).to_dict()
-                model.load_weights(_weights_source(name, config))  # type: ignore[operator]
+                model.load_weights(_weights_source(name, config, cache))  # type: ignore[operator]
             return model
 
-        given.pop("cache_dir", None)
+        stride = given.pop("output_stride", 32)
+        if stride != 32:  # what timm dilates convolutions for
+            raise InputError(
+                f"output_stride={stride} given; {name} has no dilated form. Use a head that takes stride 32"
+            )
         if given.get("features_only"):
             given = {**family.dense_arguments, **given}  # type: ignore[attr-defined]
-        return build_model_with_cfg(
+        made_by = given.pop("feature_cls", "getter")
+        if made_by != "getter":
+            raise InputError(f"feature_cls={made_by!r} given; {name} makes its maps itself: leave it out")
+        model: Any = build_model_with_cfg(
             build,
             name,
             pretrained=False,
@@ -113,13 +132,17 @@ def _entrypoint(name: str, family: type[nn.Module], arguments: Mapping[str, Any]
             feature_cfg=dict(out_indices=(0, 1, 2, 3), feature_cls="getter"),
             **{**arguments, **given},
         )
+        model.pretrained_cfg["first_conv"] = getattr(model, "model", model).first_conv
+        return model
 
     entrypoint.__name__ = entrypoint.__qualname__ = name
     entrypoint.__module__ = family.__module__
     return entrypoint
 
 
-def _weights_source(name: str, config: Mapping[str, Any]) -> Any:
+def _weights_source(name: str, config: Mapping[str, Any], cache: str | Path | None) -> Any:
+    if config.get("source") == "hf-hub":
+        return load_state_dict_from_hf(config["hf_hub_id"], cache_dir=cache)
     source = config.get("state_dict") or config.get("file") or config.get("url")
     if not source:
         known = [f"{entry.name}.{tag}" for entry in ENTRIES.values() for tag in entry.tags]
@@ -133,23 +156,51 @@ def _weights_source(name: str, config: Mapping[str, Any]) -> Any:
 def create_model(name: str, **arguments: Any) -> nn.Module:
     """`timm.create_model` that also knows original names, and explains unknown ones and weights it cannot get."""
     resolved = resolve_name(name)
-    try:
+    with _explained(name, fetches=arguments.get("pretrained") or resolved.startswith(HUB)):
         return timm.create_model(resolved, **arguments)
+
+
+def is_stored(name: str) -> bool:
+    """Whether a name stands for a model kept with its settings and weights: `local-dir:FOLDER`, `hf-hub:USER/NAME`."""
+    return name.startswith((FOLDER, *HUB))
+
+
+def stored_arguments(name: str) -> tuple[str, dict[str, Any]]:
+    """The architecture a name stands for, and the arguments that are stored with it, if any."""
+    resolved = resolve_name(name)
+    if not is_stored(resolved):
+        return resolved, {}
+    read = load_model_config_from_path if resolved.startswith(FOLDER) else load_model_config_from_hf
+    with _explained(name, fetches=True):
+        _, architecture, arguments = read(resolved.partition(":")[2])
+    return architecture, arguments
+
+
+@contextmanager
+def _explained(name: str, *, fetches: bool) -> Iterator[None]:
+    try:
+        yield
     except (InputError, TypeError, AssertionError):
         raise
     except Exception as error:  # the hub's client has many types for "no network"
-        if not (arguments.get("pretrained") or resolved.startswith(("hf-hub:", "hf_hub:"))):
+        reason = f"{type(error).__name__}: " + str(error).strip().split("\n")[0]
+        if name.startswith(FOLDER):
+            raise InputError(
+                f"{name} cannot be used ({reason}). It needs a config.json and weights as vitreous or timm write them"
+            ) from error
+        if not fetches:
             raise
-        reason = str(error).strip().split("\n")[0]
         raise InputError(
-            f"the weights of {name} cannot be had ({type(error).__name__}: {reason}). They come from the Hugging Face "
+            f"the weights of {name} cannot be had ({reason}). They come from the Hugging Face "
             "hub: with no network here, download them on another machine and copy its cache folder (HF_HOME) over"
         ) from error
 
 
 def resolve_name(name: str) -> str:
     """The registry name, with its tag if any, for a name of ours, of an original repository, or of timm."""
-    if name.startswith(("hf-hub:", "hf_hub:", "local-dir:")):
+    if name.startswith(FOLDER) and not Path(name.removeprefix(FOLDER), "config.json").is_file():
+        raise InputError(f"{name} given, but that folder has no config.json; give one such as {FOLDER}runs/photos/best")
+    if is_stored(name):
         return name
     bare, _, tag = name.partition(".")
     bare = ALIASES.get(bare, bare)

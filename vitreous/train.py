@@ -21,7 +21,7 @@ from vitreous.data.loader import Batch, BatchSampler, Loader, mix, seed_everythi
 from vitreous.data.source import ImageSet, describe, open_data
 from vitreous.errors import InputError
 from vitreous.evaluate import Scores, evaluation_loader, score
-from vitreous.registry import resolve_name
+from vitreous.registry import is_stored, resolve_name
 from vitreous.tasks.base import Task
 from vitreous.tasks.classify import Classify
 from vitreous.training.build import build_model, model_arguments, preprocess_for
@@ -62,6 +62,8 @@ def train(settings: TrainSettings) -> Path:
         images = open_splits(settings)
         fingerprints = {split: found.fingerprint for split, found in images.items()}
         say(describe(settings.data, **images))
+        if is_stored(settings.model) and not settings.pretrained:
+            say(f"model: {settings.model}, its architecture only; add --pretrained to start from its weights")
         known = run.holds(settings.arguments(), fingerprints, free=FREE, resume=settings.resume)
         if known and (run.path / "final").exists():
             say(f"the run in {run.path} is finished; nothing to do")

@@ -55,6 +55,22 @@ def test_ignored_pixels_do_not_count_and_none_left_is_no_nan() -> None:
     assert all(loss == 0 for loss in nothing.values())
 
 
+def test_two_classes_and_one_image_are_enough_to_train() -> None:
+    """The norms of the two cluster tokens have two values a channel then, which is as few as there can be."""
+    head = PaCaHead(CHANNELS, 2, width=16).train()
+    losses = head.losses(head(pyramid(batch=1)), torch.randint(0, 2, (1, 70, 99)))
+    sum(losses.values()).backward()
+    assert all(torch.isfinite(p.grad).all() for p in head.parameters())
+
+
+@pytest.mark.parametrize("classes", [0, 1])
+def test_a_single_class_is_refused(classes: int) -> None:
+    with pytest.raises(InputError, match="at least 2: count the background"):
+        PaCaHead(CHANNELS, classes)
+
+
 def test_bad_arguments() -> None:
-    with pytest.raises(InputError, match="must be positive"):
-        PaCaHead(CHANNELS, 0)
+    with pytest.raises(InputError, match="a head needs at least 1 of each"):
+        PaCaHead(CHANNELS, 3, width=0)
+    with pytest.raises(InputError, match="a head needs at least 1 of each"):
+        PaCaHead((), 3)

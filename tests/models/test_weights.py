@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import pickle
+import re
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,11 @@ import torch
 from safetensors.torch import save_file
 
 import vitreous
+from tests.models.families import awake
 from vitreous.errors import InputError
 from vitreous.manifest import manifest_of
 from vitreous.models.paca import PaCa
+from vitreous.models.xcit import XCiT
 
 ARGUMENTS = dict(dims=(16, 24, 32, 40), depths=(1, 1, 2, 1), heads=(2, 2, 4, 4), clusters=(5, 6, 7, 0))
 IMAGES = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(1))
@@ -130,6 +133,7 @@ def test_a_hostile_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
         ("missing.pth", None, "no checkpoint at"),
         ("list.pth", [torch.zeros(1)], "holds a list"),
         ("empty.pth", {"epoch": 3}, "holds no tensors"),
+        ("wrapped.pth", {"net": {"head.weight": torch.zeros(1)}}, "top-level entries: net. If they are under one"),
     ],
 )
 def test_other_files_are_refused(tmp_path: Path, name: str, content, says: str) -> None:
@@ -175,3 +179,127 @@ def test_a_flipped_bit_in_a_model_folder_is_noticed(model: PaCa, tmp_path: Path)
 def test_keys_that_are_no_names_are_refused(model: PaCa) -> None:
     with pytest.raises(InputError, match="under the key 1"):
         model.load_weights({1: torch.zeros(2)})
+
+
+# Original layouts ---------------------------------------------------------------------------------
+
+PACA_NAMES = (  # ours -> those of the release, for the layers of the model above
+    (r"^stem\.conv1\.", "patch_embed.proj.0."),
+    (r"^stem\.conv2\.", "patch_embed.proj.1."),
+    (r"^stem\.", "patch_embed."),
+    (r"^stages\.(\d)\.downsample\.conv\.", r"transition\1.proj."),
+    (r"^stages\.(\d)\.downsample\.", r"transition\1."),
+    (r"\.clustering\.depthwise\.", ".attn.clustering.clustering.0."),
+    (r"\.clustering\.pointwise\.", ".attn.clustering.clustering.2."),
+    (r"\.clustering\.logits\.", ".attn.clustering.clustering.4."),
+    (r"\.attention\.", ".attn."),
+    (r"\.mlp\.depthwise\.", ".mlp.dwconv.dwconv."),
+    (r"(blocks\.\d+\.norm\d)\.", r"\1_before."),
+)
+
+
+def paca_original(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    renamed = {}
+    for key, value in state.items():
+        for pattern, theirs in PACA_NAMES:
+            key = re.sub(pattern, theirs, key)
+        key = re.sub(r"^stages\.(\d)\.blocks\.", lambda match: f"stage{int(match[1]) + 1}.", key)
+        renamed[re.sub(r"^stages\.(\d)\.norm\.", lambda match: f"norm{int(match[1]) + 1}.", key)] = value
+    return renamed
+
+
+XCIT = dict(dim=32, depth=6, heads=4, tokens_norm=True, num_classes=4)
+
+
+def xcit_original(model: XCiT) -> dict[str, torch.Tensor]:
+    """The release's names and shapes: blocks numbered through, one matrix for a class block's q, k and v."""
+    renamed = {}
+    for key, value in model.state_dict().items():
+        key = re.sub(r"^stages\.(\d)\.blocks\.(\d+)", lambda m: f"blocks.{model.starts[int(m[1])] + int(m[2])}", key)
+        key = re.sub(r"^stem\.convs\.(\d)\.conv", lambda m: f"patch_embed.proj.{2 * int(m[1])}.0", key)
+        key = re.sub(r"^stem\.convs\.(\d)\.norm", lambda m: f"patch_embed.proj.{2 * int(m[1])}.1", key)
+        key = key.replace("class_token", "cls_token").replace("class_blocks", "cls_attn_blocks")
+        key = key.replace("local.norm", "local_mp.bn").replace("local", "local_mp").replace("mp_mp", "mp")
+        key = key.replace("position.projection", "pos_embeder.token_projection").replace("attention", "attn")
+        renamed[key] = value[..., None, None] if key == "pos_embeder.token_projection.weight" else value
+    for prefix in (f"cls_attn_blocks.{i}.attn" for i in (0, 1)):
+        for kind in ("weight", "bias"):
+            renamed[f"{prefix}.qkv.{kind}"] = torch.cat([renamed.pop(f"{prefix}.{part}.{kind}") for part in "qkv"])
+    return renamed
+
+
+@pytest.fixture(scope="module")
+def xcit() -> XCiT:
+    torch.manual_seed(4)
+    return awake(XCiT(**XCIT)).eval()
+
+
+def test_checkpoint_path_takes_the_original_layouts(model: PaCa, xcit: XCiT, tmp_path: Path) -> None:
+    """timm reads the file itself and hands it to `load_state_dict`."""
+    for name, arguments, made, state in (
+        ("paca_tiny", dict(ARGUMENTS, num_classes=4), model, paca_original(model.state_dict())),
+        ("xcit_nano_12_p16", XCIT, xcit, xcit_original(xcit)),
+    ):
+        assert len(state.keys() - made.state_dict().keys()) > 20, "these should be other names than ours"
+        torch.save({"model": state}, tmp_path / f"{name}.pth")
+        loaded = timm.create_model(name, checkpoint_path=str(tmp_path / f"{name}.pth"), **arguments).eval()
+        torch.testing.assert_close(loaded(IMAGES), made(IMAGES))
+
+
+def test_what_torch_loads_strictly_is_still_strict(model: PaCa) -> None:
+    fresh = PaCa(**ARGUMENTS, num_classes=4)
+    with pytest.raises(RuntimeError, match=r"size mismatch for head\.weight"):
+        fresh.load_state_dict(PaCa(**ARGUMENTS, num_classes=5).state_dict())
+    with pytest.raises(InputError, match="unexpected: extra"):
+        fresh.load_state_dict({**model.state_dict(), "extra": torch.zeros(1)})
+    result = fresh.load_state_dict({**model.state_dict(), "extra": torch.zeros(1)}, strict=False)
+    assert result.unexpected_keys == ["extra"]
+    torch.testing.assert_close(fresh.eval()(IMAGES), model(IMAGES))
+
+
+# DINO ---------------------------------------------------------------------------------------------
+
+
+def dino_network(state: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+    """A backbone without classifier, and the projection head that DINO calls `head` too."""
+    backbone = {f"{prefix}backbone.{key}": value for key, value in state.items() if not key.startswith("head.")}
+    shapes = {"mlp.0.weight": (8, 32), "mlp.0.bias": (8,), "last_layer.weight_v": (16, 8), "weight": (4, 32)}
+    return backbone | {f"{prefix}head.{key}": torch.full(shape, 7.0) for key, shape in shapes.items()}
+
+
+@pytest.mark.parametrize("prefix", ["module.", ""])
+@pytest.mark.parametrize("through", ["load_weights", "checkpoint_path"])
+def test_full_dino_checkpoints_give_the_teacher(xcit: XCiT, prefix: str, through: str, tmp_path: Path) -> None:
+    teacher = xcit_original(xcit)
+    student = {key: torch.zeros_like(value) for key, value in teacher.items()}
+    content = {
+        "student": dino_network(student, "module."),
+        "teacher": dino_network(teacher, prefix),
+        "optimizer": {"param_groups": [{"lr": 0.1}]},
+        "epoch": 300,
+        "args": argparse.Namespace(arch="xcit"),
+        "dino_loss": {"center": torch.zeros(1, 16)},
+    }
+    torch.save(content, tmp_path / "dino.pth")
+    path = str(tmp_path / "dino.pth")
+    if through == "load_weights":
+        loaded = timm.create_model("xcit_nano_12_p16", **XCIT)
+        report = loaded.load_weights(path)
+        assert report[1:] == (["head.weight", "head.bias"], [], [])
+    else:
+        loaded = timm.create_model("xcit_nano_12_p16", checkpoint_path=path, **XCIT)
+    assert not (loaded.head.weight == 7).any(), "the projection head is no classifier"
+    images = torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        torch.testing.assert_close(loaded.eval().features(images).pooled, xcit.features(images).pooled)
+        del content["teacher"]
+        loaded.load_weights(content)
+        assert (loaded.class_token == 0).all(), "the student is taken where there is no teacher"
+
+
+def test_released_dino_backbones_have_no_classifier(xcit: XCiT) -> None:
+    state = {key: value for key, value in xcit_original(xcit).items() if not key.startswith("head.")}
+    bare = XCiT(**{**XCIT, "num_classes": 0}).eval()
+    assert bare.load_weights(state)[1:] == ([], [], [])
+    with torch.no_grad():
+        torch.testing.assert_close(bare(IMAGES), xcit.features(IMAGES).pooled)

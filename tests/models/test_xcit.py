@@ -8,6 +8,7 @@ import torch.nn.functional as F
 import vitreous
 from vitreous import record
 from vitreous.errors import InputError
+from vitreous.layers.channel_attention import ChannelAttention
 from vitreous.models.xcit import VARIANTS, XCiT, stage_ends
 
 SMALL = dict(dim=32, depth=6, heads=4, num_classes=5)
@@ -101,9 +102,38 @@ def test_features_only_raw_maps_on_request() -> None:
 
 def test_classification_weights_start_a_dense_model() -> None:
     whole, dense = XCiT(**SMALL), XCiT(**SMALL, dense=True)
-    report = dense.load_weights(whole.state_dict(), strict=False)
-    assert all(".rescale." in key for key in report.missing)
-    assert {key.split(".")[0] for key in report.unexpected} == {"class_token", "class_blocks", "norm"}
+    report = dense.load_weights(whole.state_dict())
+    assert report.reset
+    assert all(".rescale." in key for key in report.reset)
+    assert torch.equal(dense.stages[3].blocks[0].mlp.fc1.weight, whole.stages[3].blocks[0].mlp.fc1.weight)
+
+
+def test_weights_of_a_dense_model_are_not_enough_for_a_classifier() -> None:
+    with pytest.raises(InputError, match="missing: class_token"):
+        XCiT(**SMALL).load_weights(XCiT(**SMALL, dense=True).state_dict())
+
+
+def test_every_layer_is_used_whichever_maps_are_asked_for() -> None:
+    for indices in ((1, 2, 3), (0, 3), (2,)):
+        model = timm.create_model("xcit_nano_12_p16", depth=4, features_only=True, out_indices=indices)
+        maps = model(torch.randn(1, 3, 64, 64))
+        assert [m.shape[2] for m in maps] == [64 // 4 // 2**i for i in indices]
+        sum(m.square().mean() for m in maps).backward()
+        assert all(p.grad is not None for p in model.parameters())
+
+
+def test_many_positions_through_the_covariance() -> None:
+    """The cheaper way of large images computes the same, in both precisions, and taps see the same."""
+    layer = randomised(ChannelAttention(32, 4))
+    for dtype, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-13)):  # of sums over some hundred terms
+        x = torch.randn(2, 9, 11, 32, dtype=dtype)
+        layer.to(dtype)
+        with torch.no_grad(), record(layer) as maps:
+            cheap, attention = layer(x), maps["channel_attention"]
+            expected = layer.per_position(x.flatten(1, 2)).view_as(x)
+        torch.testing.assert_close(cheap, expected, rtol=0, atol=tolerance * expected.abs().max().item())
+        torch.testing.assert_close(attention, maps["channel_attention"], rtol=0, atol=tolerance)
+        assert not torch.equal(cheap, expected)  # two ways, not one
 
 
 def test_stages_end_where_the_paper_reads() -> None:

@@ -49,8 +49,12 @@ class PaCaHead(nn.Module):
 
     def __init__(self, channels: Sequence[int], classes: int, *, width: int = 256, dropout: float = 0.1) -> None:
         super().__init__()
-        if classes < 1 or width < 1 or not channels:
-            raise InputError(f"classes={classes}, width={width}, channels={tuple(channels)}: all must be positive")
+        if classes < 2:
+            raise InputError(
+                f"classes={classes} given; telling pixels apart takes at least 2: count the background too"
+            )
+        if width < 1 or not channels:
+            raise InputError(f"width={width}, channels={tuple(channels)} given; a head needs at least 1 of each")
         wide = width * len(channels)
         self.inputs = nn.ModuleList(conv_norm_relu(channel, width) for channel in channels)
         self.query = conv_norm_relu(wide, width)

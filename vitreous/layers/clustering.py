@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.layers.drop import drop_path, drop_path_rates
-from vitreous.layers.patch import convolve, resize
+from vitreous.layers.patch import resize
+from vitreous.layers.picture import picture
 
 
 def assign(logits: Tensor) -> Tensor:
@@ -31,7 +32,7 @@ class ConvClustering(nn.Module):
         self.logits = nn.Linear(dim, clusters, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.logits(F.gelu(self.pointwise(F.gelu(convolve(self.depthwise, x)))))
+        return self.logits(F.gelu(self.pointwise(F.gelu(picture(self.depthwise, x)))))
 
 
 class MlpClustering(nn.Module):
@@ -66,7 +67,7 @@ class BottleneckClustering(nn.Module):
         self.logits = nn.Linear(dim // 4, clusters)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.logits(F.gelu(convolve(self.reduce, x)))
+        return self.logits(F.gelu(picture(self.reduce, x)))
 
 
 # name -> (dim, clusters, hidden width of the block's feed-forward layer, kernel size) -> module

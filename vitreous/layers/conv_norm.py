@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitreous.layers.patch import HALVINGS
+
 
 class ConvNorm(nn.Module):
     """Convolution and batch norm; outside training the norm is part of the kernel."""
@@ -41,7 +43,7 @@ class ConvStem(nn.Module):
 
     def __init__(self, in_dim: int, dim: int, *, stride: int, depthwise: bool) -> None:
         super().__init__()
-        first, last = {4: (2, 2), 2: (2, 1), 1: (1, 1)}[stride]
+        first, last = HALVINGS[stride]
         half = dim // 2
         self.conv1 = ConvNorm(in_dim, half, stride=first)
         self.conv2 = ConvNorm(half, half, groups=half if depthwise else 1)

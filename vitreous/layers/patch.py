@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitreous.layers.picture import picture
 
-def convolve(conv: nn.Conv2d, x: Tensor) -> Tensor:
-    return conv(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)  # (B, H, W, C) -> (B, H', W', C')
+HALVINGS = {4: (2, 2), 2: (2, 1), 1: (1, 1)}  # a stem's stride -> the strides of its first and last convolution
 
 
 class PatchEmbed(nn.Module):
@@ -22,7 +22,7 @@ class PatchEmbed(nn.Module):
         self.norm = nn.LayerNorm(dim, eps)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.norm(convolve(self.conv, x))
+        return self.norm(picture(self.conv, x))
 
 
 class DoubleConvStem(nn.Module):
@@ -30,13 +30,13 @@ class DoubleConvStem(nn.Module):
 
     def __init__(self, in_dim: int, dim: int, *, stride: int, eps: float) -> None:
         super().__init__()
-        first, second = {4: (2, 2), 2: (2, 1), 1: (1, 1)}[stride]
+        first, second = HALVINGS[stride]
         self.conv1 = nn.Conv2d(in_dim, dim // 2, 3, first, 1)
         self.conv2 = nn.Conv2d(dim // 2, dim, 3, second, 1)
         self.norm = nn.LayerNorm(dim, eps)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.norm(convolve(self.conv2, convolve(self.conv1, x)))
+        return self.norm(picture(self.conv2, picture(self.conv1, x)))
 
 
 def resize(x: Tensor, size: Sequence[int]) -> Tensor:

@@ -6,20 +6,18 @@ their cell. Any size can be pooled: the last cells may reach beyond the map and 
 Shapes: B batch, H W grid, N = HW, c channels, h heads, d = c / h, p period of pooling; H' W' grid of windows.
 """
 
+from abc import ABC, abstractmethod
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.layers.attention import attend, split_heads
-from vitreous.layers.patch import convolve
+from vitreous.layers.picture import picture
 from vitreous.layers.tap import Tap
 
 WINDOW = 3  # side of the local attention's windows, which overlap: they are two cells apart
 CELLS = WINDOW**2
-
-
-def picture(layer: nn.Module, x: Tensor) -> Tensor:
-    return layer(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)  # (B, H, W, C), a channels-last image to the layer
 
 
 class Propagate(nn.Module):
@@ -76,7 +74,7 @@ def clear(x: Tensor, grid: tuple[int, int]) -> Tensor:
     return torch.where(inside(x, grid).unsqueeze(2), x, 0.0)  # (B, H, W, C)
 
 
-class PooledBranch(nn.Module):
+class PooledBranch(nn.Module, ABC):
     """Pooled tokens, embedded, mixed by the subclass, and propagated back to the full grid."""
 
     def __init__(self, dim: int, width: int, period: int) -> None:
@@ -86,8 +84,9 @@ class PooledBranch(nn.Module):
         self.propagate = Propagate(width, period)
         self.output = Tap()
 
+    @abstractmethod
     def mix(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
-        raise NotImplementedError
+        """Let the cells (B, H, W, c) exchange what they know; only those within `grid` are real."""
 
     def forward(self, pooled: Tensor, size: tuple[int, int]) -> Tensor:
         H, W = size
@@ -105,7 +104,7 @@ class Coordinates(PooledBranch):
         self.down = nn.Conv2d(2 * dim, 2 * dim, (k, 1), padding=(around, 0), groups=2 * dim)
 
     def mix(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
-        return convolve(self.down, clear(convolve(self.across, clear(x, grid)), grid))
+        return picture(self.down, clear(picture(self.across, clear(x, grid)), grid))
 
 
 class LocalAttention(PooledBranch):
@@ -122,7 +121,7 @@ class LocalAttention(PooledBranch):
     def mix(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
         _, H, W, _ = x.shape
         x = clear(x, grid)
-        weights = self.weights(convolve(self.summary, x)).unflatten(-1, (self.heads, CELLS, CELLS)).softmax(-1)
+        weights = self.weights(picture(self.summary, x)).unflatten(-1, (self.heads, CELLS, CELLS)).softmax(-1)
         weights = self.show(weights)  # (B, H', W', h, 9 queries, 9 keys)
         values = F.pad(clear(self.values(x), grid), (0, 0, 1, 1, 1, 1)).unfold(1, WINDOW, 2).unfold(2, WINDOW, 2)
         values = values.unflatten(3, (self.heads, -1)).flatten(-2)  # (B, H', W', h, d, 9 keys)
@@ -154,8 +153,6 @@ class GlobalAttention(PooledBranch):
         _, H, W, _ = x.shape
         q, k, v = self.qkv(clear(x, grid).flatten(1, 2)).chunk(3, -1)  # (B, N, c)
         q, k, v = (split_heads(y, self.heads) for y in (q, k, v))  # (B, h, N, d)
-        if grid == (H, W):
-            y = attend(q, k, v, self.map, grid)  # (B, N, c)
-        else:
-            y = F.scaled_dot_product_attention(q, k, v, inside(x, grid).flatten()[None]).transpose(1, 2).flatten(2)
+        keys = None if grid == (H, W) else inside(x, grid).flatten()[None]
+        y = attend(q, k, v, self.map, (H, W), keys=keys)  # (B, N, c)
         return self.proj(y).unflatten(1, (H, W))

@@ -1,21 +1,27 @@
 """Backbone: one trunk, from which every product a user or timm asks for is derived.
 
-A family writes `maps` (its stages' feature maps) and sets `channels`, `strides` and `stages`; one with a class token
-also writes `final` and `pool`. Classification, pyramids for dense heads, `features_only`, intermediates, layer groups
-and weight loading follow from that here.
+A family sets `channels`, `strides`, `stem` and `stages`; where its stages are not simply run one after the other it
+writes `maps`, and one with a class token also `final` and `pool`. Classification, pyramids for dense heads,
+`features_only`, intermediates, layer groups and weight loading follow from that here.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from timm.layers import register_notrace_function, register_notrace_module
 from timm.models._features import feature_take_indices
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.module import _IncompatibleKeys
 from torch.utils.checkpoint import checkpoint
 
 from vitreous.errors import InputError
+from vitreous.layers.conv_norm import Projection
+from vitreous.layers.picture import picture
+from vitreous.layers.tap import Tap
 from vitreous.models.weights import LoadReport, apply_state, read_state
 
 
@@ -24,17 +30,50 @@ class Features(NamedTuple):
     pooled: Tensor  # (B, C); what the classifier, DINO and k-NN see
 
 
-class Backbone(nn.Module, ABC):
-    """Base of all families. Subclasses assign `self.stages` and implement `maps`."""
+@register_notrace_module  # to timm's symbolic tracer a stage is one node: its branches depend on the image's size
+class Stage(nn.Module):
+    """Down-sampling (from the second stage on), blocks, and a norm beside the trunk for the stage's map.
+
+    The tap `output` (B, C, H, W) is what the trunk goes on with: the layer to hand to Grad-CAM and its like.
+    """
+
+    grad_checkpointing = False
+
+    def __init__(self, downsample: nn.Module, blocks: Sequence[nn.Module], norm: nn.Module) -> None:
+        super().__init__()
+        self.downsample = downsample
+        self.blocks = nn.ModuleList(blocks)
+        self.output = Tap()
+        self.norm = norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.run(self.downsample(x))
+
+    def run(self, x: Tensor, *shared: Any) -> Tensor:
+        """Tokens (B, H, W, C) through the blocks, all of which are also given what they share."""
+        for block in self.blocks:
+            x = run_block(block, x, *shared, recompute=self.grad_checkpointing)
+        return picture(self.output, x)
+
+    def map(self, x: Tensor) -> Tensor:
+        return self.norm(x).permute(0, 3, 1, 2)  # (B, C, H, W)
+
+
+class Backbone(nn.Module):
+    """Base of all families. Subclasses assign `self.stem` and `self.stages`."""
 
     channels: tuple[int, ...]
     strides: tuple[int, ...]
     global_pool: str
+    stem: nn.Module
     stages: nn.ModuleList
     first_conv: str  # path of the convolution that sees the image, adapted when the number of input channels changes
     pooling: tuple[str, ...] = ("avg", "")  # what `global_pool` may be; the first is the default
     dense_arguments: Mapping[str, Any] = {}  # what the constructor needs in place of its defaults for `features_only`
     reset_when_resized: str = r"$^"  # regular expression of parameters that may change shape between tasks
+    growth: str | None = None  # one sentence for `vitreous info --scaling`: how the work grows with the image, and why
+    settings: Any = None  # a dataclass whose fields are further arguments of the constructor, where a family has one
+    reset_when_missing: str = r"$^"  # and of those that weights made for another task lack
 
     def __init__(
         self,
@@ -45,25 +84,39 @@ class Backbone(nn.Module, ABC):
         in_chans: int = 3,
         global_pool: str | None = None,
         drop_rate: float = 0.0,
+        head_width: int = 0,
     ) -> None:
+        """`head_width`: channels of a layer between the last map and the classifier; 0 for none."""
         super().__init__()
+        if head_width < 0:
+            raise InputError(f"head_width={head_width} given; it is a number of channels, or 0 for none")
         self.channels, self.strides = tuple(channels), tuple(strides)
         self.in_chans = in_chans
-        self.num_features = self.head_hidden_size = self.channels[-1]
+        self.num_features = self.head_hidden_size = head_width or self.channels[-1]
         self.feature_info = [
             dict(num_chs=channel, reduction=stride, module=f"stages.{i}")
             for i, (channel, stride) in enumerate(zip(self.channels, self.strides, strict=True))
         ]
+        self.projection: nn.Module = Projection(self.channels[-1], head_width) if head_width else nn.Identity()
         self.head_drop = nn.Dropout(drop_rate)
         self.reset_classifier(num_classes, self.pooling[0] if global_pool is None else global_pool)
 
-    @abstractmethod
     def maps(self, x: Tensor, depth: int | None = None) -> list[Tensor]:
         """Feature maps (B, C, H, W) of the first `depth` stages (all by default), fine to coarse."""
+        x = self.embed(x)
+        outputs = []
+        for stage in self.stages[:depth]:
+            assert isinstance(stage, Stage)
+            x = stage(x)
+            outputs.append(stage.map(x))
+        return outputs
+
+    def embed(self, images: Tensor) -> Tensor:
+        return self.stem(self.tokens(images))  # (B, C, H, W) -> tokens (B, H, W, C)
 
     def final(self, last: Tensor) -> Tensor:
-        """What the head is given, made of the last stage's map: that map itself, unless a family has more to do."""
-        return last
+        """What the head is given, made of the last stage's map."""
+        return self.projection(last)
 
     def pool(self, final: Tensor) -> Tensor:
         return final.mean((2, 3))  # (B, C, H, W) -> (B, C)
@@ -77,18 +130,7 @@ class Backbone(nn.Module, ABC):
 
     def tokens(self, images: Tensor) -> Tensor:
         """Checked images as a channels-last (B, H, W, C) view, which every family starts from."""
-        if images.ndim != 4 or images.shape[1] != self.in_chans:
-            raise InputError(
-                f"images of shape {tuple(images.shape)} given; this model takes (batch, {self.in_chans}, height, "
-                "width). For another number of channels build it with in_chans=…"
-            )
-        smallest = self.strides[-1]
-        if images.shape[2] < smallest or images.shape[3] < smallest:
-            raise InputError(
-                f"images of {images.shape[2]}x{images.shape[3]} pixels given; the smallest this model can take is "
-                f"{smallest}x{smallest}. Enlarge them, or build the model with a smaller stem_stride"
-            )
-        return images.contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1)
+        return checked_tokens(images, self.in_chans, self.strides[-1])
 
     # What timm expects of a model ------------------------------------------------------------------
 
@@ -111,18 +153,34 @@ class Backbone(nn.Module, ABC):
         """Feature maps by index, optionally with the final one. Our maps are normalised whatever `norm` says."""
         if output_fmt not in ("NCHW", "NHWC"):
             raise InputError(f"output_fmt={output_fmt!r} given; maps come as NCHW or NHWC")
-        taken, last = feature_take_indices(len(self.stages), indices)
+        taken, last = self.taken(indices)
         maps = self.maps(x, last + 1 if stop_early else None)
         chosen = [maps[i] if output_fmt == "NCHW" else maps[i].permute(0, 2, 3, 1) for i in taken]
-        return chosen if intermediates_only else (self.final(maps[-1]), chosen)
+        if intermediates_only:
+            return chosen
+        whole = len(maps) == len(self.stages)  # a pass that stopped early has nothing for the classifier
+        return self.final(maps[-1]) if whole else maps[-1], chosen
+
+    def taken(self, indices: int | list[int] | None) -> tuple[list[int], int]:
+        """The numbers of the wanted maps, and the last of them. A single number is how many, counted from the end."""
+        try:
+            return feature_take_indices(len(self.stages), indices)
+        except AssertionError as error:
+            raise InputError(
+                f"maps {indices} asked for; this model has {len(self.stages)}: give numbers from 0 or, counting from "
+                "the end, from -1, or how many of the last"
+            ) from error
 
     def prune_intermediate_layers(
         self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
         """Drop the stages after the last wanted one. Stage norms stay: they are part of the maps."""
-        taken, last = feature_take_indices(len(self.stages), indices)
+        taken, last = self.taken(indices)
         self.stages = self.stages[: last + 1]
+        self.channels, self.strides = self.channels[: last + 1], self.strides[: last + 1]
         if prune_head:
+            self.projection = nn.Identity()
+            self.num_features = self.head_hidden_size = self.channels[last]
             self.reset_classifier(0, "")
         return taken
 
@@ -130,15 +188,15 @@ class Backbone(nn.Module, ABC):
         return self.head
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        if global_pool is not None and global_pool not in self.pooling:
+        global_pool = self.global_pool if global_pool is None else global_pool
+        if global_pool not in self.pooling:
             accepted = ", ".join(repr(name) for name in self.pooling)
             raise InputError(f"global_pool={global_pool!r} given; accepted: {accepted} ('' is no pooling)")
         if global_pool == "" and num_classes > 0:
             raise InputError(
                 f"num_classes={num_classes} needs global_pool={self.pooling[0]!r}: the classifier takes one vector"
             )
-        self.num_classes = num_classes
-        self.global_pool = self.global_pool if global_pool is None else global_pool
+        self.num_classes, self.global_pool = num_classes, global_pool
         # A later reset must leave the new layer where the model already is.
         like = next(self.parameters(), torch.empty(0))
         head = nn.Linear(self.num_features, num_classes) if num_classes > 0 else nn.Identity()
@@ -148,6 +206,11 @@ class Backbone(nn.Module, ABC):
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, nn.Linear):
             nn.init.trunc_normal_(module.weight, std=0.02)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        if isinstance(module, nn.Conv2d):
+            fan_out = module.kernel_size[0] * module.kernel_size[1] * module.out_channels // module.groups
+            nn.init.normal_(module.weight, std=(2.0 / fan_out) ** 0.5)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
 
@@ -170,8 +233,12 @@ class Backbone(nn.Module, ABC):
         )
 
     def no_weight_decay(self) -> set[str]:
-        """Learned positions and tokens; one-dimensional tensors are exempted by the optimiser itself."""
-        return {name for name, _ in self.named_parameters() if name.endswith("position")}
+        """Learned positions, tokens and temperatures: decay would draw an attention's temperature to 0 and flatten it.
+
+        One-dimensional tensors are exempted by the optimiser itself.
+        """
+        exempt = ("position", "token", "temperature")
+        return {name for name, _ in self.named_parameters() if name.endswith(exempt)}
 
     # Weights ---------------------------------------------------------------------------------------
 
@@ -189,9 +256,48 @@ class Backbone(nn.Module, ABC):
         name = source if isinstance(source, (str, Path)) else "the given state dict"
         return apply_state(self, state, str(name), strict=strict)
 
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """torch's own for our layout. Any other, such as timm's `checkpoint_path` may name, is for `load_weights`."""
+        if assign or state_dict.keys() <= self.state_dict().keys():
+            return super().load_state_dict(state_dict, strict, assign)
+        report = self.load_weights(dict(state_dict), strict=strict)
+        return _IncompatibleKeys(report.missing, report.unexpected)
+
+
+@register_notrace_function
+def checked_tokens(images: Tensor, channels: int, smallest: int) -> Tensor:
+    if images.ndim != 4 or images.shape[1] != channels:
+        raise InputError(
+            f"images of shape {tuple(images.shape)} given; this model takes (batch, {channels}, height, width). "
+            "For another number of channels build it with in_chans=…"
+        )
+    if images.shape[2] < smallest or images.shape[3] < smallest:
+        raise InputError(
+            f"images of {images.shape[2]}x{images.shape[3]} pixels given; the smallest this model can take is "
+            f"{smallest}x{smallest}. Enlarge them, or build the model with a smaller stem_stride"
+        )
+    return images.contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1)
+
 
 def run_block(block: nn.Module, *inputs, recompute: bool):
     """Call a block, keeping only its inputs for the backward pass when `recompute` asks for that."""
-    if recompute and torch.is_grad_enabled():
+    if not (recompute and torch.is_grad_enabled()):
+        return block(*inputs)
+    if torch.compiler.is_compiling():  # a compiled program computes again what it needs, and updates nothing twice
         return checkpoint(block, *inputs, use_reentrant=False)
-    return block(*inputs)
+    return checkpoint(
+        block, *inputs, use_reentrant=False, context_fn=lambda: (nullcontext(), unchanged_statistics(block))
+    )
+
+
+@contextmanager
+def unchanged_statistics(block: nn.Module) -> Iterator[None]:
+    """Keep batch norms from counting the same images a second time when the block is computed again."""
+    kept = [(norm, dict(norm._buffers)) for norm in block.modules() if isinstance(norm, _BatchNorm) and norm.training]
+    for norm, buffers in kept:
+        norm._buffers.update({name: value if value is None else value.clone() for name, value in buffers.items()})
+    try:
+        yield
+    finally:
+        for norm, buffers in kept:
+            norm._buffers.update(buffers)

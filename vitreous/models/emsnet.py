@@ -22,40 +22,39 @@ Shapes: B batch, H W grid, C channels, h heads.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from typing_extensions import Doc
 
-from vitreous.errors import InputError, nearest
+from vitreous.errors import InputError
 from vitreous.layers.conv_norm import ConvNorm
 from vitreous.layers.drop import drop_path, drop_path_rates
-from vitreous.layers.mlp import worth_strips
-from vitreous.layers.patch import convolve
-from vitreous.layers.pooled import Coordinates, GlobalAttention, LocalAttention, PooledBranch, picture, pool
+from vitreous.layers.mlp import ConvMlp
+from vitreous.layers.patch import HALVINGS
+from vitreous.layers.picture import picture
+from vitreous.layers.pooled import Coordinates, GlobalAttention, LocalAttention, PooledBranch, pool
 from vitreous.layers.tap import Tap
-from vitreous.models.base import Backbone, run_block
+from vitreous.models.arguments import check_rows, check_stem_stride, split_options
+from vitreous.models.base import Backbone, Stage
 from vitreous.registry import Published, register
 
 WHITENINGS = ("channel", "pixel")
 BRANCHES = ("static", "local", "global")
 CHANNELS_PER_HEAD = {"local": 8, "global": 16}  # channels of the block, if there is no other kind of attention
-# What a piece of the feed-forward layer's hidden map may take: about the second-level cache of two cores. Measured on
-# one of them (AMD EPYC, torch 2.15, emsnet_xtiny, 8 x 224 x 224, best of 8): 4 MB 0.52 s, 1 MB 0.42 s.
-PIECE_BYTES = 1 << 20
-STEM_STRIDES = {4: (2, 2), 2: (2, 1), 1: (1, 1)}
 
 
 @dataclass(frozen=True)
 class MixerSettings:
     """What the mixers of a model have in common."""
 
-    branches: Sequence[str] = BRANCHES  # which operators there are; none leaves the two linear layers
-    share: Sequence[int] = (3, 1)  # of the channels, static : dynamic
-    split: Sequence[int] = (1, 2, 1)  # of the static channels, at stride 2 : 1 : 4
-    whitening: str = "channel"
-    kernel_size: int = 3  # of the static operator's depth-wise convolutions
+    branches: Annotated[Sequence[str], Doc("The operators of a block; () leaves its two linear layers.")] = BRANCHES
+    share: Annotated[Sequence[int], Doc("Shares of the channels, static : dynamic.")] = (3, 1)
+    split: Annotated[Sequence[int], Doc("Shares of the static channels, at stride 2 : 1 : 4.")] = (1, 2, 1)
+    whitening: Annotated[str, Doc("Mean that is subtracted before the static operator: channel or pixel.")] = "channel"
+    kernel_size: Annotated[int, Doc("Kernel of the static operator's depth-wise convolutions.")] = 3
 
 
 class Static(nn.Module):
@@ -80,7 +79,7 @@ class Static(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         grid = x.shape[1], x.shape[2]
-        y = convolve(self.depthwise, picture(self.whitened, self.whitening(x)))  # (B, H, W, C)
+        y = picture(self.depthwise, picture(self.whitened, self.whitening(x)))  # (B, H, W, C)
         # Pooling all channels of one layout is faster than rearranging the few that need it, and 4 is twice 2.
         by2 = pool(y, 2, largest=True)
         by4 = pool(by2[..., self.at2 + self.at1 :], 2, largest=True)
@@ -140,22 +139,6 @@ class Mixer(nn.Module):
         return self.after(torch.cat(parts, -1) if parts else x)
 
 
-class Mlp(nn.Module):
-    """Linear, GELU, Linear, without biases; large maps in pieces that stay in cache."""
-
-    def __init__(self, dim: int, hidden: int) -> None:
-        super().__init__()
-        self.fc1 = nn.Linear(dim, hidden, bias=False)
-        self.fc2 = nn.Linear(hidden, dim, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = self.fc1.out_features
-        if not worth_strips(x, x.numel() // x.shape[-1] * hidden):
-            return self.fc2(F.gelu(self.fc1(x)))
-        pieces = x.flatten(0, 2).split(PIECE_BYTES // (hidden * x.element_size()))
-        return torch.cat([self.fc2(F.gelu(self.fc1(piece))) for piece in pieces]).view_as(x)
-
-
 class Block(nn.Module):
     """Mixer and feed-forward layer, each on a residual branch."""
 
@@ -166,7 +149,7 @@ class Block(nn.Module):
         self.norm1 = nn.BatchNorm2d(dim)
         self.mixer = Mixer(dim, heads, settings)
         self.norm2 = nn.BatchNorm2d(dim)
-        self.mlp = Mlp(dim, int(dim * mlp_ratio))
+        self.mlp = ConvMlp(dim, int(dim * mlp_ratio), depthwise=False, bias=False)
         self.drop_path = drop_path(drop_rate)
         self.output = Tap()
 
@@ -176,22 +159,11 @@ class Block(nn.Module):
         return picture(self.output, x)
 
 
-class Stage(nn.Module):
-    """Down-sampling (from the second stage on) and blocks. The norm is for the stage's map, not for the next stage."""
+class BatchNormStage(Stage):
+    """A stage whose norm takes pictures, not tokens."""
 
-    grad_checkpointing = False
-
-    def __init__(self, downsample: nn.Module, blocks: list[Block], norm: nn.BatchNorm2d) -> None:
-        super().__init__()
-        self.downsample = downsample
-        self.blocks = nn.ModuleList(blocks)
-        self.norm = norm
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.downsample(x)
-        for block in self.blocks:
-            x = run_block(block, x, recompute=self.grad_checkpointing)
-        return x
+    def map(self, x: Tensor) -> Tensor:
+        return self.norm(x.permute(0, 3, 1, 2))
 
 
 class EMSNet(Backbone):
@@ -200,9 +172,11 @@ class EMSNet(Backbone):
     Args:
         local_heads: Heads per stage of the attention in windows; by default one per 2 of its channels.
         global_heads: Heads per stage of the attention among all positions; by default one per 4 of its channels.
-        stem_stride: 4; or 2 or 1 for small images.
+        stem_stride: Stride of the stem: 4, or 2 or 1 for small images.
         options: Fields of `MixerSettings` that differ from the paper's.
     """
+
+    growth = "Linear but for the attention among all cells of 6x6 positions, in an eighth of the channels."
 
     def __init__(
         self,
@@ -214,32 +188,21 @@ class EMSNet(Backbone):
         global_heads: Sequence[int] | None = None,
         stem_stride: int = 4,
         drop_path_rate: float = 0.0,
-        num_classes: int = 1000,
-        in_chans: int = 3,
-        global_pool: str = "avg",
-        drop_rate: float = 0.0,
         **options: Any,
     ) -> None:
-        settings = mixer_settings(options)
-        check_length("depths", depths, dims)
-        check_length("mlp_ratios", mlp_ratios, dims)
-        if stem_stride not in STEM_STRIDES:
-            raise InputError(f"stem_stride={stem_stride!r} given; accepted: 1, 2, 4")
+        settings, common = split_options("EMSNet", MixerSettings, options, {})
+        check_settings(settings)
+        check_rows(dims, depths=depths, mlp_ratios=mlp_ratios)
+        check_stem_stride(stem_stride)
         heads = {
             "local": stage_heads("local", dims, local_heads, settings),
             "global": stage_heads("global", dims, global_heads, settings),
         }
-        super().__init__(
-            dims,
-            [stem_stride * 2**i for i in range(len(dims))],
-            num_classes=num_classes,
-            in_chans=in_chans,
-            global_pool=global_pool,
-            drop_rate=drop_rate,
-        )
-        first, second = STEM_STRIDES[stem_stride]
+        super().__init__(dims, [stem_stride * 2**i for i in range(len(dims))], **common)
+        self.settings = settings
+        first, second = HALVINGS[stem_stride]
         self.stem = nn.Sequential(
-            ConvNorm(in_chans, dims[0], stride=first), nn.GELU(), ConvNorm(dims[0], dims[0], stride=second)
+            ConvNorm(self.in_chans, dims[0], stride=first), nn.GELU(), ConvNorm(dims[0], dims[0], stride=second)
         )
         self.first_conv = "stem.0.conv"
         rates = drop_path_rates(drop_path_rate, depths)
@@ -248,36 +211,11 @@ class EMSNet(Backbone):
             downsample = ConvNorm(dims[i - 1], dim, stride=2) if i else nn.Identity()
             here = {kind: row[i] for kind, row in heads.items()}
             blocks = [Block(dim, here, mlp_ratios[i], settings, rate) for rate in rates[i]]
-            self.stages.append(Stage(downsample, blocks, nn.BatchNorm2d(dim, affine=i == len(dims) - 1)))
+            self.stages.append(BatchNormStage(downsample, blocks, nn.BatchNorm2d(dim, affine=i == len(dims) - 1)))
         self.apply(self._init_weights)
 
-    def maps(self, x: Tensor, depth: int | None = None) -> list[Tensor]:
-        x = self.stem(self.tokens(x))
-        outputs = []
-        for stage in self.stages[:depth]:
-            assert isinstance(stage, Stage)
-            x = stage(x)
-            outputs.append(stage.norm(x.permute(0, 3, 1, 2)))
-        return outputs
 
-    def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
-        if isinstance(module, nn.Conv2d):
-            fan_out = module.kernel_size[0] * module.kernel_size[1] * module.out_channels // module.groups
-            nn.init.normal_(module.weight, std=(2.0 / fan_out) ** 0.5)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
-
-
-def mixer_settings(options: dict[str, Any]) -> MixerSettings:
-    """The paper's settings with the user's options, or an error that names what is wrong with them."""
-    known = list(MixerSettings.__dataclass_fields__)
-    for name in options:
-        if name not in known:
-            raise InputError(
-                f"unknown EMSNet option {name!r}; nearest: {nearest(name, known)}; all: {', '.join(known)}"
-            )
-    settings = MixerSettings(**options)
+def check_settings(settings: MixerSettings) -> None:
     if settings.whitening not in WHITENINGS:
         raise InputError(f"whitening={settings.whitening!r} given; accepted: {', '.join(WHITENINGS)}")
     if isinstance(settings.branches, str) or not set(settings.branches) <= set(BRANCHES):
@@ -288,7 +226,6 @@ def mixer_settings(options: dict[str, Any]) -> MixerSettings:
             raise InputError(f"{name}={tuple(given)} given; it takes {count} positive whole numbers")
     if settings.kernel_size < 1 or settings.kernel_size % 2 == 0:
         raise InputError(f"kernel_size={settings.kernel_size} given; it must be odd to keep the size of a map")
-    return settings
 
 
 def branch_channels(dim: int, settings: MixerSettings) -> dict[str, int]:
@@ -315,7 +252,7 @@ def stage_heads(kind: str, dims: Sequence[int], given: Sequence[int] | None, set
     """Heads of one kind of attention in every stage: the given ones, or the paper's, which depend on the width."""
     per_head = CHANNELS_PER_HEAD[kind] * max(1, len(set(ATTENTIONS) & set(settings.branches)))
     heads = [max(1, dim // per_head) for dim in dims] if given is None else list(given)
-    check_length(f"{kind}_heads", heads, dims)
+    check_rows(dims, **{f"{kind}_heads": heads})
     for dim, head in zip(dims, heads, strict=True):
         part = branch_channels(dim, settings).get(kind, head)
         if head < 1 or part % head:
@@ -323,11 +260,6 @@ def stage_heads(kind: str, dims: Sequence[int], given: Sequence[int] | None, set
                 f"{head} {kind} heads cannot divide {part} of the {dim} channels evenly; choose a divisor of {part}"
             )
     return heads
-
-
-def check_length(name: str, row: Sequence[Any], dims: Sequence[int]) -> None:
-    if len(row) != len(dims):
-        raise InputError(f"{name}={tuple(row)} has {len(row)} entries; dims={tuple(dims)} asks for {len(dims)}")
 
 
 # Variants -----------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ Shapes: B batch, H W grid, N = HW, w window, nh nw grid of windows, n = nh nw, C
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -30,13 +30,14 @@ from torch import Tensor, nn
 
 from vitreous.errors import InputError
 from vitreous.layers.attention import attend, split_heads
-from vitreous.layers.conv_norm import ConvNorm, ConvStem, PositionConv, Projection
+from vitreous.layers.conv_norm import ConvNorm, ConvStem, PositionConv
 from vitreous.layers.drop import drop_path, drop_path_rates
 from vitreous.layers.mlp import ConvMlp
-from vitreous.layers.patch import convolve
+from vitreous.layers.picture import picture
 from vitreous.layers.tap import Tap
 from vitreous.layers.windows import Windows, make_windows
-from vitreous.models.base import Backbone, run_block
+from vitreous.models.arguments import Common, check_heads, check_rows, check_stem_stride
+from vitreous.models.base import Backbone, Stage
 from vitreous.registry import Published, register
 
 
@@ -85,7 +86,7 @@ class AbstractAttention(WindowAttention):
         own, gained = windows.join(local), read.unflatten(1, grid)  # (B, H, W, C)
         if self.fusion_gain.listening:
             self.fusion_gain((gained.norm(dim=-1) / own.norm(dim=-1))[:, None])
-        return self.proj(show(self.after_fusion, show(self.before_fusion, own) + gained))
+        return self.proj(picture(self.after_fusion, picture(self.before_fusion, own) + gained))
 
     def within(self, q: Tensor, k: Tensor, v: Tensor, windows: Windows) -> Tensor:
         """Attention within the windows; the abstract token's row of it passes a listening tap."""
@@ -96,8 +97,8 @@ class AbstractAttention(WindowAttention):
         if windows.keys is not None:
             logits = logits.masked_fill(~windows.keys, -torch.inf)
         weights = logits.softmax(-1)  # (B n, h, 1, t)
-        picture = show(self.abstract_attn, windows.join(weights[:, :, 0].transpose(1, 2)))  # (B, H, W, h)
-        seen = windows.split(picture, picture.new_zeros(1, 1, self.heads))[:, 1:].transpose(1, 2)  # (B n, h, w w)
+        whole = picture(self.abstract_attn, windows.join(weights[:, :, 0].transpose(1, 2)))  # (B, H, W, h)
+        seen = windows.split(whole, whole.new_zeros(1, 1, self.heads))[:, 1:].transpose(1, 2)  # (B n, h, w w)
         shown = torch.cat([weights[..., :1], seen[:, :, None]], -1)  # (B n, h, 1, t)
         first = (shown @ v).transpose(1, 2).flatten(2)
         return torch.cat([first, fused(q[:, :, 1:], k, v, windows.keys)], 1)
@@ -105,11 +106,7 @@ class AbstractAttention(WindowAttention):
     def across(self, q: Tensor, k: Tensor, v: Tensor, tap: Tap, grid: Sequence[int], keys: Tensor | None) -> Tensor:
         """Attention of (B, N, C) over the abstract tokens (B, n, C) of the image."""
         q, k, v = (split_heads(y, self.heads) for y in (q, k, v))
-        return attend(q, k, v, tap, (grid[0], grid[1])) if keys is None else fused(q, k, v, keys)
-
-
-def show(tap: Tap, x: Tensor) -> Tensor:
-    return tap(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)  # a tap is given (B, C, H, W)
+        return attend(q, k, v, tap, (grid[0], grid[1]), keys=keys)
 
 
 MIXERS = {"none": None, "window": WindowAttention, "mat": AbstractAttention}
@@ -150,7 +147,7 @@ class BilinearEmbed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         _, H, W, _ = x.shape
-        offset = self.offset(F.gelu(self.norm(convolve(self.depthwise, x)))).permute(0, 3, 1, 2)  # (B, 2, H', W')
+        offset = self.offset(F.gelu(self.norm(picture(self.depthwise, x)))).permute(0, 3, 1, 2)  # (B, 2, H', W')
         offset = offset.to(torch.promote_types(offset.dtype, torch.float32))  # half precision cannot tell pixels apart
         if self.limit is not None:
             offset = offset.clamp(-self.limit, self.limit)
@@ -187,26 +184,18 @@ EMBEDS = {
 }
 
 
-class Stage(nn.Module):
-    """Down-sampling (from the second stage on), blocks, and the norm that what leaves the trunk goes through."""
-
-    grad_checkpointing = False
+class WindowStage(Stage):
+    """A stage whose blocks share one division into windows."""
 
     def __init__(self, downsample: nn.Module, blocks: list[Block], norm: nn.Module, window: int) -> None:
-        super().__init__()
-        self.downsample = downsample
-        self.blocks = nn.ModuleList(blocks)
-        self.norm = norm
+        super().__init__(downsample, blocks, norm)
         self.window = window
         attention = blocks[0].attention
         self.extra = None if attention is None else attention.extra
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.downsample(x)
-        windows = None if self.extra is None else make_windows(x, self.window, self.extra)
-        for block in self.blocks:
-            x = run_block(block, x, windows, recompute=self.grad_checkpointing)
-        return x
+        return self.run(x, None if self.extra is None else make_windows(x, self.window, self.extra))
 
 
 class MAT(Backbone):
@@ -214,13 +203,18 @@ class MAT(Backbone):
 
     Args:
         mixers: Per stage: "mat"; "window" for window attention without abstract tokens; "none" for feed-forward only.
+        window: Side of a window in tokens.
         embed: Between stages: "bilinear" sampling, a strided "conv", or patch "merge".
         offset_limit: Largest distance in pixels of the sampled map that bilinear sampling may move; None for any.
         mlp_depthwise: Depth-wise convolution in the feed-forward layers.
         head_width: Channels of the layer before the classifier; 0 for none.
-        stem_stride: 4; or 2 or 1 for small images.
+        stem_stride: Stride of the stem: 4, or 2 or 1 for small images.
     """
 
+    growth = (
+        "Linear within windows, which small images fill badly; what all positions read of all windows grows with the "
+        "square, divided by window²."
+    )
     first_conv = "stem.conv1.conv"
 
     def __init__(
@@ -237,61 +231,26 @@ class MAT(Backbone):
         head_width: int = 1280,
         stem_stride: int = 4,
         drop_path_rate: float = 0.0,
-        num_classes: int = 1000,
-        in_chans: int = 3,
-        global_pool: str | None = None,
-        drop_rate: float = 0.0,
+        **common: Unpack[Common],
     ) -> None:
         check_shape(dims, depths, heads, mixers)
-        check_switches(window, embed, offset_limit, head_width, stem_stride)
+        check_switches(window, embed, offset_limit, stem_stride)
         strides = [stem_stride * 2**i for i in range(len(dims))]
-        super().__init__(dims, strides, num_classes=0, in_chans=in_chans, global_pool=global_pool, drop_rate=drop_rate)
-        self.stem = ConvStem(in_chans, dims[0], stride=stem_stride, depthwise=True)
+        super().__init__(dims, strides, head_width=head_width, **common)
+        self.stem = ConvStem(self.in_chans, dims[0], stride=stem_stride, depthwise=True)
         rates = drop_path_rates(drop_path_rate, depths)
         self.stages = nn.ModuleList()
         for i, (dim, mixer) in enumerate(zip(dims, mixers, strict=True)):
             downsample = EMBEDS[embed](dims[i - 1], dim, strides[i - 1], offset_limit) if i else nn.Identity()
             blocks = [Block(dim, heads[i], mixer, mlp_depthwise=mlp_depthwise, drop_rate=rate) for rate in rates[i]]
             norm = nn.LayerNorm(dim, 1e-6, elementwise_affine=i == len(dims) - 1)
-            self.stages.append(Stage(downsample, blocks, norm, window))
-        self.projection = Projection(dims[-1], head_width) if head_width else nn.Identity()
-        self.num_features = self.head_hidden_size = head_width or dims[-1]
-        self.reset_classifier(num_classes, self.global_pool)
+            self.stages.append(WindowStage(downsample, blocks, norm, window))
         self.apply(self._init_weights)
-
-    def maps(self, x: Tensor, depth: int | None = None) -> list[Tensor]:
-        x = self.stem(self.tokens(x))
-        outputs = []
-        for stage in self.stages[:depth]:
-            x = stage(x)
-            outputs.append(stage.get_submodule("norm")(x).permute(0, 3, 1, 2))
-        return outputs
-
-    def final(self, last: Tensor) -> Tensor:
-        return self.projection(last)
-
-    def prune_intermediate_layers(
-        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
-    ) -> list[int]:
-        taken = super().prune_intermediate_layers(indices, prune_norm, prune_head)
-        if prune_head:
-            self.projection = nn.Identity()
-            self.num_features = self.head_hidden_size = self.channels[len(self.stages) - 1]
-        return taken
-
-    def no_weight_decay(self) -> set[str]:
-        return {name for name, _ in self.named_parameters() if name.endswith("attention.token")}
 
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
-        if isinstance(module, nn.Conv2d):
-            fan_out = module.kernel_size[0] * module.kernel_size[1] * module.out_channels // module.groups
-            if module.kernel_size == (1, 1):
-                nn.init.trunc_normal_(module.weight, std=0.02)
-            else:
-                nn.init.normal_(module.weight, std=(2.0 / fan_out) ** 0.5)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
+        if isinstance(module, nn.Conv2d) and module.kernel_size == (1, 1):
+            nn.init.trunc_normal_(module.weight, std=0.02)  # a linear layer by another name
         if isinstance(module, AbstractAttention):
             nn.init.trunc_normal_(module.token, std=0.02)
         if isinstance(module, BilinearEmbed):
@@ -299,27 +258,22 @@ class MAT(Backbone):
 
 
 def check_shape(dims: Sequence[int], depths: Sequence[int], heads: Sequence[int], mixers: Sequence[str]) -> None:
-    for name, row in dict(depths=depths, heads=heads, mixers=mixers).items():
-        if len(row) != len(dims):
-            raise InputError(f"{name}={tuple(row)} has {len(row)} entries; dims={tuple(dims)} asks for {len(dims)}")
+    check_rows(dims, depths=depths, heads=heads, mixers=mixers)
+    check_heads(dims, heads)
     if min(depths) < 1:
         raise InputError(f"depths={tuple(depths)} given; every stage needs at least 1 block")
     if not set(mixers) <= set(MIXERS):
         raise InputError(f"mixers={tuple(mixers)} given; accepted for each stage: {', '.join(MIXERS)}")
-    for dim, head in zip(dims, heads, strict=True):
-        if head < 1 or dim % head:
-            raise InputError(f"{head} heads cannot divide {dim} channels evenly; choose a divisor of {dim}")
 
 
-def check_switches(window: int, embed: str, offset_limit: float | None, head_width: int, stem_stride: int) -> None:
-    if window < 1 or head_width < 0:
-        raise InputError(f"window={window}, head_width={head_width} given; a window has at least 1 token a side")
+def check_switches(window: int, embed: str, offset_limit: float | None, stem_stride: int) -> None:
+    check_stem_stride(stem_stride)
+    if window < 1:
+        raise InputError(f"window={window} given; a window has at least 1 token a side")
     if embed not in EMBEDS:
         raise InputError(f"embed={embed!r} given; accepted: {', '.join(EMBEDS)}")
     if offset_limit is not None and offset_limit <= 0:
         raise InputError(f"offset_limit={offset_limit} given; it is a distance in pixels above 0, or None for no limit")
-    if stem_stride not in (1, 2, 4):
-        raise InputError(f"stem_stride={stem_stride!r} given; accepted: 1, 2, 4")
 
 
 VARIANTS: dict[str, dict[str, Any]] = {  # table 4.2

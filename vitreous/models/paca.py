@@ -17,38 +17,48 @@ Shapes: B batch, H W grid, N = HW, M clusters, C channels, h heads.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
+from timm.layers import register_notrace_module
 from torch import Tensor, nn
+from typing_extensions import Doc
 
-from vitreous.errors import InputError, nearest
+from vitreous.errors import InputError
 from vitreous.layers.attention import attend, split_heads
 from vitreous.layers.clustering import CLUSTERINGS, ClusteringTeacher, ConvClustering, assign
 from vitreous.layers.drop import drop_path, drop_path_rates
 from vitreous.layers.mlp import ConvMlp
 from vitreous.layers.patch import DoubleConvStem, PatchEmbed
+from vitreous.layers.picture import picture
 from vitreous.layers.tap import Tap
-from vitreous.models.base import Backbone, run_block
+from vitreous.models.arguments import check_heads, check_rows, check_stem_stride, split_options
+from vitreous.models.base import Backbone, Stage, run_block
 from vitreous.models.paca_release import ALIASES, PUBLISHED, WEIGHTS, translate_entry
 from vitreous.registry import register
+
+register_notrace_module(ClusteringTeacher)  # like a stage
 
 
 @dataclass(frozen=True)
 class BlockSettings:
     """What the blocks of a model have in common. The defaults are generation 2's."""
 
-    clustering: str = "conv"  # conv, mlp, linear; bottleneck is generation 1's
-    kernel_size: int | Sequence[int] = 7  # of the depth-wise convolution in conv clustering, for all or per stage
-    cluster_eps: float = 1e-6
-    cluster_position: bool = False  # a learned vector per cluster, added before the cluster norm
-    mlp_depthwise: bool = True
-    mlp_shortcut: bool = True  # around the depth-wise convolution
-    norm: str = "pre"  # pre, post, or sub: before and after each branch
-    layer_scale: float | None = None
-    attention_dropout: float = 0.0
-    dropout: float = 0.0
+    clustering: Annotated[str, Doc("What makes the assignment: conv, mlp, linear; bottleneck is generation 1's.")] = (
+        "conv"
+    )
+    kernel_size: Annotated[int | Sequence[int], Doc("Kernel of conv clustering, for all stages or per stage.")] = 7
+    cluster_eps: Annotated[float, Doc("Epsilon of the norm of cluster tokens.")] = 1e-6
+    cluster_position: Annotated[bool, Doc("A learned vector per cluster, added before that norm.")] = False
+    mlp_depthwise: Annotated[bool, Doc("Depth-wise convolution in the feed-forward layers.")] = True
+    mlp_shortcut: Annotated[bool, Doc("A shortcut around that convolution.")] = True
+    norm: Annotated[str, Doc("Norms of a branch: pre, post, or sub for both.")] = "pre"
+    layer_scale: Annotated[float | None, Doc("First value of a learned scale of each branch; None for no scale.")] = (
+        None
+    )
+    attention_dropout: Annotated[float, Doc("Dropout of attention weights.")] = 0.0
+    dropout: Annotated[float, Doc("Dropout after attention and in the feed-forward layers.")] = 0.0
 
 
 class ClusterAttention(nn.Module):
@@ -71,7 +81,7 @@ class ClusterAttention(nn.Module):
         patches = x.flatten(1, 2)  # (B, N, C)
         context = patches if assignment is None else self.cluster_tokens(patches, assignment)  # (B, M, C)
         q, k, v = (split_heads(y, self.heads) for y in (self.q(patches), self.k(context), self.v(context)))
-        out = attend(q, k, v, self.map, (H, W), self.dropout if self.training else 0.0)  # (B, N, C)
+        out = attend(q, k, v, self.map, (H, W), dropout=self.dropout if self.training else 0.0)  # (B, N, C)
         return self.proj_dropout(self.proj(out)).unflatten(1, (H, W))
 
     def cluster_tokens(self, patches: Tensor, assignment: Tensor) -> Tensor:
@@ -128,16 +138,13 @@ class Block(nn.Module):
         return x + self.drop_path(branch if gamma is None else gamma * branch)
 
 
-class Stage(nn.Module):
-    """Down-sampling (from the second stage on), blocks that share cluster assignments, and a norm."""
-
-    grad_checkpointing = False
+class ClusterStage(Stage):
+    """A stage whose blocks share cluster assignments. Its norm is part of the trunk."""
 
     def __init__(
         self, downsample: nn.Module, blocks: list[Block], dim: int, *, clustered: bool, position_grid: int | None
     ) -> None:
-        super().__init__()
-        self.downsample = downsample
+        super().__init__(downsample, blocks, nn.LayerNorm(dim, 1e-6))
         grid = (1, dim, position_grid, position_grid) if position_grid else None
         self.position = nn.Parameter(torch.zeros(grid)) if grid else None
         makers = sum(block.clustering is not None for block in blocks)
@@ -145,8 +152,6 @@ class Stage(nn.Module):
         self.clusters: nn.Module = Tap() if clustered else nn.Identity()
         if makers > 1:
             self.clusters = nn.ModuleDict({str(j): Tap() for j, block in enumerate(blocks) if block.clustering})
-        self.blocks = nn.ModuleList(blocks)
-        self.norm = nn.LayerNorm(dim, 1e-6)
 
     def forward(self, x: Tensor, given: Tensor | None = None, extra: Tensor | None = None) -> Tensor:
         """`given`: the teacher's assignment (B, M, H, W); `extra`: the teacher's map, added before the norm."""
@@ -157,7 +162,7 @@ class Stage(nn.Module):
         assignment = given if given is None else self.clusters(given)
         for j, block in enumerate(self.blocks):
             x, assignment = run_block(block, x, assignment, self.tap(j), recompute=self.grad_checkpointing)
-        return self.norm(x if extra is None else x + extra)
+        return picture(self.output, self.norm(x if extra is None else x + extra))
 
     def tap(self, j: int) -> nn.Module:
         """Where block j shows the assignment it makes."""
@@ -173,13 +178,15 @@ class PaCa(Backbone):
         clusters: Clusters, for all stages or per stage; 0 is plain attention.
         recluster: For all stages or per stage: 0 makes the assignment in the first block, 1 in every block, i in
             every i-th; the other blocks reuse the latest one.
+        generation: Version of the paper, 1 or 2: its stem, and its `clustering`, `cluster_eps` and `mlp_shortcut`.
         teacher: Arguments of a `ClusteringTeacher` that makes all assignments, e.g. dict(depths=(2, 2, 2, 2)).
-        stem_stride: 4; or 2 or 1 for small images.
+        stem_stride: Stride of the stem: 4, or 2 or 1 for small images.
         last_stride: Stride between the last two stages; 1 in the CIFAR models.
         position_size: Image size for which learned position embeddings are made; None for none.
         options: Fields of `BlockSettings` that differ from the generation's.
     """
 
+    growth = "Linear where patches attend to a fixed number of clusters, quadratic in stages whose clusters are 0."
     reset_when_resized = r"clustering\.logits\.|cluster_position$|^teacher\.to_clusters\."
 
     def __init__(
@@ -197,30 +204,25 @@ class PaCa(Backbone):
         last_stride: int = 2,
         position_size: int | None = None,
         drop_path_rate: float = 0.0,
-        num_classes: int = 1000,
-        in_chans: int = 3,
-        global_pool: str | None = None,
-        drop_rate: float = 0.0,
         **options: Any,
     ) -> None:
-        settings = block_settings(generation, options)
+        if generation not in GENERATIONS:
+            raise InputError(f"generation={generation!r} given; PaCa has generations 1 and 2")
+        settings, common = split_options("PaCa", BlockSettings, options, GENERATIONS[generation])
+        check_settings(settings)
         clusters = per_stage(clusters, len(dims))
         every, kernels = per_stage(recluster, len(dims)), per_stage(settings.kernel_size, len(dims))
         check_shape(dims, depths, heads, clusters, mlp_ratios, every, kernels, stem_stride)
         steps = [1] + [2] * (len(dims) - 2) + [last_stride]
         strides = [stem_stride * math.prod(steps[: i + 1]) for i in range(len(dims))]
-        super().__init__(
-            dims, strides, num_classes=num_classes, in_chans=in_chans, global_pool=global_pool, drop_rate=drop_rate
-        )
-        self.stem: nn.Module
+        super().__init__(dims, strides, **common)
+        self.settings = settings
         if generation == 2:
-            self.stem, self.first_conv = (
-                DoubleConvStem(in_chans, dims[0], stride=stem_stride, eps=1e-6),
-                "stem.conv1",
-            )
+            self.stem = DoubleConvStem(self.in_chans, dims[0], stride=stem_stride, eps=1e-6)
+            self.first_conv = "stem.conv1"
         else:
             kernel = {4: 7, 2: 5, 1: 3}[stem_stride]
-            self.stem = PatchEmbed(in_chans, dims[0], kernel_size=kernel, stride=stem_stride, eps=1e-5)
+            self.stem = PatchEmbed(self.in_chans, dims[0], kernel_size=kernel, stride=stem_stride, eps=1e-5)
             self.first_conv = "stem.conv"
         self.teacher = build_teacher(teacher, dims, clusters) if teacher else None
         rates = drop_path_rates(drop_path_rate, depths)
@@ -243,26 +245,21 @@ class PaCa(Backbone):
             eps = 1e-6 if generation == 2 else 1e-5
             downsample = PatchEmbed(dims[i - 1], dim, kernel_size=3, stride=steps[i], eps=eps) if i else nn.Identity()
             grid = position_size // stem_stride // 2**i if position_size else None
-            self.stages.append(Stage(downsample, blocks, dim, clustered=clusters[i] > 0, position_grid=grid))
+            self.stages.append(ClusterStage(downsample, blocks, dim, clustered=clusters[i] > 0, position_grid=grid))
         self.apply(self._init_weights)
 
     def maps(self, x: Tensor, depth: int | None = None) -> list[Tensor]:
-        x = self.stem(self.tokens(x))
+        x = self.embed(x)
         none: list[Tensor | None] = [None] * len(self.stages)
         assignments, extras = self.teacher(x) if self.teacher is not None else (none, none)
         outputs = []
-        for stage, given, extra in zip(self.stages[:depth], assignments, extras, strict=False):
-            x = stage(x, given, extra)
+        for i, stage in enumerate(self.stages[:depth]):
+            x = stage(x, assignments[i], extras[i])
             outputs.append(x.permute(0, 3, 1, 2))
         return outputs
 
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
-        if isinstance(module, nn.Conv2d):
-            fan_out = module.kernel_size[0] * module.kernel_size[1] * module.out_channels // module.groups
-            nn.init.normal_(module.weight, std=(2.0 / fan_out) ** 0.5)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
         if isinstance(module, ConvClustering):
             # 1x1 convolutions in the original, and larger than linear layers at the start: clusters that begin
             # alike receive the same gradient and stay alike.
@@ -277,22 +274,13 @@ class PaCa(Backbone):
         return dict(translate_entry(key, value, state) for key, value in state.items())
 
 
-def block_settings(generation: int, options: dict[str, Any]) -> BlockSettings:
-    """The generation's settings with the user's options, or an error that names what is wrong with them."""
-    if generation not in GENERATIONS:
-        raise InputError(f"generation={generation!r} given; PaCa has generations 1 and 2")
-    known = list(BlockSettings.__dataclass_fields__)
-    for name in options:
-        if name not in known:
-            raise InputError(f"unknown PaCa option {name!r}; nearest: {nearest(name, known)}; all: {', '.join(known)}")
-    settings = BlockSettings(**{**GENERATIONS[generation], **options})
+def check_settings(settings: BlockSettings) -> None:
     for name, value, accepted in (
         ("clustering", settings.clustering, list(CLUSTERINGS)),
         ("norm", settings.norm, ["pre", "post", "sub"]),
     ):
         if value not in accepted:
             raise InputError(f"{name}={value!r} given; accepted: {', '.join(accepted)}")
-    return settings
 
 
 def per_stage(value: int | Sequence[int], stages: int) -> list[int]:
@@ -300,21 +288,15 @@ def per_stage(value: int | Sequence[int], stages: int) -> list[int]:
 
 
 def check_shape(dims, depths, heads, clusters, mlp_ratios, every, kernels, stem_stride) -> None:
-    rows = dict(depths=depths, heads=heads, clusters=clusters, mlp_ratios=mlp_ratios)
-    rows |= dict(recluster=every, kernel_size=kernels)
-    for name, row in rows.items():
-        if len(row) != len(dims):
-            raise InputError(f"{name}={tuple(row)} has {len(row)} entries; dims={tuple(dims)} asks for {len(dims)}")
-    for dim, head in zip(dims, heads, strict=True):
-        if head < 1 or dim % head:
-            raise InputError(f"{head} heads cannot divide {dim} channels evenly; choose a divisor of {dim}")
+    check_rows(dims, depths=depths, heads=heads, clusters=clusters, mlp_ratios=mlp_ratios)
+    check_rows(dims, recluster=every, kernel_size=kernels)
+    check_heads(dims, heads)
+    check_stem_stride(stem_stride)
     for kernel in kernels:
         if kernel < 1 or kernel % 2 == 0:
             raise InputError(f"kernel_size={kernel} given; an odd number keeps the grid as it is")
     if min(clusters) < 0 or min(every) < 0:
         raise InputError(f"clusters={tuple(clusters)}, recluster={tuple(every)} given; neither can be negative")
-    if stem_stride not in (1, 2, 4):
-        raise InputError(f"stem_stride={stem_stride!r} given; accepted: 1, 2, 4")
 
 
 def build_teacher(arguments: dict[str, Any], dims: Sequence[int], clusters: Sequence[int]) -> ClusteringTeacher:

@@ -16,18 +16,19 @@ Shapes: B batch, H W grid, C channels, h heads.
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from vitreous.errors import InputError
-from vitreous.layers.conv_norm import ConvNorm, ConvStem, Projection
+from vitreous.layers.conv_norm import ConvNorm, ConvStem
 from vitreous.layers.drop import drop_path, drop_path_rates
 from vitreous.layers.mlp import ConvMlp
 from vitreous.layers.partial_attention import AttentionSettings, PartialAttention
-from vitreous.layers.patch import convolve
-from vitreous.models.base import Backbone, run_block
+from vitreous.layers.picture import picture
+from vitreous.models.arguments import Common, check_heads, check_rows, check_stem_stride
+from vitreous.models.base import Backbone, Stage
 from vitreous.registry import Published, register
 
 
@@ -46,29 +47,11 @@ class Block(nn.Module):
         self.drop_path = drop_path(drop_rate)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + convolve(self.position, x)
+        x = x + picture(self.position, x)
         # Before the norm: after it every token's mean is the same. Never in half precision, which makes many equal.
         score = x.mean(-1, dtype=torch.promote_types(x.dtype, torch.float32))  # (B, H, W)
         x = x + self.drop_path(self.attention(self.norm1(x), score))
         return x + self.drop_path(self.mlp(self.norm2(x)))
-
-
-class Stage(nn.Module):
-    """Down-sampling (from the second stage on), blocks, and the norm that what leaves the trunk goes through."""
-
-    grad_checkpointing = False
-
-    def __init__(self, downsample: nn.Module, blocks: list[Block], norm: nn.Module) -> None:
-        super().__init__()
-        self.downsample = downsample
-        self.blocks = nn.ModuleList(blocks)
-        self.norm = norm
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.downsample(x)
-        for block in self.blocks:
-            x = run_block(block, x, recompute=self.grad_checkpointing)
-        return x
 
 
 class PartialFormer(Backbone):
@@ -84,10 +67,11 @@ class PartialFormer(Backbone):
         project: "all" makes queries, keys and values of every token, as published. "needed" computes the same function
             from the same weights with a seventh less work, as the background's need not be made.
         head_width: Channels of the layer before the classifier; 0 for none.
-        stem_stride: 4; or 2 or 1 for small images.
+        stem_stride: Stride of the stem: 4, or 2 or 1 for small images.
         stem_depthwise: Make the middle convolution of the stem depth-wise, which the published costs speak against.
     """
 
+    growth = "Linear with max_foreground; without it the foreground, a share of the tokens, attends to itself."
     first_conv = "stem.conv1.conv"
 
     def __init__(
@@ -107,19 +91,13 @@ class PartialFormer(Backbone):
         stem_stride: int = 4,
         stem_depthwise: bool = False,
         drop_path_rate: float = 0.0,
-        num_classes: int = 1000,
-        in_chans: int = 3,
-        global_pool: str | None = None,
-        drop_rate: float = 0.0,
+        **common: Unpack[Common],
     ) -> None:
         check_shape(dims, depths, heads, fractions, stem_stride)
         settings = AttentionSettings(max_foreground, sqa_residual, head_expansion, bottleneck_ratio, project)
-        check_settings(
-            settings, dict(mlp_dw=mlp_dw, sqa_residual=sqa_residual, stem_depthwise=stem_depthwise), head_width
-        )
-        strides = [stem_stride * 2**i for i in range(len(dims))]
-        super().__init__(dims, strides, num_classes=0, in_chans=in_chans, global_pool=global_pool, drop_rate=drop_rate)
-        self.stem = ConvStem(in_chans, dims[0], stride=stem_stride, depthwise=stem_depthwise)
+        check_settings(settings, dict(mlp_dw=mlp_dw, sqa_residual=sqa_residual, stem_depthwise=stem_depthwise))
+        super().__init__(dims, [stem_stride * 2**i for i in range(len(dims))], head_width=head_width, **common)
+        self.stem = ConvStem(self.in_chans, dims[0], stride=stem_stride, depthwise=stem_depthwise)
         rates = drop_path_rates(drop_path_rate, depths)
         self.stages = nn.ModuleList()
         for i, dim in enumerate(dims):
@@ -128,62 +106,27 @@ class PartialFormer(Backbone):
             downsample = ConvNorm(dims[i - 1], dim, stride=2, bias=True) if i else nn.Identity()
             norm = nn.LayerNorm(dim, 1e-6, elementwise_affine=i == len(dims) - 1)
             self.stages.append(Stage(downsample, blocks, norm))
-        self.projection: nn.Module = Projection(dims[-1], head_width) if head_width else nn.Identity()
-        self.num_features = self.head_hidden_size = head_width or dims[-1]
-        self.reset_classifier(num_classes, self.global_pool)
         self.apply(self._init_weights)
-
-    def maps(self, x: Tensor, depth: int | None = None) -> list[Tensor]:
-        x = self.stem(self.tokens(x))
-        outputs = []
-        for stage in self.stages[:depth]:
-            assert isinstance(stage, Stage)
-            x = stage(x)
-            outputs.append(stage.norm(x).permute(0, 3, 1, 2))
-        return outputs
-
-    def final(self, last: Tensor) -> Tensor:
-        # A pass that stops early has nothing for the classifier.
-        return self.projection(last) if last.shape[1] == self.channels[-1] else last
-
-    def prune_intermediate_layers(
-        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
-    ) -> list[int]:
-        taken = super().prune_intermediate_layers(indices, prune_norm, prune_head)
-        if prune_head:
-            self.projection = nn.Identity()
-            self.num_features = self.head_hidden_size = self.channels[len(self.stages) - 1]
-        return taken
 
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
-        if isinstance(module, nn.Conv2d):
-            fan_out = module.kernel_size[0] * module.kernel_size[1] * module.out_channels // module.groups
-            nn.init.normal_(module.weight, std=(2.0 / fan_out) ** 0.5)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
         if isinstance(module, PartialAttention):
             nn.init.trunc_normal_(module.token, std=0.02)
             module.mixer.reset()
 
 
 def check_shape(dims, depths, heads, fractions, stem_stride) -> None:
-    for name, row in dict(depths=depths, heads=heads, fractions=fractions).items():
-        if len(row) != len(dims):
-            raise InputError(f"{name}={tuple(row)} has {len(row)} entries; dims={tuple(dims)} asks for {len(dims)}")
-    for dim, head in zip(dims, heads, strict=True):
-        if head < 1 or dim % head:
-            raise InputError(f"{head} heads cannot divide {dim} channels evenly; choose a divisor of {dim}")
+    check_rows(dims, depths=depths, heads=heads, fractions=fractions)
+    check_heads(dims, heads)
+    check_stem_stride(stem_stride)
     for fraction in fractions:
         if not 0 < fraction <= 1:
             raise InputError(f"fractions={tuple(fractions)} given; {fraction} is not above 0 and at most 1")
     if dims[0] % 2:
         raise InputError(f"dims={tuple(dims)} given; the first must be even, as the stem begins with half of it")
-    if stem_stride not in (1, 2, 4):
-        raise InputError(f"stem_stride={stem_stride!r} given; accepted: 1, 2, 4")
 
 
-def check_settings(settings: AttentionSettings, switches: dict[str, bool], head_width: int) -> None:
+def check_settings(settings: AttentionSettings, switches: dict[str, bool]) -> None:
     for name, switch in switches.items():
         if not isinstance(switch, bool):
             raise InputError(f"{name}={switch!r} given; accepted: True, False")
@@ -195,8 +138,6 @@ def check_settings(settings: AttentionSettings, switches: dict[str, bool], head_
             raise InputError(f"{name}={value!r} given; it is a whole number, at least 1")
     if settings.project not in ("all", "needed"):
         raise InputError(f"project={settings.project!r} given; accepted: 'all', 'needed'")
-    if head_width < 0:
-        raise InputError(f"head_width={head_width} given; it is a number of channels, or 0 for none")
 
 
 # Variants -----------------------------------------------------------------------------------------

@@ -22,15 +22,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-WEIGHTS = "model.safetensors"  # within a model folder
-WRAPPERS = (
-    "state_dict_ema",
-    "model_ema",
-    "state_dict",
-    "model",
-)  # averaged weights first: they are the released ones
+# Within a model folder: ours, then the one timm writes unless told otherwise.
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+# Averaged weights first: they are the released ones. DINO's teacher is the average of its student.
+WRAPPERS = ("state_dict_ema", "model_ema", "teacher", "state_dict", "model", "student")
 PREFIXES = ("module.", "_orig_mod.", "model.")
-OTHER_PARTS = ("decode_head.", "auxiliary_head.", "neck.", "rpn_head.", "roi_head.", "bbox_head.")
+BACKBONE = "backbone."  # of a detector, a segmenter or a DINO network; what stands beside it belongs to other parts
 BOOKKEEPING = re.compile(r"num_batches_tracked$|blur_filter$")  # counters and constants, rebuilt by the model
 
 
@@ -56,16 +53,18 @@ def read_state(source: str | Path | dict[str, Any]) -> dict[str, Tensor]:
     state = {key: value for key, value in content.items() if isinstance(value, Tensor)}
     name = "the given state dict" if isinstance(source, dict) else str(source)
     if not state:
-        raise InputError(f"{name} holds no tensors; top-level entries: {', '.join(map(str, list(content)[:8]))}")
+        raise InputError(
+            f"{name} holds no tensors, neither at the top nor under {', '.join(WRAPPERS)}; top-level entries: "
+            f"{', '.join(map(str, list(content)[:8]))}. If they are under one of these, pass that dictionary itself"
+        )
     for key in state:
         if not isinstance(key, str):
             raise InputError(f"{name} holds a tensor under the key {key!r}; keys must be names such as 'head.weight'")
     for prefix in PREFIXES:
         if all(key.startswith(prefix) for key in state):
             state = {key.removeprefix(prefix): value for key, value in state.items()}
-    if any(key.startswith("backbone.") for key in state):  # a detector or segmenter: keep its backbone only
-        state = {key: value for key, value in state.items() if not key.startswith(OTHER_PARTS)}
-        state = {key.removeprefix("backbone."): value for key, value in state.items()}
+    inner = {key.removeprefix(BACKBONE): value for key, value in state.items() if key.startswith(BACKBONE)}
+    state = inner or state
     return {key: value for key, value in state.items() if not BOOKKEEPING.search(key)}
 
 
@@ -88,8 +87,8 @@ def _local_file(source: str) -> Path:
 def _open(path: Path) -> dict[str, Any]:
     if path.is_dir():
         if (path / MANIFEST).exists():
-            verify_folder(path, (WEIGHTS,))
-        path = path / WEIGHTS
+            verify_folder(path, WEIGHTS[:1])
+        path = next((path / name for name in WEIGHTS if (path / name).exists()), path / WEIGHTS[0])
     if not path.is_file():
         raise InputError(f"no checkpoint at {path}; give a .pth, .pt or .safetensors file, a model folder or a URL")
     if path.suffix == ".safetensors":
@@ -121,11 +120,12 @@ def apply_state(model: "Backbone", state: dict[str, Tensor], name: str, *, stric
     first = f"{model.first_conv}.weight"
     if first in state and first in own and state[first].shape[1] == 3 != own[first].shape[1]:
         state[first] = adapt_input_conv(own[first].shape[1], state[first])
-    may_reset = re.compile(rf"^head\.|{model.reset_when_resized}")
+    may_differ = re.compile(rf"^head\.|{model.reset_when_resized}")
+    may_lack = re.compile(rf"^head\.|{model.reset_when_missing}")
     differs = [key for key in own if key in state and own[key].shape != state[key].shape]
     headless = [key for key in state if key.startswith("head.") and key not in own]  # num_classes=0 wants no classifier
-    reset = [key for key in differs if may_reset.search(key)]
-    reset += [key for key in own if key.startswith("head.") and key not in state]
+    reset = [key for key in differs if may_differ.search(key)]
+    reset += [key for key in own if may_lack.search(key) and key not in state]
     wrong = [key for key in differs if key not in reset]
     missing = [key for key in own if key not in state and key not in reset]
     unexpected = [key for key in state if key not in own and key not in headless]

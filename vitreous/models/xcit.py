@@ -18,25 +18,27 @@ Shapes: B batch, H W grid, N = HW, C channels, h heads, d = C / h.
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.errors import InputError
+from vitreous.layers.channel_attention import ChannelAttention
 from vitreous.layers.conv_norm import ConvNorm
 from vitreous.layers.drop import drop_path
 from vitreous.layers.mlp import ConvMlp
 from vitreous.layers.tap import Tap
-from vitreous.models.base import Backbone, run_block
+from vitreous.models.arguments import Common, check_heads
+from vitreous.models.base import Backbone, Stage
 from vitreous.models.xcit_release import PUBLISHED, WEIGHTS, translate
 from vitreous.registry import register
 
 EPS = 1e-6
 
 
-class ConvStem(nn.Module):
+class PatchStem(nn.Module):
     """Strided 3x3 convolutions with BatchNorm, GELU in between, from the image to patches of 8 or 16 pixels."""
 
     def __init__(self, in_chans: int, dim: int, patch: int) -> None:
@@ -78,38 +80,6 @@ class FourierPosition(nn.Module):
         return torch.stack([angles.sin(), angles.cos()], -1).flatten(1)
 
 
-class ChannelAttention(nn.Module):
-    """Cross-covariance attention: in each head, softmax over d x d scaled correlations of its channels."""
-
-    def __init__(self, dim: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.temperature = nn.Parameter(torch.ones(heads, 1, 1))
-        self.qkv = nn.Linear(dim, 3 * dim)
-        self.channel_attention = Tap()
-        self.proj = nn.Linear(dim, dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        _, H, W, _ = x.shape
-        q, k, v = self.qkv(x).flatten(1, 2).unflatten(-1, (3, self.heads, -1)).unbind(2)  # (B, N, h, d)
-        attention = (self.correlation(q, k) * self.temperature).softmax(-1).to(v.dtype)
-        attention = self.channel_attention(attention)  # (B, h, d, d)
-        out = v.transpose(1, 2) @ attention.transpose(-2, -1)  # (B, h, N, d)
-        return self.proj(out.transpose(1, 2).flatten(2)).unflatten(1, (H, W))
-
-    @staticmethod
-    def correlation(q: Tensor, k: Tensor) -> Tensor:
-        """Products of L2-normalised channels over all positions, (B, h, d, d)."""
-        if q.dtype == torch.float32:
-            # Normalising the d x d products costs far less than normalising q and k.
-            # Squares and a sum take a quarter of vector_norm's time on a CPU.
-            norms = [t.square().sum(1).sqrt().clamp(min=1e-12) for t in (q, k)]  # (B, h, d)
-            return (q.permute(0, 2, 3, 1) @ k.transpose(1, 2)) / (norms[0][..., None] * norms[1][..., None, :])
-        # Sums over thousands of positions leave half precision's range, so normalise first, in float32.
-        q, k = (F.normalize(t.float(), dim=1).to(t.dtype) for t in (q, k))
-        return q.permute(0, 2, 3, 1) @ k.transpose(1, 2)
-
-
 class LocalInteraction(nn.Module):
     """Two depth-wise 3x3 convolutions with GELU, then BatchNorm, in between."""
 
@@ -136,9 +106,9 @@ class Block(nn.Module):
         self.drop_path = drop_path(drop_rate)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.drop_path(self.gamma1 * self.attention(self.norm1(x)))
-        x = x + self.drop_path(self.gamma3 * self.local(self.norm3(x)))
-        return x + self.drop_path(self.gamma2 * self.mlp(self.norm2(x)))
+        x = torch.addcmul(x, self.gamma1, self.drop_path(self.attention(self.norm1(x))))
+        x = torch.addcmul(x, self.gamma3, self.drop_path(self.local(self.norm3(x))))
+        return torch.addcmul(x, self.gamma2, self.drop_path(self.mlp(self.norm2(x))))
 
 
 class ClassAttention(nn.Module):
@@ -192,20 +162,15 @@ class ClassBlock(nn.Module):
         return torch.cat([token, 2 * patches], 1)
 
 
-class Stage(nn.Module):
+class ColumnStage(Stage):
     """Some blocks of the column, and in the dense form the layers that bring their map to the level's stride."""
 
-    grad_checkpointing = False
-
     def __init__(self, blocks: list[Block], rescale: nn.Module) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(blocks)
+        super().__init__(nn.Identity(), blocks, nn.Identity())
         self.rescale = rescale
 
-    def forward(self, x: Tensor) -> Tensor:
-        for block in self.blocks:
-            x = run_block(block, x, recompute=self.grad_checkpointing)
-        return x
+    def map(self, x: Tensor) -> Tensor:
+        return self.rescale(x.permute(0, 3, 1, 2))  # (B, C, H, W)
 
 
 def rescaling(dim: int, patch: int, stride: int) -> nn.Module:
@@ -225,16 +190,21 @@ class XCiT(Backbone):
     """The column of both forms.
 
     Args:
-        ends: Index of the block after which each of the four stages ends.
+        dim: Channels.
+        depth: Blocks.
+        heads: Attention heads.
+        ends: Index of the block after which each of the four stages ends; None for the paper's proportions.
         patch: Side of a patch in pixels: 16 or 8; 4 for small images.
         scale: Initial value of the LayerScale vectors.
         tokens_norm: Whether class-attention blocks normalise all tokens or the class token alone.
         dense: Give a pyramid of strides 4, 8, 16, 32 instead of a class token.
     """
 
+    growth = "Linear: channels attend to channels, and their number does not depend on the image."
     pooling = ("token", "avg", "")
     dense_arguments: Mapping[str, Any] = {"dense": True}
     first_conv = "stem.convs.0.conv"
+    reset_when_missing = r"\.rescale\."  # a classifier's weights start a dense model
 
     def __init__(
         self,
@@ -248,28 +218,19 @@ class XCiT(Backbone):
         ends: tuple[int, ...] | None = None,
         dense: bool = False,
         drop_path_rate: float = 0.0,
-        num_classes: int = 1000,
-        in_chans: int = 3,
-        global_pool: str | None = None,
-        drop_rate: float = 0.0,
+        **common: Unpack[Common],
     ) -> None:
         ends = ends or stage_ends(depth)
         check_shape(dim, depth, heads, patch, ends)
         strides = (4, 8, 16, 32) if dense else (patch,) * len(ends)
-        head = 0 if dense else num_classes
-        super().__init__(
-            (dim,) * len(ends),
-            strides,
-            num_classes=head,
-            in_chans=in_chans,
-            global_pool=global_pool,
-            drop_rate=drop_rate,
-        )
-        self.stem = ConvStem(in_chans, dim, patch)
+        if dense:
+            common["num_classes"] = 0
+        super().__init__((dim,) * len(ends), strides, **common)
+        self.stem = PatchStem(self.in_chans, dim, patch)
         self.position = FourierPosition(dim)
         self.starts = (0, *(end + 1 for end in ends))
         self.stages = nn.ModuleList(
-            Stage(
+            ColumnStage(
                 # The same rate in every block: the paper does not let it rise.
                 [Block(dim, heads, scale, drop_path_rate) for _ in range(first, last)],
                 rescaling(dim, patch, stride) if dense else nn.Identity(),
@@ -283,17 +244,15 @@ class XCiT(Backbone):
         if self.class_token is not None:
             nn.init.trunc_normal_(self.class_token, std=0.02)
 
+    def embed(self, images: Tensor) -> Tensor:
+        x = super().embed(images)  # (B, H, W, C)
+        return x + self.position(x.shape[1], x.shape[2])
+
     def maps(self, x: Tensor, depth: int | None = None) -> list[Tensor]:
-        image = x.shape[2:]
-        x = self.stem(self.tokens(x))  # (B, H, W, C)
-        x = x + self.position(x.shape[1], x.shape[2])
-        outputs = []
-        for stage, stride in zip(self.stages[:depth], self.strides, strict=False):
-            x = stage(x)
-            assert isinstance(stage, Stage)
-            level = stage.rescale(x.permute(0, 3, 1, 2))
-            outputs.append(level[..., : -(-image[0] // stride), : -(-image[1] // stride)])  # (B, C, H, W)
-        return outputs
+        """Levels end where the image does: enlarging the last, partly empty patches gives rows too many."""
+        H, W = x.shape[2:]
+        levels = zip(super().maps(x, depth), self.strides, strict=False)
+        return [level[..., : -(-H // stride), : -(-W // stride)] for level, stride in levels]
 
     def final(self, last: Tensor) -> Tensor:
         """Class token and patches (B, 1 + N, C), normalised; the map itself in the dense form."""
@@ -315,22 +274,30 @@ class XCiT(Backbone):
     ) -> list[int]:
         taken = super().prune_intermediate_layers(indices, prune_norm, prune_head)
         self.class_token, self.class_blocks, self.norm = None, nn.ModuleList(), nn.Identity()
+        for i, stage in enumerate(self.stages):
+            if i not in taken:  # nobody reads this map, so its layers would never get a gradient
+                stage.rescale = nn.Identity()
         return taken
 
     def group_matcher(self, coarse: bool = False) -> dict:
         matcher = super().group_matcher(coarse)
         matcher["stem"] = r"^(?:stem|position|class_token)"
-        last = [(r"^class_blocks\.(\d+)", None), (r"^norm", (99999,))]
         blocks = [(matcher["blocks"], None)] if coarse else matcher["blocks"]
-        return {**matcher, "blocks": [*blocks, (r"^stages\.(\d+)\.rescale", (99998,)), *last]}
+        return {
+            **matcher,
+            "blocks": [*blocks, (r"^stages\.(\d+)\.rescale", (99999,))],
+            "class_blocks": [(r"^class_blocks\.(\d+)", None), (r"^norm", (99999,))],
+        }
 
-    def no_weight_decay(self) -> set[str]:
-        """The class token and the temperatures too: decaying a temperature towards 0 would flatten its attention."""
-        names = ("class_token", "temperature")
-        return {name for name, _ in self.named_parameters() if name.endswith(names)}
+    def _init_weights(self, module: nn.Module) -> None:
+        if not isinstance(module, nn.Conv2d):  # the release leaves convolutions as torch makes them
+            super()._init_weights(module)
 
     def translate(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        return translate(state, self.starts)
+        state = translate(state, self.starts)
+        if self.class_token is not None:
+            return state
+        return {key: value for key, value in state.items() if not key.startswith(("class_", "norm."))}
 
 
 def stage_ends(depth: int) -> tuple[int, ...]:
@@ -341,8 +308,7 @@ def stage_ends(depth: int) -> tuple[int, ...]:
 def check_shape(dim: int, depth: int, heads: int, patch: int, ends: tuple[int, ...]) -> None:
     if patch not in (16, 8, 4):
         raise InputError(f"patch={patch!r} given; accepted: 16, 8, or 4 for small images")
-    if heads < 1 or dim % heads:
-        raise InputError(f"{heads} heads cannot divide {dim} channels evenly; choose a divisor of {dim}")
+    check_heads([dim], [heads])
     if len(ends) != 4 or list(ends) != sorted(ends) or ends[-1] != depth - 1:
         raise InputError(f"ends={ends} given; four rising block numbers are needed, the last {depth - 1}")
 

@@ -67,8 +67,6 @@ def translate(state: dict[str, Tensor], starts: Sequence[int]) -> dict[str, Tens
     """
     renamed: dict[str, Tensor] = {}
     for key, value in state.items():
-        if re.match(r"head\.(?:mlp|last_layer)", key):
-            continue  # the projection head of DINO's full checkpoints
         for pattern, ours in KEYS:
             key = re.sub(pattern, ours, key)
         key = re.sub(r"^blocks\.(\d+)\.", lambda match: place(int(match[1]), starts), key)

@@ -8,17 +8,24 @@ from torch import nn
 from vitreous.data.loader import seed_everything
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
-from vitreous.registry import create_model, resolve_name
+from vitreous.registry import create_model, stored_arguments
+from vitreous.training.model_folder import RESERVED
 from vitreous.training.settings import TrainSettings
 
 INITIAL_WEIGHTS = 0  # first number of the key, as in train.py
 
 
 def model_arguments(settings: TrainSettings) -> dict[str, Any]:
-    """What the user asked for; models of timm that are built for one image size are told which."""
-    given = settings.model_arguments()
-    config = get_pretrained_cfg(resolve_name(settings.model))
-    return {"img_size": settings.size} | given if config is not None and config.fixed_input_size else given
+    """What is stored with the model, and above it what the user asked for: all that it takes to build it again.
+
+    Models of timm that are built for one image size are told which.
+    """
+    architecture, stored = stored_arguments(settings.model)
+    arguments = {name: value for name, value in stored.items() if name not in RESERVED}
+    config = get_pretrained_cfg(architecture)
+    if config is not None and config.fixed_input_size:
+        arguments["img_size"] = settings.size
+    return arguments | settings.model_arguments()
 
 
 def build_model(settings: TrainSettings, arguments: dict[str, Any], classes: int) -> nn.Module:

@@ -6,6 +6,7 @@ A setting is one field here; `train`'s signature, its help and `run.json` all fo
 import ast
 import functools
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ FREE = frozenset({"out", "workers", "device", "checkpoint_minutes", "checkpoint_
 
 @dataclass(frozen=True)
 class TrainSettings:
-    model: Annotated[str, Doc("Model name, see `vitreous info`; any timm name works too.")]
+    model: Annotated[str, Doc("Model name, see `vitreous info`; any timm name and local-dir:FOLDER work too.")]
     data: Annotated[str, Doc("shapes, shapes:medium, shapes:hard, or a folder with train/<class>/ and val/<class>/.")]
     _: KW_ONLY
     out: Annotated[Path | None, Doc("Run folder; default: runs/<model>-<data>.")] = None
@@ -94,7 +95,7 @@ class TrainSettings:
     @property
     def folder(self) -> Path:
         data = self.data if self.data.startswith("shapes") else Path(self.data).resolve().name
-        return self.out if self.out is not None else Path("runs") / f"{self.model}-{data}".replace(":", "-")
+        return self.out if self.out is not None else Path("runs") / re.sub(r"[:/\\]+", "-", f"{self.model}-{data}")
 
     def arguments(self) -> dict[str, Any]:
         """Everything as JSON can hold it."""

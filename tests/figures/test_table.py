@@ -1,0 +1,17 @@
+"""The packaged table says what the models are: every row is counted again here, and nowhere else in the tests."""
+
+import pytest
+
+import vitreous
+from vitreous.figures.table import count, read_table
+
+MODELS = vitreous.list_models()
+
+
+def test_every_model_is_in_the_table_in_order() -> None:
+    assert list(read_table()) == MODELS, "run: make figures"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_row_is_what_is_counted(name: str) -> None:
+    assert read_table()[name] == count(name), "run: make figures"

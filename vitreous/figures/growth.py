@@ -1,0 +1,80 @@
+"""How the multiply-adds of a model grow with the image: counted at four sizes, fitted by a power of the pixels.
+
+An exponent of 1 is linear, 2 quadratic. A model that is linear but for a small quadratic part fits an exponent near 1
+at usual sizes and leaves it at larger ones, so the exponent between the last two sizes is told beside the fitted one.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import log
+from statistics import linear_regression
+from typing import Any
+
+from timm.models import VisionTransformer
+from torch import nn
+
+from vitreous.figures.counting import work_by_module
+from vitreous.models.base import Backbone
+
+SIZES = (256, 512, 1024, 2048)
+STEEP = 1.1  # a part whose last exponent is above this is named
+OTHERS = "everything else"
+
+# A model of every family, with the setting that matters where there is one, and a plain transformer to compare with.
+COMPARED: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("paca_tiny_blockwise", {}),
+    ("paca_tiny", {}),
+    ("paca_b0_pure", {}),
+    ("xcit_tiny_12_p16", {}),
+    ("emsnet_tiny", {}),
+    ("mat_2", {}),
+    ("partialformer_b1", dict(max_foreground=64)),
+    ("partialformer_b1", {}),
+    ("vit_tiny_patch16_224", dict(dynamic_img_size=True)),
+)
+
+
+@dataclass(frozen=True)
+class Growth:
+    work: tuple[Mapping[str, int], ...]  # multiply-adds by module, at each of the sizes
+
+    @property
+    def macs(self) -> tuple[int, ...]:
+        return tuple(sum(at_size.values()) for at_size in self.work)
+
+    def row(self) -> dict[str, Any]:
+        return dict(
+            macs=dict(zip(SIZES, self.macs, strict=True)),
+            exponent=exponent(self.macs),
+            last=exponent(self.macs[-2:]),
+            parts=self.parts(),
+        )
+
+    def parts(self) -> dict[str, tuple[int, ...]]:
+        """Multiply-adds of the modules whose work outgrows the image, blocks taken together, and of all others."""
+        together: dict[str, list[int]] = defaultdict(lambda: [0] * len(self.work))
+        for i, at_size in enumerate(self.work):
+            for path, macs in at_size.items():
+                together[re.sub(r"\bblocks\.\d+", "blocks.*", path)][i] += macs
+        steep = {path: tuple(macs) for path, macs in together.items() if min(macs) and exponent(macs[-2:]) > STEEP}
+        others = [whole - sum(some) for whole, *some in zip(self.macs, *steep.values(), strict=True)]
+        return {**steep, OTHERS: tuple(others)}
+
+
+def exponent(macs: Sequence[int]) -> float:
+    """The power of the number of pixels that fits the multiply-adds at the last sizes best, by least squares."""
+    pixels = [size * size for size in SIZES[-len(macs) :]]
+    return linear_regression([log(count) for count in pixels], [log(count) for count in macs]).slope
+
+
+def work_at(model: Any, size: int) -> dict[str, int]:
+    return work_by_module(model, (model.pretrained_cfg["input_size"][0], size, size))
+
+
+def reason(model: nn.Module) -> str | None:
+    """Why a model's work grows as it does, where we know."""
+    if isinstance(model, VisionTransformer):
+        return "Quadratic: every patch attends to all patches."
+    return model.growth if isinstance(model, Backbone) else None

@@ -1,0 +1,38 @@
+"""The figures of all our models as they come with the package, so that listing them counts nothing.
+
+`make figures` writes the table anew; a test compares it with what is counted from the models.
+"""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+
+from vitreous.figures.counting import figures_of
+
+FILE = Path(__file__).with_name("table.json")
+Row = dict[str, Any]
+
+
+def read_table() -> dict[str, Row]:
+    rows = json.loads(FILE.read_text(encoding="utf-8"))
+    return {name: _row(values) for name, values in rows.items()}
+
+
+def _row(values: Row) -> Row:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+
+
+def count(name: str, size: tuple[int, int] | None = None) -> Row:
+    """The row of a model, counted from the model itself; by default at the size it was published with."""
+    with torch.device("meta"):
+        model: Any = timm.create_model(name)
+    return figures_of(model, size or model.pretrained_cfg["input_size"][1:])
+
+
+def write_table(names: Iterable[str]) -> None:
+    lines = [f"{json.dumps(name)}: {json.dumps(count(name))}" for name in names]
+    FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")

@@ -1,0 +1,76 @@
+"""Attention between the channels of each head, over all positions, whose cost is linear in their number.
+
+Shapes: B batch, H W grid, N = HW, C channels, h heads, d = C / h.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitreous.layers.mlp import eager_inference
+from vitreous.layers.tap import Tap
+
+
+class ChannelAttention(nn.Module):
+    """Cross-covariance attention: in each head, softmax over d x d scaled correlations of its channels."""
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.temperature = nn.Parameter(torch.ones(heads, 1, 1))
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.channel_attention = Tap()
+        self.proj = nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        _, H, W, C = x.shape
+        tokens = x.flatten(1, 2)  # (B, N, C)
+        # Three C x C products per image must cost less than the two passes over all positions they save.
+        many = eager_inference(x) and H * W > 2 * C and x.dtype.itemsize >= 4
+        return (self.through_covariance(tokens) if many else self.per_position(tokens)).unflatten(1, (H, W))
+
+    def per_position(self, tokens: Tensor) -> Tensor:
+        """As published: queries, keys and values of every position."""
+        q, k, v = self.qkv(tokens).unflatten(-1, (3, self.heads, -1)).unbind(2)  # (B, N, h, d)
+        if q.dtype.itemsize >= 4:
+            # Normalising the d x d products costs far less than normalising q and k.
+            # Squares and a sum take a quarter of vector_norm's time on a CPU.
+            weights = self.attention(correlation(q, k), q.square().sum(1), k.square().sum(1))
+        else:
+            # Sums over thousands of positions leave half precision's range, so normalise first, in float32.
+            q, k = (F.normalize(t.float(), dim=1).to(t.dtype) for t in (q, k))
+            weights = self.attention(correlation(q, k)).to(v.dtype)
+        # One head at a time reads v where it is; all heads at once would copy it first.
+        parts = [torch.bmm(v[:, :, i], weights[:, i].transpose(1, 2)) for i in range(self.heads)]  # (B, N, d)
+        return self.proj(torch.cat(parts, -1))
+
+    def through_covariance(self, tokens: Tensor) -> Tensor:
+        """The same from the tokens' C x C covariance: half the products where positions outnumber channels.
+
+        With S = X'X, q'k is Wq S Wk', the squared lengths of q are the diagonal of Wq S Wq', and values, attention
+        and projection join into one C x C matrix that is applied to X. A one appended to X carries the biases.
+        """
+        N, C = tokens.shape[1:]
+        sums = tokens.sum(1, keepdim=True)  # (B, 1, C)
+        ones = torch.cat([sums, sums.new_full((len(sums), 1, 1), N)], -1)  # (B, 1, C + 1)
+        S = torch.cat([torch.cat([tokens.transpose(1, 2) @ tokens, sums.transpose(1, 2)], -1), ones], 1)
+        q, k, v = torch.cat([self.qkv.weight, self.qkv.bias[:, None]], -1).chunk(3)  # (C, C + 1)
+        qS, kS = q @ S, k @ S  # (B, C, C + 1)
+        qk = qS.unflatten(1, (self.heads, -1)) @ k.unflatten(0, (self.heads, -1)).transpose(-2, -1)  # (B, h, d, d)
+        squares = ((t * w).sum(-1).unflatten(1, (self.heads, -1)) for t, w in ((qS, q), (kS, k)))  # (B, h, d)
+        weights = self.attention(qk, *squares)
+        onward = weights.transpose(-2, -1) @ self.proj.weight.t().unflatten(0, (self.heads, -1))  # (B, h, d, C)
+        whole = v.t() @ onward.flatten(1, 2)  # (B, C + 1, C)
+        return torch.baddbmm(whole[:, C:] + self.proj.bias, tokens, whole[:, :C])
+
+    def attention(self, qk: Tensor, *squares: Tensor) -> Tensor:
+        """Softmax (B, h, d, d) of correlations, given products and, unless they are normalised, squared lengths."""
+        if squares:
+            q_length, k_length = (square.clamp(min=0).sqrt().clamp(min=1e-12) for square in squares)  # (B, h, d)
+            qk = qk / (q_length[..., None] * k_length[..., None, :])
+        return self.channel_attention((qk * self.temperature).softmax(-1))
+
+
+def correlation(q: Tensor, k: Tensor) -> Tensor:
+    """Products of channels over all positions of (B, N, h, d), one head at a time to read them where they are."""
+    return torch.stack([torch.bmm(q[:, :, i].transpose(1, 2), k[:, :, i]) for i in range(q.shape[2])], 1)
