@@ -14,17 +14,22 @@ import importlib
 import inspect
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 VERBS = {
     "info": "list the models, or show one: parameters, MACs, taps, arguments, growth with the image",
+    "check": "look at every picture of a data set: unreadable, doubled, misplaced",
     "train": "train a model on a folder of images or on the embedded shapes",
     "evaluate": "measure a trained model on held-out data",
     "predict": "class probabilities of images",
     "explain": "which clusters of a PaCa model carried the decision, as pictures and one HTML report",
+    "plot": "draw the curves of training runs, as a picture and one HTML page",
     "demo": "train, evaluate and explain a small model in a few minutes",
     "shapes": "write the embedded data set as files",
 }
@@ -40,7 +45,7 @@ EXTRAS = {
     "uvicorn": "web",
     "multipart": "web",
     "tensorboard": "log",
-    "webdataset": "data",
+    "datasets": "data",
 }
 
 # Failures of the machine rather than of our code: a sentence helps, a traceback does not.
@@ -56,6 +61,7 @@ DISK_ERRORS = {
 }
 
 BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
+HEARING = 3.0  # seconds: torchrun ends all processes when one has ended, and the first must have said why
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -103,7 +109,7 @@ def run(verb: str, arguments: list[str]) -> int:
     try:
         function = getattr(importlib.import_module(f"vitreous.{verb}"), verb)
         # Parsed first and called afterwards, so that an error of the verb is never taken for one of the arguments.
-        parse(function, f"vitreous {verb}", arguments)()
+        result = parse(function, f"vitreous {verb}", arguments)()
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRAS:
@@ -124,24 +130,43 @@ def run(verb: str, arguments: list[str]) -> int:
             raise
         complain(str(error))
         return BAD_INPUT
-    return 0
+    return getattr(result, "exit_code", 0)  # of a verb whose finding is a yes or no
 
 
 def parse(function: Callable[..., Any], program: str, arguments: list[str]) -> Callable[[], Any]:
     """The call that the arguments ask for; leaves with code 2 when they do not fit the signature."""
     import tyro
 
-    return tyro.cli(as_command(function), prog=program, args=arguments, description=help_text(function))
+    command = as_command(function, named_options(arguments))
+    with ExitStack() as quiet:
+        if not is_first():
+            nowhere = quiet.enter_context(open(os.devnull, "w"))
+            quiet.enter_context(redirect_stdout(nowhere))
+            quiet.enter_context(redirect_stderr(nowhere))
+            quiet.push(lambda kind, *_: time.sleep(HEARING) if kind is SystemExit else None)
+        return tyro.cli(command, prog=program, args=arguments, description=help_text(function))
 
 
-def as_command(function: Callable[..., Any]) -> Callable[..., Callable[[], Any]]:
-    """`function` as tyro should see it: arguments before the `*` are positional, those after it are options."""
+def named_options(arguments: list[str]) -> set[str]:
+    """Parameters that a command line names, `--no-x` counting for `x`; to be trusted once tyro has accepted it."""
+    words = list(takewhile(lambda word: word != "--", arguments))
+    names = [word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--")]
+    return {*names, *(name.removeprefix("no_") for name in names)}
+
+
+def as_command(function: Callable[..., Any], named: set[str]) -> Callable[..., Callable[[], Any]]:
+    """`function` as tyro should see it: arguments before the `*` are positional, those after it are options.
+
+    Options that are not `named` are left to the function, which so can tell a default from the same value given.
+    """
     hints = get_type_hints(function, include_extras=True)
     signature = inspect.signature(function)
     parameters = [p.replace(annotation=displayed(p, hints[p.name])) for p in signature.parameters.values()]
 
+    left = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} - named
+
     def command(*args: Any, **kwargs: Any) -> Callable[[], Any]:
-        return partial(function, *args, **kwargs)
+        return partial(function, *args, **{name: value for name, value in kwargs.items() if name not in left})
 
     command.__doc__ = function.__doc__  # tyro takes the help of each argument from here
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -163,7 +188,7 @@ def displayed(parameter: inspect.Parameter, hint: Any) -> Any:
     for kind, shown in {int: "INT", float: "FLOAT", str: "STR", Path: "PATH"}.items():
         if hint == kind | None:
             return Annotated[hint, arg(metavar=shown, help_behavior_hint=remark)]
-    return hint
+    return Annotated[hint, arg(help_behavior_hint=remark)] if parameter.default == () else hint
 
 
 def help_text(function: Callable[..., Any]) -> str:
@@ -196,7 +221,15 @@ def version() -> str:
 
 
 def complain(message: str) -> None:
-    print(f"vitreous: {message}", file=sys.stderr)
+    if is_first():
+        print(f"vitreous: {message}", file=sys.stderr)
+    else:
+        time.sleep(HEARING)
+
+
+def is_first() -> bool:
+    """Whether this is the first, or only, of the processes that torchrun started: all find fault with the same."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 if __name__ == "__main__":

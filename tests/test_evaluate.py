@@ -1,17 +1,23 @@
+import csv
 import json
 from pathlib import Path
 
 import pytest
+import timm
 import torch
 from PIL import Image
-from rich.console import Console
 
 from tests.tiny_model import save_tiny_model
+from vitreous.charts.evaluation import MOST_ROWS, Evaluation, Speed, class_grids, grids, pictures
+from vitreous.data.shapes import CATEGORIES
 from vitreous.data.source import open_data
+from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
-from vitreous.evaluate import Scores, _table, evaluate
-from vitreous.metrics.accuracy import Accuracy
+from vitreous.evaluate import evaluate
+from vitreous.metrics.examination import Examination
+from vitreous.predict import predict
 from vitreous.train import train
+from vitreous.training.model_folder import load_model, save_model
 from vitreous.training.run import read_metrics
 
 
@@ -67,8 +73,9 @@ def test_classes_are_matched_by_name(model, tmp_path):
     evaluate(model, str(root), workers=0, device="cpu", json=tmp_path / "some.json")
     per_class = json.loads((tmp_path / "whole.json").read_text())["per_class"]
     some = json.loads((tmp_path / "some.json").read_text())["per_class"]
-    assert some == {name: per_class[name] for name in some}
-    assert len(some) == 4
+    present = {name: figures["recall"] for name, figures in some.items() if figures["images"]}
+    assert present == {name: per_class[name]["recall"] for name in present}
+    assert len(present) == 4
     assert "top1" in whole
 
 
@@ -86,14 +93,15 @@ def test_another_size(model):
     assert 0 <= evaluate(model, "shapes", count=10, size=48, workers=0, device="cpu")["top1"] <= 1
 
 
-def test_a_broken_image_is_named(model, tmp_path):
+def test_a_broken_image_is_named_and_is_no_part_of_the_figures(model, tmp_path, capsys):
     root = write_class_folders(tmp_path, 10)
     broken = next((root / "val").glob("*/*.png"))
     broken.write_bytes(b"nothing")
-    with pytest.raises(InputError, match=broken.name):
-        evaluate(model, str(root), workers=1, device="cpu")
-    Image.new("RGB", (64, 64)).save(broken)
-    evaluate(model, str(root), workers=0, device="cpu")
+    evaluate(model, str(root), workers=1, device="cpu", json=tmp_path / "r.json")
+    found = json.loads((tmp_path / "r.json").read_text())
+    assert [item["image"] for item in found["unreadable"]] == [broken.relative_to(root).as_posix()]
+    assert found["images"] == 9
+    assert "could not be read" in capsys.readouterr().out
 
 
 def test_bad_options_are_refused_before_the_work(tmp_path):
@@ -108,9 +116,136 @@ def test_count_of_a_folder_is_refused(model, tmp_path):
         evaluate(model, str(write_class_folders(tmp_path, 10)), count=3, workers=0, device="cpu")
 
 
-def test_class_names_are_shown_as_they_are(capsys):
-    metric = Accuracy(("[bold]x", ":cat:"))
-    metric.update([{"labels": torch.tensor([0, 1])}] * 2, {"labels": torch.tensor([0, 1])})
-    Console().print(_table("[red]m", Scores({}, 1.0, metric)))
-    shown = capsys.readouterr().out
-    assert all(name in shown for name in ("[bold]x", ":cat:", "[red]m"))
+def test_class_names_are_shown_as_they_are(tmp_path, capsys):
+    root = write_class_folders(tmp_path, 10, rename=lambda name: f"[bold]{name}|*")
+    train(
+        "test_convnext", str(_with_train(root)), out=tmp_path / "run", size=32, epochs=1, batch_size=8, workers=0,
+        device="cpu",
+    )  # fmt: skip
+    capsys.readouterr()
+    evaluate(str(tmp_path / "run"), str(root), workers=0, device="cpu", markdown=tmp_path / "r.md")
+    assert "[bold]heart|*" in capsys.readouterr().out
+    assert "| \\[bold\\]heart\\|\\* | 1 |" in (tmp_path / "r.md").read_text()
+
+
+def _with_train(root: Path) -> Path:
+    (root / "train").symlink_to(root / "val", target_is_directory=True)
+    return root
+
+
+@pytest.fixture(scope="module")
+def folder(model, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("evaluation") / "out"
+    evaluate(model, "shapes", count=30, sizes=(48, 64), worst=4, workers=0, device="cpu", out=out)
+    return out
+
+
+def test_a_folder_holds_figures_tables_and_pictures(folder):
+    content = json.loads((folder / "evaluation.json").read_text())
+    assert {path.name for path in folder.iterdir()} == {"evaluation.json", *content["files"]}
+    assert set(content["files"]) == {
+        "confusion.png", "confusion.csv", "reliability.png", "sizes.png", "mistakes.png", "report.md",
+    }  # fmt: skip
+    for name in content["files"]:
+        if name.endswith(".png"):
+            assert min(Image.open(folder / name).size) > 300
+            assert f"({name})" in (folder / "report.md").read_text()
+    assert content["speed"]["precision"] == "fp32"
+    assert content["speed"]["threads"] == torch.get_num_threads()
+    assert {"loss", "top1", "top5", "ece", "images_per_second", "versions"} <= set(content)
+
+
+def test_confusion_matrix_classes_and_accuracy_tell_the_same(folder):
+    content = json.loads((folder / "evaluation.json").read_text())
+    header, *rows = csv.reader((folder / "confusion.csv").open())
+    counts = {name: dict(zip(header[1:], map(int, row), strict=True)) for name, *row in rows}
+    assert sum(counts[name][name] for name in counts) / 30 == content["top1"]
+    for name, figures in content["per_class"].items():
+        assert figures["images"] == sum(counts[name].values()) == 3
+        assert figures["recall"] == counts[name][name] / 3
+        answered = sum(row[name] for row in counts.values())
+        assert figures["precision"] == (counts[name][name] / answered if answered else None)
+    listed = {true: {a: n for a, n in row.items() if n} for true, row in counts.items()}
+    assert listed == content["confusion"]
+    assert sum(row["images"] for row in content["reliability"]) == 30
+
+
+def test_worst_mistakes_are_named_as_other_verbs_take_them(folder, model):
+    worst = json.loads((folder / "evaluation.json").read_text())["worst"]
+    assert [item["confidence"] for item in worst] == sorted((item["confidence"] for item in worst), reverse=True)
+    assert len(worst) == 4
+    (found,) = predict(model, (worst[0]["image"],), device="cpu")
+    best = found["predictions"][0]
+    assert best["class"] == worst[0]["answer"] != worst[0]["true"]
+    assert best["probability"] == pytest.approx(worst[0]["confidence"], rel=1e-4)  # alone in its batch
+
+
+def test_worst_mistakes_in_files_are_paths(model, tmp_path):
+    root = write_class_folders(tmp_path, 20)
+    evaluate(model, str(root), workers=0, device="cpu", json=tmp_path / "r.json", worst=3)
+    worst = json.loads((tmp_path / "r.json").read_text())["worst"]
+    assert len(worst) == 3
+    assert all(Path(item["image"]).is_file() and Path(item["image"]).parent.name == item["true"] for item in worst)
+
+
+def test_sizes_are_those_of_single_evaluations(folder, model):
+    content = json.loads((folder / "evaluation.json").read_text())
+    at_48, at_64 = content["sizes"]
+    assert (at_48["size"], at_64["size"]) == (48, 64)
+    assert at_64["loss"] == content["loss"], "the model's own size is not measured twice"
+    alone = evaluate(model, "shapes", count=30, size=48, workers=0, device="cpu")
+    assert (at_48["top1"], at_48["loss"]) == (alone["top1"], pytest.approx(alone["loss"], rel=1e-5))
+
+
+def test_a_size_the_model_cannot_take_is_refused_before_the_work(model, tmp_path, capsys):
+    name, args = "vit_tiny_patch16_224", dict(img_size=64, depth=1)
+    vit = timm.create_model(name, num_classes=10, **args)
+    arguments = dict(name=name, model_args=args, task="classify", preprocess=Preprocess((64, 64)))
+    save_model(tmp_path / "vit", vit, classes=tuple(CATEGORIES), **arguments)
+    with pytest.raises(InputError, match=r"cannot take images of 96x96 pixels .*trained with 64x64"):
+        evaluate(
+            str(tmp_path / "vit"), "shapes", count=10, sizes=(64, 96), workers=0, device="cpu", out=tmp_path / "out"
+        )
+    with pytest.raises(InputError, match="cannot take images of 8x8 pixels"):
+        evaluate(model, "shapes", count=10, sizes=(8,), workers=0, device="cpu")
+    assert "evaluate" not in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_weights_that_are_no_numbers_are_told(model, tmp_path):
+    trained = load_model(model)
+    for parameter in trained.model.parameters():
+        parameter.data.fill_(torch.nan)
+    config = json.loads((Path(model) / "config.json").read_text())
+    save_model(
+        tmp_path / "nan", trained.model, name="paca_tiny", model_args=config["model_args"], task="classify",
+        classes=trained.classes, preprocess=trained.preprocess,
+    )  # fmt: skip
+    with pytest.raises(InputError, match="answers with values that are no numbers"):
+        evaluate(str(tmp_path / "nan"), "shapes", count=10, workers=0, device="cpu", out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_mixed_precision_is_recorded(model, tmp_path):
+    evaluate(model, "shapes", count=10, amp="bf16", workers=0, device="cpu", json=tmp_path / "r.json")
+    assert json.loads((tmp_path / "r.json").read_text())["speed"]["precision"] == "bf16"
+
+
+def test_a_perfect_model_has_no_mistakes_to_show():
+    examination = Examination(("a", "b"), worst=3)
+    prediction = {"labels": torch.tensor([1, 0]), "scores": torch.tensor([0.9, 0.1])}
+    examination.update([prediction], {"labels": torch.tensor([1]), "indices": torch.tensor([0])})
+    speed = Speed(1.0, 1, "cpu", "fp32", 1, 0)
+    found = Evaluation("m", "d", "val", 1, (8, 8), examination.compute(), speed, (), examination, ())
+    assert set(pictures(found)) == {"confusion.png", "reliability.png"}
+    assert [grid.title for grid in grids(found)] == ["m at 8 x 8", "classes"]
+
+
+def test_of_many_classes_the_console_shows_the_worst():
+    examination = Examination(tuple(f"class {i:03}" for i in range(200)), worst=0)
+    answers = [{"labels": torch.tensor([i if i % 50 else 1]), "scores": torch.tensor([0.5])} for i in range(200)]
+    examination.update(answers, {"labels": torch.arange(200), "indices": torch.arange(200)})
+    shown, _ = class_grids(examination, MOST_ROWS)
+    assert shown.title == "classes with the lowest recall, of 200"
+    assert [row[0] for row in shown.rows[:5]] == ["class 000", "class 050", "class 100", "class 150", "class 001"]
+    assert len(class_grids(examination, None)[0].rows) == 200

@@ -15,6 +15,7 @@ ALLOWED = {  # folder -> what of ours its files may import, besides errors and i
     "tasks": {"layers", "models", "heads", "data", "metrics", "registry"},
     "training": {"layers", "models", "heads", "tasks", "data", "metrics", "registry", "manifest"},
     "maps": {"layers", "models", "data"},
+    "charts": {"maps", "metrics"},
     "figures": {"layers", "models", "registry"},
     "registry": set(),
     "manifest": set(),

@@ -89,9 +89,12 @@ def interrupt(out: Path, step: int, number: int, *, after: float = 0.0, **change
 
 
 def fingerprint(out: Path) -> dict:
-    """Weights, averaged weights and optimiser to the bit, and all that was logged but the speed."""
+    """Weights, averaged weights and optimiser to the bit, and all that was logged but speed and time."""
     last = (out / "checkpoints" / "LATEST").read_text().strip()
-    lines = [{key: value for key, value in line.items() if key != "images_per_second"} for line in read_metrics(out)]
+    lines = [
+        {key: value for key, value in line.items() if key not in ("images_per_second", "seconds")}
+        for line in read_metrics(out)
+    ]
     return {
         "checkpoint": sha256(out / "checkpoints" / last / "tensors.safetensors"),
         "best": sha256(out / "best" / "model.safetensors"),
@@ -197,7 +200,7 @@ def test_a_folder_in_use_is_refused(tmp_path):
         (dict(device="abacus"), "device 'abacus'"),
         (dict(epochs=0), "epochs 0"),
         (dict(min_lr=1.0), "min_lr 1.0"),
-        (dict(augment="rand-q"), "augmentation policy 'rand-q'"),
+        (dict(augment="rand-q"), "augment 'rand-q'"),
         (dict(val_count=0), "at least 1"),
     ],
 )

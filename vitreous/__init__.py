@@ -11,6 +11,7 @@ Every verb of the command line is a function of the same name and arguments: `vi
 """
 
 from vitreous import models  # noqa: F401  (registers the models with timm)
+from vitreous.check import check
 from vitreous.demo import demo
 from vitreous.errors import InputError
 from vitreous.evaluate import evaluate
@@ -18,6 +19,7 @@ from vitreous.explain import explain
 from vitreous.heads.pyramid import pyramid
 from vitreous.info import info
 from vitreous.layers.tap import record, tap_names
+from vitreous.plot import plot
 from vitreous.predict import predict
 from vitreous.registry import create_model, list_models
 from vitreous.shapes import shapes
@@ -26,12 +28,14 @@ from vitreous.train import train
 __version__ = "0.1.0"
 __all__ = [
     "InputError",
+    "check",
     "create_model",
     "demo",
     "evaluate",
     "explain",
     "info",
     "list_models",
+    "plot",
     "predict",
     "pyramid",
     "record",

@@ -1,33 +1,54 @@
 """`vitreous evaluate`: a model and data in, figures out. `train` validates with the same `score`."""
 
+import math
 import time
 from collections.abc import Callable
-from json import dumps
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
-from PIL import Image
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 from torch import nn
 
-from vitreous.data.loader import BatchSampler, Loader
-from vitreous.data.source import ImageSet, describe, open_data
+from vitreous.charts import evaluation as report
+from vitreous.charts.evaluation import AtSize, Evaluation, Speed, WorstMistake
+from vitreous.data.image_set import ImageSet, Wrapped
+from vitreous.data.loader import WORKER_TIMEOUT, BatchSampler, Loader, Unreadable
+from vitreous.data.source import describe, open_data
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
+from vitreous.metrics.accuracy import unique_names
+from vitreous.metrics.examination import Examination
 from vitreous.tasks.base import Metric, Task, load_task
-from vitreous.training.device import autocast, choose_device
-from vitreous.training.model_folder import TrainedModel, load_model
+from vitreous.training.device import autocast
+from vitreous.training.distributed import ALONE, World, processes
+from vitreous.training.model_folder import TrainedModel, at_size, class_columns, load_model
 from vitreous.training.progress import track
-from vitreous.training.results import require_writable
+from vitreous.training.results import require_numbers, require_writable, result_folder
+from vitreous.training.run import versions
+from vitreous.training.storage import write_json
+
+Opened = Callable[..., ImageSet]  # the data at a size
+
+RESULT, REPORT, MATRIX = "evaluation.json", "report.md", "confusion.csv"
 
 
 class Scores(NamedTuple):
     values: dict[str, float]  # loss (where the task gives one) and the metric's figures
     images_per_second: float
     metric: Metric  # for details such as per-class accuracy
+    unreadable: tuple[Unreadable, ...] = ()  # images that are no part of the figures
+
+
+class Conditions(NamedTuple):
+    """How a measurement runs; none of it changes the figures, but for the precision."""
+
+    batch_size: int
+    workers: int
+    world: World
+    amp: str
 
 
 def evaluate(
@@ -36,59 +57,183 @@ def evaluate(
     *,
     split: str = "val",
     size: int | None = None,
+    sizes: tuple[int, ...] = (),
+    worst: int = 10,
     batch_size: int = 64,
     count: int | None = None,
+    quarantine: Path | None = None,
     workers: int = 2,
     device: str = "auto",
+    amp: Literal["off", "bf16", "fp16"] = "off",
     json: Path | None = None,
+    markdown: Path | None = None,
+    out: Path | None = None,
 ) -> dict[str, float]:
     """Measure a trained model on held-out images.
 
-    vitreous evaluate runs/demo shapes
-    vitreous evaluate runs/demo shapes:hard --count 500
-    vitreous evaluate runs/flowers/best flowers --split test --json flowers.json
+    For a classifier: top-1 and top-5 accuracy, loss, calibration (ECE with 15 bins), recall and precision of every
+    class, which classes are taken for which, and the images it got wrong with the largest confidence. With --out also
+    as pictures: the confusion matrix, the reliability diagram, accuracy by size, and the worst mistakes.
+
+    Examples:
+        vitreous evaluate runs/demo shapes
+        vitreous evaluate runs/demo shapes:hard --count 500 --sizes 48 64 96 128
+        vitreous evaluate runs/flowers/best flowers --split test --json flowers.json --out evaluation
 
     Args:
         model: Run folder, model folder, or model name for its published weights.
-        data: shapes, shapes:medium, shapes:hard, or a folder with val/<class>/.
+        data: shapes, shapes:medium, shapes:hard, a folder with val/<class>/, or another layout: see docs/data.md.
         split: val, test or train.
         size: Height and width in pixels; default: what the model was trained with.
+        sizes: Measure at these sizes as well, to see how the model takes images larger or smaller than in training.
+        worst: How many of the wrong answers with the largest confidence to list.
         batch_size: Images per forward pass.
         count: How many images of `shapes` to draw.
+        quarantine: List of images to leave out; default: quarantine.txt in the data's folder, if there is one.
         workers: Processes that prepare images; 0 = the main one does it.
         device: cpu, cuda, cuda:1, mps; auto takes the best there is.
+        amp: Mixed precision.
         json: Write the figures to this file too.
+        markdown: Write the tables to this file too.
+        out: Write figures, tables and pictures to this folder; an earlier evaluation there is replaced.
+
+    Returns:
+        The figures by name.
     """
     if batch_size < 1:
         raise InputError(f"batch size {batch_size} cannot be used; it must be at least 1")
     if workers < 0:
         raise InputError(f"--workers {workers} cannot be used; give 0 (the main process does it) or more")
-    if json is not None:
-        require_writable("--json", json)
-    trained = load_model(model, size=size)
-    preprocess = trained.preprocess
-    images = open_data(data, split, size=preprocess.size, count=count)
+    if worst < 0:
+        raise InputError(f"--worst {worst} cannot be used; give 0 (none) or more")
+    for option, file in (("--json", json), ("--markdown", markdown)):
+        if file is not None:
+            require_writable(option, file)
+    with (
+        processes(device) as world,
+        result_folder(out, RESULT) if out is not None and world.main else nullcontext() as aside,
+    ):
+        conditions = Conditions(batch_size, workers, world, amp)
+        trained = world.agree(lambda: load_model(model, size=size))
+        trained.model.to(world.device)
+        # One it cannot take should show before the work.
+        resized = world.agree(lambda: [at_size(trained, side) for side in sizes])
+        opened = partial(open_data, data, split, count=count, quarantine=quarantine)
+        evaluation = examine(trained, data, split, opened, worst, conditions)
+        extra = tuple(measure_at(version, evaluation, opened, conditions) for version in resized)
+        evaluation = evaluation._replace(sizes=extra)
+        for grid in report.grids(evaluation, most_rows=report.MOST_ROWS):
+            Console().print(report.as_table(grid))
+        content = {**report.as_json(evaluation), "versions": versions()}
+        if json is not None and world.main:
+            write_json(json, content)
+        if markdown is not None and world.main:
+            markdown.write_text(report.as_markdown(evaluation, {}), encoding="utf-8")
+        if aside is not None:
+            write_folder(aside, evaluation, content)
+    if out is not None and aside is not None:
+        print(f"report: {out / REPORT}")
+    return evaluation.values | {"images_per_second": evaluation.speed.images_per_second}
+
+
+def examine(
+    trained: TrainedModel, data: str, split: str, opened: Opened, worst: int, conditions: Conditions
+) -> Evaluation:
+    """Everything there is to tell about a model at its own size."""
+    images = conditions.world.agree(lambda: opened(size=trained.preprocess.size))
     print(describe(data, **{split: images}))
-    task = load_task(trained.task)(trained.classes)
     images = _labelled_for(trained, images)
-    loader = evaluation_loader(task, images, preprocess, batch_size=batch_size, workers=workers)
-    place = choose_device(device)
+    scores = measure(trained, images, worst, conditions, label=f"evaluate {trained.name}")
+    examination = scores.metric if isinstance(scores.metric, Examination) else None
+    device, precision = conditions.world.device, "fp32" if conditions.amp == "off" else conditions.amp
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return Evaluation(
+        model=trained.name,
+        data=data,
+        split=split,
+        images=len(images) - len(scores.unreadable),
+        size=trained.preprocess.size,
+        values=scores.values,
+        speed=Speed(
+            scores.images_per_second,
+            conditions.batch_size,
+            name,
+            precision,
+            torch.get_num_threads(),
+            conditions.workers,
+        ),
+        sizes=(),
+        examination=examination,
+        mistakes=() if examination is None else _named_mistakes(trained, images, examination, f"{data}:{split}"),
+        unreadable=tuple((images.name(one.sample), one.reason) for one in scores.unreadable),
+    )
+
+
+def measure_at(trained: TrainedModel, whole: Evaluation, opened: Opened, conditions: Conditions) -> AtSize:
+    """The figures at another size; those of the model's own size are there already."""
+    size = trained.preprocess.size
+    if size == whole.size:
+        return AtSize(size[0], whole.values, whole.speed.images_per_second)
+    images = _labelled_for(trained, conditions.world.agree(lambda: opened(size=size)))
+    scores = measure(trained, images, 0, conditions, label=f"evaluate at {size[0]} x {size[1]}")
+    return AtSize(size[0], scores.values, scores.images_per_second)
+
+
+def measure(trained: TrainedModel, images: ImageSet, worst: int, conditions: Conditions, *, label: str) -> Scores:
+    task = load_task(trained.task)(trained.classes)
+    loader = evaluation_loader(
+        task,
+        images,
+        trained.preprocess,
+        batch_size=conditions.batch_size,
+        workers=conditions.workers,
+        world=conditions.world,
+    )
     try:
-        scores = score(task, trained.model.to(place), loader, device=place, label=f"evaluate {trained.name}")
+        scores = score(
+            task,
+            trained.model,
+            loader,
+            device=conditions.world.device,
+            amp=conditions.amp,
+            metric=task.examination(worst),
+            label=label,
+            world=conditions.world,
+        )
     finally:
         loader.close()
-    Console().print(_table(trained.name, scores))
-    result = scores.values | {"images_per_second": scores.images_per_second}
-    if json is not None:
-        details = {
-            "model": str(model),
-            "data": data,
-            "split": split,
-            "images": len(images),
-            "size": preprocess.size,
-        }
-        json.write_text(dumps(details | result | {"per_class": _per_class(scores.metric)}, indent=1) + "\n")
-    return result
+    require_numbers(trained.name, torch.tensor(list(scores.values.values())))
+    return scores
+
+
+def _named_mistakes(
+    trained: TrainedModel, images: ImageSet, examination: Examination, samples: str
+) -> tuple[WorstMistake, ...]:
+    """With the names by which `vitreous explain` takes the images: a path, or a sample of the embedded data."""
+    names = unique_names(trained.classes)
+    found = []
+    for mistake in examination.mistakes.worst:
+        stored = images.encoded(mistake.image)
+        name = str(stored) if isinstance(stored, Path) else images.name(mistake.image)
+        if samples.startswith("shapes:"):
+            name = f"{samples}:{mistake.image}"
+        seen = trained.preprocess.picture(images.picture(mistake.image))
+        found.append(WorstMistake(name, names[mistake.true], names[mistake.answer], mistake.confidence, seen))
+    return tuple(found)
+
+
+def write_folder(folder: Path, evaluation: Evaluation, content: dict[str, Any]) -> None:
+    drawn = report.pictures(evaluation)
+    for name, (image, _) in drawn.items():
+        image.save(folder / name)
+    captions = {name: caption for name, (_, caption) in drawn.items()}
+    (folder / REPORT).write_text(report.as_markdown(evaluation, captions), encoding="utf-8")
+    files = [*drawn, REPORT]
+    matrix = None if evaluation.examination is None else report.confusion_csv(evaluation.examination)
+    if matrix is not None:
+        (folder / MATRIX).write_text(matrix, encoding="utf-8")
+        files.append(MATRIX)
+    write_json(folder / RESULT, {**content, "files": files})
 
 
 def evaluation_loader(
@@ -98,12 +243,19 @@ def evaluation_loader(
     *,
     batch_size: int,
     workers: int,
-    rank: int = 0,
-    world: int = 1,
+    worker_timeout: float = WORKER_TIMEOUT,
+    world: World = ALONE,
 ) -> Loader:
-    """Every image once, in order."""
-    sampler = BatchSampler(len(images), batch_size, rank=rank, world=world)
-    return Loader(task.dataset(images, preprocess), sampler, task.collate, workers=workers)
+    """Every image once, in order; several processes take turns, a batch each."""
+    sampler = BatchSampler(len(images), batch_size, rank=world.rank, world=world.size, whole_batches=True)
+    return Loader(
+        task.dataset(images, preprocess.pixels),
+        sampler,
+        task.collate,
+        workers=workers,
+        worker_timeout=worker_timeout,
+        finish=preprocess.normalise_bytes,
+    )
 
 
 @torch.no_grad()  # not inference_mode: what a model caches meanwhile must stay usable for training
@@ -114,78 +266,57 @@ def score(
     *,
     device: torch.device,
     amp: str = "off",
+    metric: Metric | None = None,
     label: str = "validate",
     between_batches: Callable[[], None] = lambda: None,
+    world: World = ALONE,
 ) -> Scores:
-    """Loss and metric over a loader. `between_batches` may raise to end early."""
-    metric, images, start = task.metric(), 0, time.perf_counter()
-    sums: dict[str, float] = {}
+    """Loss and metric (default: the task's own) over a loader. `between_batches` may raise to end early.
+
+    Several processes score their batches apart, and all return the figures of all.
+    """
+    metric, images, start = metric if metric is not None else task.metric(), 0, time.perf_counter()
+    terms: list[float] = []  # of the loss: each batch's, times its images
+    unreadable: list[Unreadable] = []
     model.eval()
-    for batch in track(loader, total=len(loader), label=label, unit="batches"):
-        targets = {key: value.to(device, non_blocking=True) for key, value in batch.targets.items()}
-        with autocast(device, amp):
-            losses, predictions = task.assess(model, batch.images.to(device, non_blocking=True), targets)
-        for name, loss in losses.items():
-            sums[name] = sums.get(name, 0.0) + loss.item() * len(batch.indices)
-        metric.update(predictions, batch.targets)
-        images += len(batch.indices)
+    for number, batch in enumerate(track(loader, total=len(loader), label=label, unit="batches")):
         between_batches()
+        unreadable += batch.unreadable
+        if not batch.indices:
+            continue
+        ready, targets = loader.on(batch, device)
+        with autocast(device, amp):
+            losses, predictions = task.assess(model, ready, targets)
+        if number < loader.sampler.counted:
+            terms += [loss.item() * len(batch.indices) for loss in losses.values()]
+            metric.update(predictions, batch.targets | {"indices": torch.tensor(batch.indices)})
+            images += len(batch.indices)
+    parts = world.gather((terms, images, unreadable, metric))
+    terms, images = [term for part in parts for term in part[0]], sum(part[1] for part in parts)
+    unreadable = sorted({one for part in parts for one in part[2]})
+    metric = parts[0][3]
+    for part in parts[1:]:
+        metric.merge(part[3])
+    if not images and unreadable:
+        raise InputError(f"none of the {len(unreadable)} images can be read; the first: {unreadable[0].reason}")
     seconds = time.perf_counter() - start
-    loss_value = {"loss": sum(sums.values()) / images} if sums else {}
-    return Scores(loss_value | metric.compute(), images / seconds, metric)
+    # Rounded once, so that it does not matter how the batches were shared out.
+    loss_value = {"loss": math.fsum(terms) / images} if terms else {}
+    return Scores(loss_value | metric.compute(), images / seconds, metric, tuple(unreadable))
 
 
-class _Relabelled:
+class _Relabelled(Wrapped):
     """An image set whose labels are positions in the model's class list instead of its own."""
 
-    def __init__(self, images: ImageSet, classes: tuple[str, ...]) -> None:
-        self.images, self.classes = images, classes
-        self._label = [classes.index(name) for name in images.classes]
-        self.fingerprint = images.fingerprint
+    def __init__(self, images: ImageSet, trained: TrainedModel) -> None:
+        super().__init__(images)
+        self.classes, self._label = trained.classes, class_columns(trained, images.classes)
 
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitem__(self, index: int) -> tuple[Image.Image, dict[str, Any]]:
-        image, target = self.images[index]
-        return image, target | {"labels": self._label[target["labels"]]}
+    def target(self, index: int) -> dict[str, Any]:
+        target = super().target(index)
+        return target | {"labels": self._label[target["labels"]]}
 
 
 def _labelled_for(trained: TrainedModel, images: ImageSet) -> ImageSet:
     """Match classes by name: the data may have fewer of them, or another order."""
-    if images.classes == trained.classes:
-        return images
-    known = _synsets(trained) if images.classes[0] not in trained.classes else trained.classes
-    unknown = [name for name in images.classes if name not in known]
-    if unknown:
-        raise InputError(
-            f"the model does not know the class {unknown[0]!r} of the data; its classes are "
-            f"{', '.join(trained.classes[:8])}{', …' if len(trained.classes) > 8 else ''}; "
-            "evaluate on data with the same class names, or train on these"
-        )
-    return _Relabelled(images, known)
-
-
-def _synsets(trained: TrainedModel) -> tuple[str, ...]:
-    """ImageNet folders are named by WordNet number; published models list readable names in the same order."""
-    from timm.data import ImageNetInfo, infer_imagenet_subset
-
-    subset = infer_imagenet_subset(trained.model)
-    return tuple(ImageNetInfo(subset).label_names()) if subset is not None else trained.classes
-
-
-def _per_class(metric: Metric) -> dict[str, float]:
-    return metric.per_class() if hasattr(metric, "per_class") else {}
-
-
-def _table(title: str, scores: Scores) -> Table:
-    table = Table("measure", "value", title=Text(title), title_justify="left")
-    for name, value in scores.values.items():
-        table.add_row(name, f"{value:.4f}" if name == "loss" else f"{value:.2%}")
-    table.add_row("images/s", f"{scores.images_per_second:.1f}")
-    per_class = _per_class(scores.metric)
-    if len(per_class) <= 50:  # longer lists belong in --json
-        table.add_section()
-        for name, value in per_class.items():
-            table.add_row(Text(name), f"{value:.2%}")  # as it is: a string's [brackets] would be taken for markup
-    return table
+    return images if images.classes == trained.classes else _Relabelled(images, trained)

@@ -8,73 +8,107 @@ killed at any moment and started again ends with the same bits as one that was n
 import math
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitreous.data.loader import Batch, BatchSampler, Loader, mix, seed_everything
+from vitreous.data.loader import Batch, BatchSampler, Loader, mix, seed_everything, worker_failures_explained
 from vitreous.data.source import ImageSet, describe, open_data
 from vitreous.errors import InputError
 from vitreous.evaluate import Scores, evaluation_loader, score
+from vitreous.metrics.figures import as_text
 from vitreous.registry import is_stored, resolve_name
 from vitreous.tasks.base import Task
 from vitreous.tasks.classify import Classify
-from vitreous.training.build import build_model, model_arguments, preprocess_for
-from vitreous.training.console import Clock, EpochTable
-from vitreous.training.device import autocast, choose_device
+from vitreous.training.bad_images import BadImages
+from vitreous.training.build import (
+    build_distillation,
+    build_model,
+    model_arguments,
+    preprocess_for,
+    teacher_fingerprint,
+)
+from vitreous.training.console import Clock, EpochTable, Pace, duration
+from vitreous.training.device import autocast
+from vitreous.training.distributed import ALONE, Refusal, World, processes
 from vitreous.training.ema import WeightAverage
 from vitreous.training.model_folder import save_model
 from vitreous.training.optim import build_optimizer, set_lr
+from vitreous.training.parallel import copy_on_each, part_on_each, require_splittable, whole
 from vitreous.training.progress import track
+from vitreous.training.recipe import as_recipe, with_recipe
 from vitreous.training.run import RunFolder
-from vitreous.training.schedule import cosine
 from vitreous.training.settings import FREE, TrainSettings, takes
 from vitreous.training.state import Position, TrainState
 from vitreous.training.stop import StopRequested, StopSignals
+from vitreous.training.synced_norm import synchronise_norms
+from vitreous.training.trackers import TensorBoard
 
 DROPOUT, MIXING = 1, 2  # first number of a key, so that no two uses of the seed coincide
 say = partial(print, flush=True)  # a log file shows it at once
 
 
 class Stepped(NamedTuple):
+    """What all processes know of a step."""
+
     loss: float  # mean over the images
-    images: int
+    signal: int  # that any of them received; 0 = none
+    late: bool  # whether a checkpoint is due by the time
 
 
-@takes(TrainSettings)
+@takes(TrainSettings, with_recipe)
 def train(settings: TrainSettings) -> Path:
     """Train a model on the embedded shapes or on your own folder of images; returns the run folder.
 
     vitreous train paca_b0 shapes --size 64 --epochs 10
     vitreous train paca_tiny flowers --out runs/flowers --epochs 50 --augment rand-m9-mstd0.5-inc1 --ema 0.999
-    vitreous train resnet18 flowers --pretrained --lr 2e-4 --mixup 0.2 --amp bf16
+    vitreous train resnet18 flowers --recipe finetune --epochs 20
+    vitreous train xcit_tiny_12_p16 imagenet --recipe xcit_imagenet --teacher regnety_160.deit_in1k
 
     The same command again continues a run that was interrupted, to the same bits. The run folder holds `best/` and
     `final/`, which every other verb accepts, `metrics.jsonl`, and `checkpoints/`.
     """
     resolve_name(settings.model)  # a mistyped name should not wait for the data to be read
-    with RunFolder(settings.folder) as run, StopSignals() as stop:
-        images = open_splits(settings)
+    if settings.print:
+        say(as_recipe(settings))
+        return settings.folder
+    with (
+        processes(settings.device, timeout=settings.rank_timeout) as world,
+        StopSignals() as stop,
+        RunFolder(settings.folder, world) as run,
+    ):
+        images = world.agree(lambda: open_splits(settings))
         fingerprints = {split: found.fingerprint for split, found in images.items()}
+        if settings.teacher is not None:
+            fingerprints["teacher"] = teacher_fingerprint(settings.teacher)
+        require_same_data(world, fingerprints)
         say(describe(settings.data, **images))
-        if is_stored(settings.model) and not settings.pretrained:
+        if is_stored(settings.model) and not settings.pretrained and settings.weights is None:
             say(f"model: {settings.model}, its architecture only; add --pretrained to start from its weights")
         known = run.holds(settings.arguments(), fingerprints, free=FREE, resume=settings.resume)
-        if known and (run.path / "final").exists():
+        if known and world.on_main((run.path / "final").exists):
             say(f"the run in {run.path} is finished; nothing to do")
             return run.path
-        training = Training(settings, run, stop, images)
+        if settings.peak_lr != settings.lr:
+            say(f"learning rate: {settings.peak_lr:g}, for batches of {settings.batch_size}")
+        training = world.agree(lambda: Training(settings, run, stop, images, world))
+        training.spread()
         if known:
             training.resume()
         else:
             run.begin(settings.arguments(), fingerprints)
+            training.bad_images.restore(0)  # a first start that failed may have left some
+        if settings.tensorboard and world.main:
+            run.follow(TensorBoard(run.path / "tensorboard", run.seconds))
         try:
-            training.fit()
+            with worker_failures_explained():
+                training.fit()
         except StopRequested as request:
             training.checkpoint()
             step = training.state.position.step
@@ -82,7 +116,7 @@ def train(settings: TrainSettings) -> Path:
             raise SystemExit(request.exit_code) from None
         finally:
             training.close()
-    say(f"finished: {run.path}   next: vitreous evaluate {run.path} {settings.data}")
+        say(f"finished: {run.path}   next: vitreous evaluate {run.path} {settings.data}")
     return run.path
 
 
@@ -95,29 +129,66 @@ class Training:
         run: RunFolder,
         stop: StopSignals,
         images: dict[str, ImageSet],
+        world: World = ALONE,
     ) -> None:
         self.settings, self.run, self.stop, self.table = settings, run, stop, EpochTable()
-        self.device = choose_device(settings.device)
+        self.world, self.device = world, world.device
         self.classes = images["train"].classes
-        self.task: Task = Classify(self.classes, label_smoothing=settings.label_smoothing, mixup=settings.mixing())
         self.model_args = model_arguments(settings)
-        model = build_model(settings, self.model_args, len(self.classes))
+        model, notes = build_model(settings, self.model_args, len(self.classes))
+        for note in notes:
+            say(note)
         self.preprocess = preprocess_for(model, settings)
+        self.task: Task = Classify(
+            self.classes,
+            label_smoothing=settings.label_smoothing,
+            mixup=settings.mixing(),
+            distillation=build_distillation(settings, self.classes, self.preprocess, self.device),
+        )
         self.layout = torch.channels_last if settings.channels_last else torch.contiguous_format
-        self.state = self._initial_state(self.task.model(model))
+        self.model = self.task.model(model)
         self.train_loader, self.val_loader = self._loaders(images["train"], images["val"])
         self.steps_per_epoch = self.train_loader.sampler.batches
-        self.total_steps = settings.epochs * self.steps_per_epoch
+        self.total_steps = settings.all_epochs * self.steps_per_epoch
+        self.lr_factor = settings.lr_schedule(self.steps_per_epoch)
+        self.bad_images = BadImages(run.path, images, settings.max_corrupt, writes=world.main)
         self.saved_at = time.monotonic()
+        require_images_for_all(self.train_loader.sampler, settings)
+        if settings.shard:
+            require_splittable(self.model, world.size)
 
-    def _initial_state(self, model: nn.Module) -> TrainState:
+    def spread(self) -> None:
+        """Bring the model to its device, and to all processes."""
+        settings, model = self.settings, self.model
+        if self.world.size > 1:
+            model = synchronise_norms(model, self.device)
+        if not settings.shard:
+            model = model.to(self.device, memory_format=self.layout)  # type: ignore[call-overload]
+        ema = WeightAverage(model, settings.ema) if settings.ema else None  # now: a model in parts cannot be copied
+        if settings.shard:
+            for each in [model] if ema is None else [model, ema.model]:
+                part_on_each(each, self.device)
+        self.state = self._initial_state(model, ema)
+        # Compiled for each shape anew: what a step computes must not depend on the shapes that came before a restart.
+        learner: Any = torch.compile(model, dynamic=False) if settings.compile else model
+        copied = self.world.size > 1 and not settings.shard
+        self.learner: Any = copy_on_each(learner, self.device) if copied else learner
+        self.skip_exchange = self.learner.no_sync if copied else nullcontext
+
+    def _initial_state(self, model: nn.Module, ema: WeightAverage | None) -> TrainState:
         settings = self.settings
-        model = model.to(self.device, memory_format=self.layout)  # type: ignore[call-overload]
         return TrainState(
             model=model,
-            optimizer=build_optimizer(model, lr=settings.lr, weight_decay=settings.weight_decay),
+            optimizer=build_optimizer(
+                model,
+                lr=settings.peak_lr,
+                weight_decay=settings.weight_decay,
+                betas=settings.betas,
+                eps=settings.eps,
+                layer_decay=settings.layer_decay,
+            ),
             scaler=torch.amp.GradScaler(self.device.type, enabled=settings.amp == "fp16"),
-            ema=WeightAverage(model, settings.ema) if settings.ema else None,
+            ema=ema,
             position=Position(),
         )
 
@@ -131,18 +202,37 @@ class Training:
             shuffle=True,
             drop_last=True,
             pieces=settings.accumulate,
+            repeats=settings.repeats,
+            stretches=train_images.stretches,
+            rank=self.world.rank,
+            world=self.world.size,
         )
         views = self.task.dataset(train_images, settings.augmentation(self.preprocess))
-        train_loader = Loader(views, sampler, self.task.collate, workers=settings.workers)
-        piece = -(-sampler.batch_size // sampler.pieces)  # what fits into memory when training fits now
+        train_loader = Loader(
+            views,
+            sampler,
+            self.task.collate,
+            workers=settings.workers,
+            worker_timeout=settings.worker_timeout,
+            replace=True,
+            finish=self.preprocess.normalise_bytes,
+        )
+        share = -(-sampler.batch_size // (sampler.pieces * self.world.size))  # fits into memory if training does
         val_loader = evaluation_loader(
-            self.task, val_images, self.preprocess, batch_size=piece, workers=settings.workers
+            self.task,
+            val_images,
+            self.preprocess,
+            batch_size=share,
+            workers=settings.workers,
+            worker_timeout=settings.worker_timeout,
+            world=self.world,
         )
         return train_loader, val_loader
 
     def fit(self) -> None:
         """From the current position to the end."""
-        for epoch in range(self.state.position.epochs_done, self.settings.epochs):
+        self.pace, self.rate = Pace(self.state.position.step), math.nan
+        for epoch in range(self.state.position.epochs_done, self.settings.all_epochs):
             start = time.perf_counter()
             self.train_epoch(epoch)
             scores = self.validate(epoch)
@@ -152,41 +242,45 @@ class Training:
     def train_epoch(self, epoch: int) -> None:
         position = self.state.position
         start = position.step - epoch * self.steps_per_epoch  # not 0 when an epoch is continued
-        self.stop.check()
+        self.heed_signals()
         self.train_loader.set_position(epoch, start)
         self.state.model.train()
-        clock = Clock()
+        clock, images = Clock(), self.train_loader.sampler.batch_size
         for pieces in track(
             grouped(self.train_loader, self.train_loader.sampler.pieces),
             total=self.steps_per_epoch - start,
-            label=f"epoch {epoch + 1}/{self.settings.epochs}",
+            label=f"epoch {epoch + 1}/{self.settings.all_epochs}",
             unit="batches",
         ):
             stepped = self.step(pieces, epoch)
-            clock.images += stepped.images
-            position.loss_sum += stepped.loss * stepped.images
-            position.loss_images += stepped.images
+            clock.images += images
+            position.loss_sum += stepped.loss * images
+            position.loss_images += images
             if position.step % self.settings.log_every == 0 or position.step % self.steps_per_epoch == 0:
                 self.log_training(epoch, clock.rate())
-            self.stop.check()
-            if self.checkpoint_due():
+            if stepped.signal:
+                raise StopRequested(stepped.signal)
+            if self.checkpoint_due(stepped.late):
                 self.checkpoint()
 
     def step(self, pieces: list[Batch], epoch: int) -> Stepped:
         """One optimiser step on a batch in pieces; a loss or gradient that is not finite never gets to the weights."""
-        state, number = self.state, self.state.position.step
-        images = sum(len(piece.indices) for piece in pieces)
+        state, world, number = self.state, self.world, self.state.position.step
         state.optimizer.zero_grad(set_to_none=True)
-        mean = 0.0
+        terms: list[Tensor] = []  # of the mean over the images of all pieces and processes
         for index, piece in enumerate(pieces):
-            share = len(piece.indices) / images
-            loss = self.loss(piece, index)
-            value = loss.item()
-            if not math.isfinite(value):
-                raise not_finite(f"the loss is {value}", number, epoch, piece.indices)
-            state.scaler.scale(loss * share).backward()
-            mean += value * share
+            self.bad_images.note("train", piece.unreadable)
+            with nullcontext() if index == len(pieces) - 1 else self.skip_exchange():
+                term = self.loss(piece, index) * (len(piece.indices) / self.train_loader.sampler.batch_size)
+                state.scaler.scale(term * world.size).backward()  # gradients are averaged over the processes
+            terms.append(term.detach())
         norm = self.clip_gradients()
+        *losses, norm = torch.stack([*terms, norm]).tolist()  # the one moment in a step to wait for the device
+        late = time.monotonic() - self.saved_at > 60 * self.settings.checkpoint_minutes
+        means, signals, lates = world.exchange(sum(losses), self.stop.received, late)
+        mean = sum(means)
+        if not math.isfinite(mean):
+            raise self.not_finite_loss(losses, pieces, epoch)
         if self.settings.amp != "fp16" and not math.isfinite(norm):  # a scaler passes over such steps by itself
             raise not_finite(f"the norm of the gradient is {norm}", number, epoch, pieces[0].indices)
         set_lr(state.optimizer, self.lr_factor(number))
@@ -196,31 +290,39 @@ class Training:
             state.ema.update(number)
         self.task.after_step(state.model, number / self.total_steps)
         state.position.step += 1
-        return Stepped(mean, images)
+        return Stepped(mean, int(max(signals)), any(lates))
 
     def loss(self, piece: Batch, index: int) -> Tensor:
         seed, number = self.settings.seed, self.state.position.step
-        seed_everything(seed, DROPOUT, number, index)  # stochastic depth and dropout
-        images = piece.images.to(self.device, memory_format=self.layout, non_blocking=True)
-        targets = {key: value.to(self.device, non_blocking=True) for key, value in piece.targets.items()}
+        seed_everything(seed, DROPOUT, number, index, self.world.rank)  # stochastic depth and dropout
+        images, targets = self.train_loader.on(piece, self.device, self.layout)
         rng = np.random.default_rng(mix(seed, MIXING, number, index))
         images, targets = self.task.augment_batch(images, targets, rng)
         with autocast(self.device, self.settings.amp):
-            losses = self.task.losses(self.state.model, images, targets)
+            losses = self.task.losses(self.learner, images, targets)
         return torch.stack(list(losses.values())).sum()
 
-    def clip_gradients(self) -> float:
+    def clip_gradients(self) -> Tensor:
         """Returns the norm of the gradient before clipping."""
         self.state.scaler.unscale_(self.state.optimizer)
-        parameters = self.state.model.parameters()
+        parameters = list(self.state.model.parameters())
+        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         if self.settings.clip_grad:
-            return float(nn.utils.clip_grad_norm_(parameters, self.settings.clip_grad))
-        return float(nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+            nn.utils.clip_grads_with_norm_(parameters, self.settings.clip_grad, norm)
+        return whole(norm)
 
-    def lr_factor(self, step: int) -> float:
-        settings = self.settings
-        warmup = min(self.total_steps, round(settings.warmup_epochs * self.steps_per_epoch))
-        return cosine(step, total=self.total_steps, warmup=warmup, floor=settings.min_lr / settings.lr)
+    def not_finite_loss(self, losses: list[float], pieces: list[Batch], epoch: int) -> InputError:
+        """Raised by all processes; names the samples of the first one with such a loss."""
+        bad = [index for index, loss in enumerate(losses) if not math.isfinite(loss)]
+        found = self.world.gather((losses[bad[0]], pieces[bad[0]].indices) if bad else None)
+        loss, samples = next(known for known in found if known is not None)
+        return not_finite(f"the loss is {loss}", self.state.position.step, epoch, samples)
+
+    def heed_signals(self) -> None:
+        """Stop, all processes together, if any of them was asked to."""
+        (signals,) = self.world.exchange(self.stop.received)
+        if any(signals):
+            raise StopRequested(int(max(signals)))
 
     def validate(self, epoch: int) -> Scores:
         return score(
@@ -229,24 +331,36 @@ class Training:
             self.val_loader,
             device=self.device,
             amp=self.settings.amp,
-            label=f"validate {epoch + 1}/{self.settings.epochs}",
-            between_batches=self.stop.check,
+            label=f"validate {epoch + 1}/{self.settings.all_epochs}",
+            between_batches=self.heed_signals,
+            world=self.world,
         )
 
     def finish_epoch(self, epoch: int, scores: Scores, seconds: float) -> None:
         """Log, keep the weights if they are the best so far, then checkpoint: a kill in between repeats all."""
         position, value = self.state.position, scores.values[self.task.main_metric]
         rate = round(scores.images_per_second, 1)
-        self.run.log(step=position.step, epoch=epoch + 1, split="val", **scores.values, images_per_second=rate)
+        self.bad_images.note("val", scores.unreadable)
+        self.settle_bad_images()
+        bad = {"bad_images": len(self.bad_images)} if len(self.bad_images) else {}
+        self.run.log(step=position.step, epoch=epoch + 1, split="val", **scores.values, **bad, images_per_second=rate)
         improved = value > position.best
         if improved:
             position.best = value
             self.save_model("best")
         position.epochs_done = epoch + 1
         self.checkpoint()
-        shown = {"epoch": f"{epoch + 1}/{self.settings.epochs}", "train loss": f"{position.train_loss:.4f}"}
-        shown |= {f"val {name}": f"{figure:.4f}" for name, figure in scores.values.items()}
-        self.table.row(shown | {"seconds": f"{seconds:.1f}"}, mark=improved)
+        self.show_epoch(epoch, scores, seconds, improved)
+
+    def show_epoch(self, epoch: int, scores: Scores, seconds: float, improved: bool) -> None:
+        """A row of the table; loss, learning rate and speed are those of the last training line."""
+        position = self.state.position
+        shown = {"epoch": f"{epoch + 1}/{self.settings.all_epochs}", "loss": f"{position.train_loss:.4f}"}
+        for name, value in scores.values.items():
+            shown["val loss" if name == "loss" else name] = as_text(name, value)
+        shown |= {"lr": f"{self.lr():.1e}", "img/s": f"{self.rate:.0f}", "time": duration(seconds)}
+        shown["left"] = duration(self.pace.left(position.step, self.total_steps))
+        self.table.row(shown, mark=improved)
 
     def save_model(self, name: str) -> None:
         save_model(
@@ -257,29 +371,40 @@ class Training:
             task=self.settings.task,
             classes=self.classes,
             preprocess=self.preprocess,
+            world=self.world,
         )
 
+    def settle_bad_images(self) -> None:
+        if self.bad_images.settle(self.world.gather):
+            say(f"{len(self.bad_images)} images could not be read so far; they are listed in {self.bad_images.file}")
+        self.state.position.bad_images = len(self.bad_images)
+
     def checkpoint(self) -> None:
+        self.settle_bad_images()
         self.state.position.metric_lines = self.run.metric_lines
-        self.state.save(self.run.path / "checkpoints")
+        self.state.save(self.run.path / "checkpoints", self.world)
         self.saved_at = time.monotonic()
 
-    def checkpoint_due(self) -> bool:
+    def checkpoint_due(self, late: bool) -> bool:
         every, step = self.settings.checkpoint_steps, self.state.position.step
         if step % self.steps_per_epoch == 0:
             return False  # validation comes first; finish_epoch saves
-        late = time.monotonic() - self.saved_at > 60 * self.settings.checkpoint_minutes
         return late or (every > 0 and step % every == 0)
 
     def resume(self) -> None:
-        notes = self.state.load(self.run.path / "checkpoints")
+        notes = self.state.load(self.run.path / "checkpoints", self.world)
         for note in notes or ():
             say(note)
         self.run.cut_metrics(self.state.position.metric_lines)
+        self.bad_images.restore(self.state.position.bad_images)
         say(f"continuing {self.run.path} at step {self.state.position.step} of {self.total_steps}")
 
+    def lr(self) -> float:
+        """The learning rate of the last step."""
+        return self.settings.peak_lr * self.lr_factor(self.state.position.step - 1)
+
     def log_training(self, epoch: int, rate: float) -> None:
-        position = self.state.position
+        position, self.rate = self.state.position, rate
         position.train_loss = position.loss_sum / position.loss_images
         position.loss_sum, position.loss_images = 0.0, 0
         self.run.log(
@@ -287,7 +412,7 @@ class Training:
             epoch=epoch + 1,
             split="train",
             loss=position.train_loss,
-            lr=self.settings.lr * self.lr_factor(position.step - 1),
+            lr=self.lr(),
             images_per_second=round(rate, 1),
         )
 
@@ -299,7 +424,11 @@ class Training:
 def open_splits(settings: TrainSettings) -> dict[str, ImageSet]:
     size = (settings.size, settings.size)
     counts = {"train": settings.train_count, "val": settings.val_count}
-    return {split: open_data(settings.data, split, size=size, count=count) for split, count in counts.items()}
+    quarantine = None if settings.quarantine is None else Path(settings.quarantine)
+    return {
+        split: open_data(settings.data, split, size=size, count=count, quarantine=quarantine)
+        for split, count in counts.items()
+    }
 
 
 def grouped(batches: Iterable[Batch], count: int) -> Iterator[list[Batch]]:
@@ -308,9 +437,30 @@ def grouped(batches: Iterable[Batch], count: int) -> Iterator[list[Batch]]:
         yield group
 
 
-def not_finite(what: str, step: int, epoch: int, samples: tuple[int, ...]) -> InputError:
+def require_same_data(world: World, fingerprints: dict[str, str]) -> None:
+    """Processes on several machines may well find different files under the same path."""
+    for rank, other in enumerate(world.gather(fingerprints)):
+        for split, fingerprint in fingerprints.items():
+            if other[split] != fingerprint:
+                raise Refusal(
+                    f"process {rank} has other data in split '{split}' than process {world.rank}; all need the same"
+                )
+
+
+def require_images_for_all(sampler: BatchSampler, settings: TrainSettings) -> None:
+    piece, world = sampler.batch_size // sampler.pieces, sampler.world
+    needed = 2 * world - 1 if settings.mixing().active and world > 1 else world
+    if piece < needed:
+        pairs = " (mixup and cutmix mix images in pairs)" if needed > world else ""
+        raise InputError(
+            f"a batch of {sampler.batch_size} images in {sampler.pieces} pieces leaves {piece} at a time for {world} "
+            f"processes, which need {needed}{pairs}; raise --batch-size, lower --accumulate, or start fewer processes"
+        )
+
+
+def not_finite(what: str, step: int, epoch: int, samples: tuple[int, ...]) -> Refusal:
     shown = ", ".join(map(str, samples[:64])) + (", …" if len(samples) > 64 else "")
-    return InputError(
+    return Refusal(
         f"{what} at step {step} (epoch {epoch + 1}), on training samples {shown}; the weights are unchanged by it. "
         "Lower --lr, raise --warmup-epochs, set --clip-grad, or use --amp off or bf16"
     )

@@ -5,7 +5,7 @@ from PIL import Image
 
 from vitreous.data.folder import ClassFolder
 from vitreous.data.image import ImageError
-from vitreous.data.source import describe, open_data
+from vitreous.data.source import describe, open_data, open_raw
 from vitreous.errors import InputError
 
 
@@ -46,6 +46,26 @@ def test_test_folder_serves_as_val(root):
     assert len(ClassFolder(root, "val")) == 6
 
 
+@pytest.mark.parametrize("name", ["valid", "validation"])
+def test_other_names_of_the_held_out_split(root, name):
+    (root / "val").rename(root / name)
+    images = open_data(str(root), "val", size=(8, 8))
+    assert (len(images), images.name(0)) == (6, f"{name}/ant/0.png")
+    with pytest.raises(InputError, match="no split 'test'"):
+        open_data(str(root), "test", size=(8, 8))
+
+
+def test_what_is_wrong_can_be_looked_at(root):
+    """`check` opens what training would refuse."""
+    (root / "val" / "ant").rename(root / "val" / "bee")
+    (root / "val" / "cow").mkdir()
+    images = open_raw(str(root))
+    assert [(split, found.classes) for split, found in images.items()] == [
+        ("train", ("ant", "cat")),
+        ("val", ("bee", "cat", "cow")),
+    ]
+
+
 def test_empty_class_folder(root):
     (root / "val" / "ant" / "0.png").unlink()
     for file in (root / "val" / "ant").iterdir():
@@ -62,7 +82,9 @@ def test_splits_with_different_classes(root):
 
 def test_missing_split(root):
     (root / "val").rename(root / "other")
-    with pytest.raises(InputError, match=r"no 'val/' or 'test/' folder.*folders there: other, train"):
+    with pytest.raises(
+        InputError, match="no split 'val'; looked for val or valid or validation or test, found other, train"
+    ):
         ClassFolder(root, "val")
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFile
 
-from vitreous.data.image import ImageError, load_image
+from vitreous.data.image import ImageError, load_image, stored_as
 from vitreous.errors import InputError
 
 RED, GREEN, BLUE, WHITE, BLACK = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255), (0, 0, 0)
@@ -293,6 +293,61 @@ def test_threads_may_read_at_once(tmp_path):
     assert warnings.filters == filters
 
 
+def test_bytes_are_read_as_files_are(tmp_path):
+    Image.fromarray(chequered()).save(tmp_path / "a.png")
+    assert np.array_equal(pixels((tmp_path / "a.png").read_bytes()), chequered())
+    with pytest.raises(ImageError, match=r"image 'shard\.tar/7\.jpg' is empty"):
+        load_image(b"", name="shard.tar/7.jpg")
+    with pytest.raises(ImageError, match=r"image 'shard\.tar/7\.jpg' holds HTML"):
+        load_image(b"<html>", name="shard.tar/7.jpg")
+
+
+@pytest.mark.parametrize(
+    ("size", "at_least", "expected"),
+    [
+        ((400, 300), None, (400, 300)),
+        ((400, 300), 300, (400, 300)),
+        ((400, 300), 151, (400, 300)),
+        ((400, 300), 150, (200, 150)),
+        ((401, 301), 70, (101, 76)),
+        ((400, 300), 1, (50, 38)),
+    ],
+)
+def test_a_jpeg_may_come_reduced(tmp_path, size, at_least, expected):
+    x, y = np.meshgrid(np.linspace(0, 3, size[0]), np.linspace(0, 3, size[1]))
+    smooth = Image.fromarray((127 + 120 * np.sin(np.stack([x, y, x + y], -1))).astype(np.uint8))
+    smooth.save(tmp_path / "a.jpg", quality=95)
+    smooth.save(tmp_path / "a.png")
+    reduced = load_image(tmp_path / "a.jpg", at_least=at_least)
+    assert reduced.size == expected
+    assert load_image(tmp_path / "a.png", at_least=at_least).size == size, "other formats come whole"
+    shrunk = np.asarray(smooth.resize(expected, Image.Resampling.BOX)).astype(int)
+    assert np.abs(np.asarray(reduced) - shrunk).mean() < 2, "a smooth picture keeps its colours"
+
+
+def test_a_reduced_jpeg_is_upright_and_its_damage_is_seen(tmp_path):
+    exif = Image.Exif()
+    exif[274] = 6
+    Image.fromarray(chequered(400, 200)).save(tmp_path / "a.jpg", exif=exif)
+    assert load_image(tmp_path / "a.jpg", at_least=50).size == (50, 100)
+    data = (tmp_path / "a.jpg").read_bytes()
+    (tmp_path / "b.jpg").write_bytes(data[: len(data) // 2])
+    refused(tmp_path / "b.jpg", "decoded", at_least=50)
+
+
+def test_how_a_picture_is_stored(tmp_path):
+    exif = Image.Exif()
+    exif[274] = 6
+    Image.new("CMYK", (16, 8)).save(tmp_path / "a.jpg", exif=exif)
+    assert stored_as(tmp_path / "a.jpg") == ("JPEG", "CMYK", (16, 8), 6)
+    Image.new("P", (3, 2)).save(tmp_path / "a.png")
+    assert stored_as((tmp_path / "a.png").read_bytes()) == ("PNG", "P", (3, 2), 1)
+    deep = png(tmp_path / "deep.png", 2, 1, 16, 2, b"\0" + bytes(12))
+    assert stored_as(deep).mode == "RGB;16"
+    with pytest.raises(ImageError, match=r"gone\.png' does not exist"):
+        stored_as(tmp_path / "gone.png")
+
+
 # ---- files that are refused ------------------------------------------------------------------------------------
 
 
@@ -308,10 +363,12 @@ def test_things_that_are_not_image_files(tmp_path):
     (tmp_path / "page.jpg").write_text("\n<!DOCTYPE html><html>404 not found</html>")
     (tmp_path / "noise.png").write_bytes(bytes(range(256)) * 8)
     Image.new("RGB", (4, 4)).save(tmp_path / "a.gif")
+    Image.new("L", (4, 4)).save(tmp_path / "moving.gif", save_all=True, append_images=[Image.new("L", (4, 4), 9)])
     refused(tmp_path / "empty.jpg", "empty")
     refused(tmp_path / "page.jpg", "HTML")
     refused(tmp_path / "noise.png", "damaged or not an image; JPEG, PNG")
     refused(tmp_path / "a.gif", "GIF.*save it as PNG")
+    refused(tmp_path / "moving.gif", "GIF.*save it as PNG")
     refused(tmp_path, "folder")
     refused(tmp_path / "absent.png", "does not exist")
     refused(str(tmp_path) + "/nul\0.png", "cannot be opened")

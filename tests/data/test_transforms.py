@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from vitreous.data.loader import seeded
-from vitreous.data.transforms import Augmentation, Preprocess
+from vitreous.data.transforms import Augmentation, Preprocess, _random_box, resampling
 from vitreous.errors import InputError
 
 
@@ -80,13 +80,53 @@ def test_augmentation_is_a_function_of_the_random_state():
 def test_everything_off_is_the_plain_picture():
     preprocess = Preprocess((64, 64))
     plain = Augmentation(preprocess, scale=1.0, flip=0.0)
-    assert torch.equal(plain(smooth_picture(64, 64)), preprocess(smooth_picture(64, 64)))
+    assert torch.equal(plain(smooth_picture(64, 64)), preprocess.pixels(smooth_picture(64, 64)))
 
 
 def test_flip_twice_is_identity():
     image, preprocess = smooth_picture(32, 32), Preprocess((32, 32))
     flipped = Augmentation(preprocess, scale=1.0, flip=1.0)(image)
-    assert torch.equal(flipped.flip(-1), preprocess(image))
+    assert torch.equal(flipped.flip(-1), preprocess.pixels(image))
+
+
+@pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic", "lanczos"])
+@pytest.mark.parametrize("size", [(32, 32), (70, 50)])
+def test_a_training_crop_is_what_pillow_would_make_of_it(interpolation, size):
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (60, 90, 3), np.uint8))
+    augmentation = Augmentation(Preprocess(size, interpolation=interpolation), scale=0.2, flip=0.0)
+    with seeded(3):
+        box = _random_box(image, (0.2, 1.0), augmentation.ratio)
+    with seeded(3):
+        ours = augmentation(image)
+    expected = np.asarray(image.crop(box).resize(size[::-1], resampling(interpolation)))
+    difference = np.abs(ours.permute(1, 2, 0).numpy().astype(int) - expected)
+    assert difference.max() <= 1, "torch rounds its fixed-point weights otherwise than Pillow"
+
+
+def test_bytes_become_what_floats_become():
+    preprocess, pixels = Preprocess((8, 8)), torch.randint(0, 256, (2, 3, 8, 8), dtype=torch.uint8)
+    ready = preprocess.normalise_bytes(pixels)
+    assert torch.allclose(ready, preprocess.normalise(pixels / 255), atol=1e-6)
+    assert preprocess.normalise_bytes(ready) is ready
+    assert torch.equal(ready[1], preprocess.normalise_bytes(pixels[1]))
+
+
+def test_erased_views_are_normalised_already():
+    view = Augmentation(Preprocess((32, 32)), erasing=1.0, scale=1.0, flip=0.0)(smooth_picture(32, 32))
+    plain = Preprocess((32, 32))(smooth_picture(32, 32))
+    kept = (view == plain).all(0).float().mean()
+    assert view.dtype == torch.float32
+    assert 0.4 < kept < 1, "a rectangle is erased, the rest is as it was"
+
+
+@pytest.mark.parametrize("scale", [0.08, 0.35, 1.0])
+def test_no_crop_of_a_reduced_picture_needs_enlarging(scale):
+    augmentation = Augmentation(Preprocess((40, 40)), scale=scale)
+    side = augmentation.at_least
+    for key in range(200):
+        with seeded(key):
+            left, top, right, bottom = _random_box(Image.new("RGB", (side, 2 * side)), (scale, 1.0), augmentation.ratio)
+        assert min(right - left, bottom - top) >= 39, "a pixel may be lost to rounding"
 
 
 @pytest.mark.parametrize(

@@ -110,10 +110,18 @@ def visit(file: Path, scratch: Path) -> Visit:
     places = [f"--user-data-dir={scratch / 'profile'}", f"--log-net-log={log}", file.resolve().as_uri()]
     for milliseconds in (8_000, 80_000, 800_000):
         command = [CHROMIUM, *FLAGS, f"--virtual-time-budget={milliseconds}", *places]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        done = run_to_its_end(command)
         if 'data-ready="yes"' in done.stdout:
             break
     return Visit(done.stdout, [line for line in done.stderr.splitlines() if ":CONSOLE" in line], requests_of_page(log))
+
+
+def run_to_its_end(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Chromium now and then hangs while it ends, after everything was shown; it is then started once more."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
+    except subprocess.TimeoutExpired:
+        return subprocess.run(command, capture_output=True, text=True, timeout=200, check=True)
 
 
 def requests_of_page(log: Path) -> list[str]:

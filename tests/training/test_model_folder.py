@@ -123,6 +123,7 @@ def change(folder, changes):
     def rewrite(aside):
         (aside / "config.json").write_text(content)
         (aside / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+        return "config.json", "model.safetensors"
 
     publish_folder(folder, rewrite)
 

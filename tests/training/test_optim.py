@@ -1,9 +1,19 @@
 import pytest
 import timm
 import torch
+from timm.optim import param_groups_layer_decay
 from torch import nn
 
-from vitreous.training.optim import build_optimizer, optimizer_tensors, restore_optimizer, set_lr, split_parameters
+import vitreous  # noqa: F401  (registers the models)
+from vitreous.errors import InputError
+from vitreous.training.optim import (
+    build_optimizer,
+    exempt_parameters,
+    layer_scales,
+    optimizer_tensors,
+    restore_optimizer,
+    set_lr,
+)
 
 
 def small_model() -> nn.Module:
@@ -21,13 +31,61 @@ def take_steps(model: nn.Module, optimizer, count: int, first: int = 0) -> None:
 
 def test_only_matrices_and_kernels_decay():
     model = timm.create_model("test_vit", num_classes=3)
-    decayed, exempt = split_parameters(model)
-    assert all(parameter.ndim > 1 for _, parameter in decayed)
-    assert {"pos_embed", "cls_token", "head.bias", "blocks.0.norm1.weight"} <= {name for name, _ in exempt}
-    assert len(decayed) + len(exempt) == len(list(model.parameters()))
-    model.requires_grad_(False)
+    exempt = exempt_parameters(model)
+    assert {"pos_embed", "cls_token", "head.bias", "blocks.0.norm1.weight"} <= exempt
+    assert all(parameter.ndim > 1 for name, parameter in model.named_parameters() if name not in exempt)
+    optimizer = build_optimizer(model, lr=1e-3, weight_decay=0.05)
+    decays = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    for name, parameter in model.named_parameters():
+        assert decays[id(parameter)] == (0.0 if name in exempt else 0.05), name
+
+
+@pytest.mark.parametrize("name", ["paca_tiny", "xcit_nano_12_p16", "emsnet_xxtiny", "mat_1", "partialformer_b0"])
+def test_tokens_positions_and_temperatures_do_not_decay(name):
+    model = timm.create_model(name)
+    special = [name for name, _ in model.named_parameters() if name.endswith(("token", "position", "temperature"))]
+    assert set(special) <= exempt_parameters(model)
+    assert bool(special) == (name in ("xcit_nano_12_p16", "mat_1", "partialformer_b0"))
+
+
+def test_frozen_parameters_are_left_out():
+    model = timm.create_model("test_vit", num_classes=3).requires_grad_(False)
     model.head.requires_grad_(True)
-    assert [name for part in split_parameters(model) for name, _ in part] == ["head.weight", "head.bias"]
+    optimizer = build_optimizer(model, lr=1e-3, weight_decay=0.05)
+    assert [len(group["params"]) for group in optimizer.param_groups] == [1, 1]
+
+
+@pytest.mark.parametrize("name", ["paca_b0", "test_vit", "test_resnet"])
+def test_layers_learn_slower_the_earlier_they_are(name):
+    """As timm's own grouping has it, for models of ours and of timm."""
+    model = timm.create_model(name, num_classes=3)
+    expected = {
+        id(parameter): (group["lr_scale"], group["weight_decay"])
+        for group in param_groups_layer_decay(
+            model, weight_decay=0.05, layer_decay=0.5, no_weight_decay_list=exempt_parameters(model)
+        )
+        for parameter in group["params"]
+    }
+    optimizer = build_optimizer(model, lr=1e-2, weight_decay=0.05, layer_decay=0.5)
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            scale, decay = expected[id(parameter)]
+            assert group["initial_lr"] == group["lr"] == pytest.approx(1e-2 * scale)
+            assert group["weight_decay"] == decay
+    scales = layer_scales(model, 0.5)
+    assert max(scales.values()) == scales[f"{model.pretrained_cfg['classifier']}.weight"] == 1
+    assert min(scales.values()) < 0.2
+    assert layer_scales(model, 1.0) == {}
+
+
+def test_layers_of_a_model_that_does_not_tell_them():
+    with pytest.raises(InputError, match=r"layer_decay 0\.5 given, but Sequential"):
+        build_optimizer(small_model(), lr=1e-2, weight_decay=0.0, layer_decay=0.5)
+
+
+def test_betas_and_eps_reach_the_optimiser():
+    optimizer = build_optimizer(small_model(), lr=1e-2, weight_decay=0.0, betas=(0.5, 0.6), eps=1e-3)
+    assert all(group["betas"] == (0.5, 0.6) and group["eps"] == 1e-3 for group in optimizer.param_groups)
 
 
 def test_decay_shrinks_weights_without_gradient():

@@ -92,7 +92,22 @@ def test_metrics_are_cut_back_and_torn_lines_dropped(tmp_path):
         assert [line["step"] for line in read_metrics(tmp_path)] == [0, 1, 2, 3]
         run.cut_metrics(2)
         run.log(step=9)
-    assert (tmp_path / METRICS).read_text() == '{"step": 0}\n{"step": 1}\n{"step": 9}\n'
+    assert [line["step"] for line in read_metrics(tmp_path)] == [0, 1, 9]
+
+
+def test_time_goes_on_where_the_kept_lines_end(tmp_path, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr("vitreous.training.run.time.monotonic", lambda: now[0])
+    with RunFolder(tmp_path) as run:
+        for _ in range(3):
+            now[0] += 10
+            run.log(step=1)
+    now[0] += 5000  # a pause
+    with RunFolder(tmp_path) as run:
+        run.cut_metrics(2)  # the third line is lost, and so is its time
+        now[0] += 5
+        run.log(step=2)
+    assert [line["seconds"] for line in read_metrics(tmp_path)] == [10.0, 20.0, 25.0]
 
 
 @pytest.mark.parametrize("content", ["{}", "[]", '{"arguments": 3, "data": {}}', '{"arguments": {}}'])

@@ -1,30 +1,29 @@
 """Images sorted into one folder per class: `DATA/train/cat/1.jpg`, `DATA/val/cat/7.jpg`."""
 
-import hashlib
 import os
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
-from vitreous.data.image import SUFFIXES, load_image
+from vitreous.data.image import SUFFIXES
+from vitreous.data.image_set import EncodedSet, digest, find_split, require_split
 from vitreous.errors import InputError
 
-SPLITS = {"train": ("train",), "val": ("val", "test"), "test": ("test",)}  # names a split may have on the disk
 
-
-class ClassFolder:
+class ClassFolder(EncodedSet):
     """The images of one split; classes are the sorted names of its sub-folders."""
 
-    def __init__(self, root: str | os.PathLike[str], split: str) -> None:
-        self.folder = split_folder(Path(root), split)
+    def __init__(self, root: str | os.PathLike[str], split: str, *, strict: bool = True) -> None:
+        """`strict` refuses classes without images, and splits whose classes differ."""
+        root = Path(root)
+        self.folder = root / require_split(split, split_folders(root), f"folder '{root}'")
         self.classes = class_names(self.folder)
-        self._check_same_classes(Path(root))
+        if strict:
+            self._check_same_classes(root)
         self.files: list[tuple[str, int]] = []  # path below the split's folder, label
         for label, name in enumerate(self.classes):
             found = _images_below(self.folder, name)
-            if not found:
+            if strict and not found:
                 raise InputError(
                     f"class folder '{self.folder / name}' holds no image ({', '.join(SUFFIXES)}); "
                     "add images or remove the folder"
@@ -34,46 +33,39 @@ class ClassFolder:
     def __len__(self) -> int:
         return len(self.files)
 
-    def __getitem__(self, index: int) -> tuple[Image.Image, dict[str, Any]]:
-        path, label = self.files[index]
-        return load_image(self.folder / path), {"labels": label}
+    def name(self, index: int) -> str:
+        return f"{self.folder.name}/{self.files[index][0]}"
+
+    def target(self, index: int) -> dict[str, Any]:
+        return {"labels": self.files[index][1]}
+
+    def encoded(self, index: int) -> Path:
+        return self.folder / self.files[index][0]
 
     @cached_property
     def fingerprint(self) -> str:
         """Changes when files are added, removed, renamed or change their length."""
-        digest = hashlib.sha256()
-        for path, _ in self.files:
-            digest.update(f"{path}\0{(self.folder / path).stat().st_size}\n".encode())
-        return digest.hexdigest()
+        return digest(f"{path}\0{(self.folder / path).stat().st_size}" for path, _ in self.files)
 
     def _check_same_classes(self, root: Path) -> None:
         """Labels are positions in the sorted class list: a class that one split lacks would shift the others."""
-        if not (root / "train").is_dir() or self.folder == root / "train":
+        train = find_split("train", split_folders(root))
+        if train is None or self.folder == root / train:
             return
-        trained = class_names(root / "train")
+        trained = class_names(root / train)
         missing, extra = sorted(set(trained) - set(self.classes)), sorted(set(self.classes) - set(trained))
         if missing or extra:
             only = [f"only in train: {', '.join(missing)}"] if missing else []
             only += [f"only in {self.folder.name}: {', '.join(extra)}"] if extra else []
             raise InputError(
-                f"the class folders of '{root / 'train'}' and '{self.folder}' differ ({'; '.join(only)}); "
+                f"the class folders of '{root / train}' and '{self.folder}' differ ({'; '.join(only)}); "
                 "both splits need the same ones"
             )
 
 
-def looks_like_class_folders(root: Path) -> bool:
-    return any((root / name).is_dir() for name in SPLITS["train"] + SPLITS["val"])
-
-
-def split_folder(root: Path, split: str) -> Path:
-    if split not in SPLITS:
-        raise InputError(f"unknown split '{split}'; accepted: {', '.join(SPLITS)}")
-    for name in SPLITS[split]:
-        if (root / name).is_dir():
-            return root / name
-    wanted = " or ".join(f"'{name}/'" for name in SPLITS[split])
-    there = ", ".join(sorted(entry.name for entry in root.iterdir() if entry.is_dir())) or "none"
-    raise InputError(f"'{root}' has no {wanted} folder for split '{split}'; folders there: {there}")
+def split_folders(root: Path) -> list[str]:
+    """Folders that may be splits; none if there is no such folder as `root`."""
+    return [entry.name for entry in root.iterdir() if entry.is_dir()] if root.is_dir() else []
 
 
 def class_names(folder: Path) -> tuple[str, ...]:

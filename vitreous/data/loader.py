@@ -2,10 +2,16 @@
 
 The main process decides which sample comes when (`BatchSampler`); a sample's randomness is seeded from (seed,
 epoch, index) where it is made, so it does not matter which worker makes it.
+
+A picture that cannot be read never ends an epoch and never goes unnoticed: training takes the next one in its place,
+which is again a function of the data alone, evaluation goes without, and the batch tells of it.
 """
 
+import ctypes
 import random
 import signal
+import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
@@ -13,25 +19,50 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
+from vitreous.data.image import ImageError
 from vitreous.errors import InputError
 
-WORKER_TIMEOUT = 120  # seconds without a batch before a worker counts as hung
+# Seconds without a single new image from any worker before they count as hung. Images, not batches: storage so slow
+# that a batch takes a minute is still at work, and is left alone.
+WORKER_TIMEOUT = 20.0
+START_TIMEOUT = 120.0  # until the first worker is there: where they are not forked, each imports torch anew
+GLANCE = 1.0  # seconds between two looks at the workers' progress
+PR_SET_PDEATHSIG = 1  # of Linux's prctl
+LONGEST_GAP = 100  # unreadable pictures in a row after which training gives up looking for the next good one
+WINDOW = 32  # files whose samples are shuffled together, where samples that share a file are best read together
 MASK = (1 << 64) - 1
 
 
 class Draw(NamedTuple):
-    """Which sample, in which epoch."""
+    """Which sample, in which epoch, for the how-manieth time in it: the key of the sample's randomness."""
 
     epoch: int
     sample: int  # its index in the data set
+    repeat: int = 0
+
+
+class Unreadable(NamedTuple):
+    """A picture that could not be used."""
+
+    sample: int
+    reason: str
+
+
+class Made(NamedTuple):
+    """A sample on its way into a batch."""
+
+    number: int  # of the sample in the data set
+    sample: Any  # None if it cannot be read and nothing takes its place
+    unreadable: tuple[Unreadable, ...]
 
 
 class Batch(NamedTuple):
     images: Tensor  # (B, 3, H, W)
     targets: dict[str, Tensor]
-    indices: tuple[int, ...]  # of the samples in the data set, for messages
+    indices: tuple[int, ...]  # of the samples in the data set, for messages; none if all were unreadable
+    unreadable: tuple[Unreadable, ...] = ()
 
 
 class Failure(NamedTuple):
@@ -61,8 +92,14 @@ def seed_everything(*key: int) -> None:
 
 @contextmanager
 def seeded(*key: int) -> Iterator[None]:
-    """As `seed_everything` on the CPU, but the generators continue afterwards as if nothing had happened."""
-    python, numpy, torch_state = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    """As `seed_everything` on the CPU, but the generators continue afterwards as if nothing had happened.
+
+    In a loader's worker process they do not: they are nobody else's there, and keeping their state takes as long as a
+    tenth of decoding a picture.
+    """
+    shared = get_worker_info() is None
+    if shared:
+        python, numpy, torch_state = random.getstate(), np.random.get_state(), torch.get_rng_state()
     value = mix(*key)
     random.seed(value)
     np.random.seed(value & 0xFFFFFFFF)
@@ -70,16 +107,28 @@ def seeded(*key: int) -> Iterator[None]:
     try:
         yield
     finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
-        torch.set_rng_state(torch_state)
+        if shared:
+            random.setstate(python)
+            np.random.set_state(numpy)
+            torch.set_rng_state(torch_state)
 
 
 class BatchSampler(Sampler[list[Draw]]):
     """Lists of draws for the batches of one epoch, from any position on.
 
-    A global batch of `batch_size` draws is shared among `world` ranks, and each share is cut into `pieces`
-    (gradient accumulation), always as contiguous parts: the global batch is the same however it is divided.
+    A global batch of `batch_size` draws is cut into contiguous `pieces` (gradient accumulation), and each piece is
+    shared among `world` ranks: the global batch and its pieces are the same however many ranks there are. A share
+    is made of pairs, as far from the start of the piece as from its end, so that reversing a share is reversing the
+    piece: what blends every image with its mirror in the piece (mixup) needs no images of other ranks.
+
+    With `whole_batches` the ranks take turns instead, a batch each. All get equally many, for they must keep step;
+    where the last round is short of batches the first one fills in, and only `counted` batches count.
+
+    With `repeats` (Hoffer et al. 2020; Berman et al. 2019) each sample is drawn so many times in a row, of as many
+    fewer samples: an epoch is as long as without.
+
+    `stretches` are the lengths of runs of samples that share a file. With many of them, files are shuffled, and samples
+    among `WINDOW` files at a time, so that a slow disk has not to look everywhere at once.
     """
 
     def __init__(
@@ -91,13 +140,17 @@ class BatchSampler(Sampler[list[Draw]]):
         shuffle: bool = False,
         drop_last: bool = False,
         pieces: int = 1,
+        repeats: int = 1,
+        stretches: Sequence[int] = (),
         rank: int = 0,
         world: int = 1,
+        whole_batches: bool = False,
     ) -> None:
-        self.length, self.seed, self.shuffle = length, seed, shuffle
+        self.length, self.seed, self.shuffle, self.repeats = length, seed, shuffle, repeats
+        self.stretches = stretches
         self.batch_size = min(batch_size, length) if drop_last else batch_size  # never zero batches
-        self.pieces = max(1, min(pieces, self.batch_size // world))  # never an empty piece of a whole batch
-        self.rank, self.world = rank, world
+        self.pieces = min(pieces, self.batch_size)  # never an empty piece of a whole batch
+        self.rank, self.world, self.whole_batches = rank, world, whole_batches
         self.batches = length // self.batch_size if drop_last else -(-length // batch_size)
         self.epoch = self.start = 0
 
@@ -110,51 +163,105 @@ class BatchSampler(Sampler[list[Draw]]):
             return range(self.length)
         # No sample has the index -1, so the order shares its key with no sample.
         generator = torch.Generator().manual_seed(mix(self.seed, epoch, -1))
-        return torch.randperm(self.length, generator=generator).tolist()
+        if len(self.stretches) <= WINDOW:
+            return torch.randperm(self.length, generator=generator).tolist()
+        files = torch.arange(self.length).split(list(self.stretches))
+        order: list[int] = []
+        for window in torch.randperm(len(files), generator=generator).split(WINDOW):
+            samples = torch.cat([files[file] for file in window])
+            order += samples[torch.randperm(len(samples), generator=generator)].tolist()
+        return order
+
+    @property
+    def counted(self) -> int:
+        """How many of this rank's batches are its own."""
+        return len(range(self.rank, self.batches, self.world)) if self.whole_batches else self.batches
 
     def __len__(self) -> int:
-        return (self.batches - self.start) * self.pieces
+        return len(self._numbers()) * self.pieces
+
+    def _numbers(self) -> Sequence[int]:
+        """Of the batches this rank takes part in."""
+        if not self.whole_batches:
+            return range(self.start, self.batches)
+        rounds = -(-self.batches // self.world)
+        turns = range(self.rank, rounds * self.world, self.world)
+        return [number if number < self.batches else 0 for number in turns]
 
     def __iter__(self) -> Iterator[list[Draw]]:
-        epoch, order = self.epoch, self.order(self.epoch)
-        for batch in range(self.start, self.batches):
-            draws = order[batch * self.batch_size : (batch + 1) * self.batch_size]
-            share = _part(draws, self.rank, self.world)
-            for piece in range(self.pieces):
-                part = _part(share, piece, self.pieces)
-                if part:  # the last batch of an evaluation may be too short to be shared
-                    yield [Draw(epoch, sample) for sample in part]
+        epoch, order, repeats = self.epoch, self.order(self.epoch), self.repeats
+        for batch in self._numbers():
+            places = range(self.length)[batch * self.batch_size : (batch + 1) * self.batch_size]
+            for number in range(self.pieces):
+                piece = _part(places, number, self.pieces)
+                share = piece if self.whole_batches else _share(piece, self.rank, self.world)
+                if share:  # a last batch that is not dropped may be too short to be divided
+                    yield [Draw(epoch, order[place // repeats], place % repeats) for place in share]
 
 
 class SeededSamples(Dataset):
-    """A data set addressed by draws: the sample's randomness is set before the sample is made."""
+    """A data set addressed by draws: the sample's randomness is set before the sample is made.
 
-    def __init__(self, samples: Any, seed: int) -> None:
-        self.samples, self.seed = samples, seed
+    With `replace` the next sample that can be read takes the place of one that cannot; where samples are sorted by
+    class, it is of the same class nearly always.
+    """
 
-    def __getitem__(self, draw: Draw) -> tuple[int, Any] | Failure:
-        try:
-            with seeded(self.seed, draw.epoch, draw.sample):
-                return draw.sample, self.samples[draw.sample]
-        except InputError as error:
-            return Failure(str(error))
+    def __init__(self, samples: Any, seed: int, *, replace: bool, workers: int) -> None:
+        self.samples, self.seed, self.replace = samples, seed, replace
+        self.progress = torch.zeros(workers, dtype=torch.int64).share_memory_()  # of each worker, for the main process
+
+    def __getitem__(self, draw: Draw) -> Made | Failure:
+        made = self._make(draw)
+        self.show_progress()
+        return made
+
+    def show_progress(self) -> None:
+        worker = get_worker_info()
+        if worker is not None:
+            self.progress[worker.id] += 1
+
+    def _make(self, draw: Draw) -> Made | Failure:
+        unreadable: list[Unreadable] = []
+        tries = min(LONGEST_GAP, len(self.samples)) if self.replace else 1
+        for step in range(tries):
+            index = (draw.sample + step) % len(self.samples)
+            try:
+                with seeded(self.seed, *draw):
+                    return Made(index, self.samples[index], tuple(unreadable))
+            except ImageError as error:
+                unreadable.append(Unreadable(index, str(error)))
+            except InputError as error:
+                return Failure(str(error))
+        if self.replace:
+            return Failure(f"{tries} images in a row cannot be read; the first: {unreadable[0].reason}")
+        return Made(draw.sample, None, tuple(unreadable))
 
 
 class Loader:
     """Batches of a data set; `for batch in loader` gives one epoch, or its rest after `set_position`."""
 
     def __init__(
-        self, samples: Any, sampler: BatchSampler, collate: Callable[[list[Any]], Any], *, workers: int
+        self,
+        samples: Any,
+        sampler: BatchSampler,
+        collate: Callable[[list[Any]], Any],
+        *,
+        workers: int,
+        worker_timeout: float = WORKER_TIMEOUT,
+        replace: bool = False,
+        finish: Callable[[Tensor], Tensor] = lambda images: images,
     ) -> None:
-        self.sampler = sampler
+        """`replace` as in `SeededSamples`; `finish` is done to a whole batch of images where the model is."""
+        self.sampler, self.finish, self.worker_timeout = sampler, finish, worker_timeout
+        self._samples = SeededSamples(samples, sampler.seed, replace=replace, workers=workers)
         self._torch_loader: DataLoader = DataLoader(
-            SeededSamples(samples, sampler.seed),
+            self._samples,
             batch_sampler=sampler,
             collate_fn=_Collate(collate),
             num_workers=workers,
             persistent_workers=workers > 0,
             worker_init_fn=_start_worker,
-            timeout=WORKER_TIMEOUT if workers else 0,
+            timeout=GLANCE if workers else 0,
             pin_memory=torch.cuda.is_available(),
             # Its own generator: torch would otherwise draw a worker seed from the global one.
             generator=torch.Generator(),
@@ -167,20 +274,46 @@ class Loader:
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[Batch]:
-        try:
-            for batch in self._torch_loader:
-                if isinstance(batch, Failure):
-                    raise InputError(batch.message)
-                yield batch
-        except (RuntimeError, ConnectionError, EOFError) as reason:
-            if isinstance(reason, RuntimeError) and "DataLoader" not in str(reason):
+        batches = iter(self._torch_loader)
+        while True:
+            try:
+                with worker_failures_explained():
+                    batch = self._next(batches)
+            except StopIteration:
+                return
+            except InputError:
+                self.close(force=True)
                 raise
-            self.close(force=True)
-            first_line = (str(reason).strip() or type(reason).__name__).splitlines()[0]
-            raise InputError(
-                f"loading data failed: {first_line}; a worker process died or hung (often for lack of memory); "
-                "try fewer --workers, or --workers 0 to see the cause"
-            ) from reason
+            if isinstance(batch, Failure):
+                raise InputError(batch.message)
+            yield batch
+
+    def _next(self, batches: Iterator[Any]) -> Any:
+        """Wait for a batch for as long as the workers get anything done."""
+        done, since = int(self._samples.progress.sum()), time.monotonic()
+        while True:
+            try:
+                return next(batches)
+            except RuntimeError as reason:
+                if "timed out" not in str(reason):
+                    raise
+            progress, now = int(self._samples.progress.sum()), time.monotonic()
+            if progress > done:
+                done, since = progress, now
+            limit = self.worker_timeout if progress else max(self.worker_timeout, START_TIMEOUT)
+            if now - since > limit:
+                raise InputError(
+                    f"loading data failed: no worker process got an image done within {limit:g} s; if the storage is "
+                    "that slow, raise --worker-timeout; otherwise use --workers 0 to see what hangs"
+                )
+
+    def on(
+        self, batch: Batch, device: torch.device, layout: torch.memory_format = torch.contiguous_format
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Images and targets of a batch on a device, ready for the model."""
+        images = batch.images.to(device, memory_format=layout, non_blocking=True)
+        targets = {key: value.to(device, non_blocking=True) for key, value in batch.targets.items()}
+        return self.finish(images), targets
 
     def close(self, *, force: bool = False) -> None:
         """End the worker processes; `force` also ends those that no longer answer."""
@@ -193,6 +326,21 @@ class Loader:
                     worker.kill()
         with suppress(RuntimeError):  # torch's report of the workers that were just killed
             iterator._shutdown_workers()  # type: ignore[attr-defined]
+
+
+@contextmanager
+def worker_failures_explained() -> Iterator[None]:
+    """Turn torch's report of a worker that died into a message. It can come at any moment, not only while loading."""
+    try:
+        yield
+    except (RuntimeError, ConnectionError, EOFError) as reason:
+        if isinstance(reason, RuntimeError) and "DataLoader worker" not in str(reason):
+            raise
+        first_line = (str(reason).strip() or type(reason).__name__).splitlines()[0]
+        raise InputError(
+            f"loading data failed: {first_line}; a worker process died (often for lack of memory); "
+            "try fewer --workers, or --workers 0 to see the cause"
+        ) from reason
 
 
 def stack(samples: list[tuple[Tensor, dict[str, Tensor]]]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -208,12 +356,17 @@ class _Collate:
     def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
         self.collate = collate
 
-    def __call__(self, drawn: list[Any]) -> Batch | Failure:
-        for sample in drawn:
-            if isinstance(sample, Failure):
-                return sample
-        images, targets = self.collate([sample for _, sample in drawn])
-        return Batch(images, targets, tuple(index for index, _ in drawn))
+    def __call__(self, drawn: list[Made | Failure]) -> Batch | Failure:
+        for failure in drawn:
+            if isinstance(failure, Failure):
+                return failure
+        made = [sample for sample in drawn if isinstance(sample, Made)]
+        unreadable = tuple(one for sample in made for one in sample.unreadable)
+        usable = [sample for sample in made if sample.sample is not None]
+        if not usable:
+            return Batch(torch.empty(0), {}, (), unreadable)
+        images, targets = self.collate([sample.sample for sample in usable])
+        return Batch(images, targets, tuple(sample.number for sample in usable), unreadable)
 
 
 def _part(items: Sequence[int], number: int, count: int) -> Sequence[int]:
@@ -221,8 +374,21 @@ def _part(items: Sequence[int], number: int, count: int) -> Sequence[int]:
     return items[len(items) * number // count : len(items) * (number + 1) // count]
 
 
+def _share(piece: Sequence[int], rank: int, world: int) -> Sequence[int]:
+    """A rank's pairs of mirrored places, from the start of the piece and in the same order from its end."""
+    length, pairs = len(piece), -(-len(piece) // 2)
+    if pairs < world:  # not a pair for each: single places then
+        return _part(piece, rank, world)
+    start, stop = pairs * rank // world, pairs * (rank + 1) // world
+    return [*piece[start:stop], *piece[max(stop, length - stop) : length - start]]
+
+
 def _start_worker(_: int) -> None:
     """A signal to the process group is for the main process, which ends the workers when it has saved its work."""
     for name in ("SIGINT", "SIGTERM", "SIGUSR1"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
+    if sys.platform == "linux":  # elsewhere torch looks for its parent now and then, unless a sample hangs
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # no worker outlives the main process
+    worker: Any = get_worker_info()
+    worker.dataset.show_progress()  # it is there

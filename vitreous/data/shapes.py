@@ -65,12 +65,19 @@ class Shapes:
         return self.count
 
     def __getitem__(self, index: int) -> Scene:
+        index = self._checked(index)
+        main = _main_category(index)
+        return draw_scene(self._random(index), main, self.height, self.width, LEVELS[self.difficulty])
+
+    def label(self, index: int) -> int:
+        """The class of a sample, which is known without drawing it."""
+        return _main_category(self._checked(index))
+
+    def _checked(self, index: int) -> int:
         index = operator.index(index)
         if not -self.count <= index < self.count:
             raise IndexError(f"sample {index} of {self.count}; accepted: {-self.count} to {self.count - 1}")
-        index %= self.count
-        main = _main_category(index)
-        return draw_scene(self._random(index), main, self.height, self.width, LEVELS[self.difficulty])
+        return index % self.count
 
     def _random(self, index: int) -> np.random.Generator:
         """A generator that depends on nothing but the numbers that name the sample."""

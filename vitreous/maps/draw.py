@@ -63,8 +63,10 @@ def overlay(picture: Image.Image, heat: np.ndarray, *, width: int = 256) -> Imag
     return Image.fromarray(blended.round().astype(np.uint8))
 
 
-def contact_sheet(panels: Sequence[Panel], *, heading: str, subheading: str, footnote: str) -> Image.Image:
-    """Panels of equal size in rows under a heading, with footnote and colour bar below."""
+def contact_sheet(
+    panels: Sequence[Panel], *, heading: str, subheading: str, footnote: str, bar: bool = True
+) -> Image.Image:
+    """Panels of equal size in rows under a heading, with footnote and, for heat maps, the colour bar below."""
     heading, subheading = fitted(heading, TITLE + 6, WIDEST_TEXT), fitted(subheading, TEXT, WIDEST_TEXT)
     footnote = fitted(footnote, TEXT, WIDEST_TEXT)
     width, height = panels[0].image.size
@@ -83,7 +85,7 @@ def contact_sheet(panels: Sequence[Panel], *, heading: str, subheading: str, foo
     for index, panel in enumerate(panels):
         row, column = divmod(index, columns)
         draw_panel(sheet, panel, (MARGIN + column * (width + GAP), top + row * (height + caption)))
-    draw_footer(sheet, footnote, bottom)
+    draw_footer(sheet, footnote, bottom, bar)
     return sheet
 
 
@@ -100,17 +102,19 @@ def draw_panel(sheet: Image.Image, panel: Panel, corner: tuple[int, int]) -> Non
         line += TEXT + 8
 
 
-def draw_footer(sheet: Image.Image, footnote: str, top: int) -> None:
+def draw_footer(sheet: Image.Image, footnote: str, top: int, bar: bool) -> None:
     """A thin rule, the footnote, and at the right the colour bar from low to high."""
     draw = ImageDraw.Draw(sheet)
     right, line = sheet.width - MARGIN, top + 14
     draw.line((MARGIN, top, right, top), LINE, 2)
     draw.text((MARGIN, line), footnote, QUIET, font(TEXT))
-    bar = Image.fromarray(np.repeat(colourise(np.linspace(0, 1, BAR_WIDTH))[None], TEXT - 3, axis=0))
-    left = right - text_width("high", TEXT) - 10 - bar.width
-    draw.text((left + bar.width + 10, line), "high", QUIET, font(TEXT))
+    if not bar:
+        return
+    colours = Image.fromarray(np.repeat(colourise(np.linspace(0, 1, BAR_WIDTH))[None], TEXT - 3, axis=0))
+    left = right - text_width("high", TEXT) - 10 - colours.width
+    draw.text((left + colours.width + 10, line), "high", QUIET, font(TEXT))
     draw.text((left - 10 - text_width("low", TEXT), line), "low", QUIET, font(TEXT))
-    sheet.paste(bar, (left, line + 4), rounded_mask(*bar.size, 4))
+    sheet.paste(colours, (left, line + 4), rounded_mask(*colours.size, 4))
 
 
 def labelled(picture: Image.Image, label: str, *, width: int = 320) -> Image.Image:

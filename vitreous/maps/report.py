@@ -1,21 +1,16 @@
-"""Explanations of several pictures as one HTML file that needs nothing else.
-
-Pictures are data URIs, style and script are inline and allowed by their hash alone, so the page can neither load nor
-run anything that was not in it when it was written. Equal explanations give equal bytes.
-"""
+"""Explanations of several pictures as one HTML file that needs nothing else. Equal explanations give equal bytes."""
 
 import base64
-import hashlib
 import io
 from collections.abc import Mapping, Sequence
 from html import escape
-from importlib.resources import files
 from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
 
 from vitreous.maps.draw import HEAT_COLOURS, colourise, enlarge, overlay
+from vitreous.maps.page import fill
 
 DISPLAY_WIDTH = 288  # pixels; sharp on a phone
 OVERLAY_WIDTH = 224  # ten images of noise stay below five megabytes
@@ -54,11 +49,8 @@ def render(
         hidden_with: What masked areas are filled with, as a noun: "black".
         top_k: Number of overlays per picture.
     """
-    style, script = _asset("report.css"), _asset("report.js")
     parts = {
         "TITLE": escape(title),
-        "STYLE_HASH": _csp_hash(style),
-        "SCRIPT_HASH": _csp_hash(script),
         "COLOURS": " ".join(HEAT_COLOURS),
         "FACTS": "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in facts.items()),
         "CLUSTERS": str(len(explanations[0].clusters)),
@@ -66,12 +58,8 @@ def render(
         "BAR": png_uri(Image.fromarray(colourise(np.linspace(0, 1, 200)[None]))),
         "INDEX": _index(explanations) if len(explanations) > 1 else "",
         "IMAGES": "\n".join(_section(index, item, top_k) for index, item in enumerate(explanations, 1)),
-        "STYLE": style,
-        "SCRIPT": script,
     }
-    # One pass over the template: text that came from a file name is never searched for placeholders.
-    pieces = _asset("report.html").split("@")
-    return "".join(parts[piece] if place % 2 else piece for place, piece in enumerate(pieces))
+    return fill("vitreous.maps", "report", parts)
 
 
 def _index(explanations: Sequence[Explanation]) -> str:
@@ -194,12 +182,3 @@ def png_uri(image: Image.Image) -> str:
     buffer = io.BytesIO()
     image.save(buffer, "PNG", optimize=True)
     return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
-
-
-def _asset(name: str) -> str:
-    return files("vitreous.maps").joinpath(name).read_text(encoding="utf-8")
-
-
-def _csp_hash(text: str) -> str:
-    """How a Content-Security-Policy names the one inline text it allows."""
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 from PIL import Image
@@ -20,7 +20,10 @@ Prediction = dict[str, Tensor]  # the targets' keys plus "scores"
 
 
 class Metric(Protocol):
+    """Sums and counts only, so that parts of the data can be scored apart (on several ranks) and merged."""
+
     def update(self, predictions: list[Prediction], targets: Targets) -> None: ...
+    def merge(self, other: Self) -> None: ...
     def compute(self) -> dict[str, float]: ...
 
 
@@ -56,6 +59,10 @@ class Task(ABC):
     @abstractmethod
     def metric(self) -> Metric:
         """A fresh counter of right and wrong answers."""
+
+    def examination(self, worst: int) -> Metric:
+        """The same and more, for a thorough evaluation that also keeps the `worst` mistakes."""
+        return self.metric()
 
     def assess(self, model: nn.Module, images: Tensor, targets: Targets) -> Assessment:
         """Losses and predictions of an evaluation batch; override when one forward pass gives both."""

@@ -12,7 +12,9 @@ from vitreous.data.mixup import Mixup
 from vitreous.data.source import ImageSet
 from vitreous.errors import InputError
 from vitreous.metrics.accuracy import Accuracy
+from vitreous.metrics.examination import Examination
 from vitreous.tasks.base import Assessment, Prediction, Targets, Task
+from vitreous.tasks.distill import Distillation
 
 
 class LabelledViews:
@@ -20,24 +22,33 @@ class LabelledViews:
 
     def __init__(self, images: ImageSet, view: Callable[[Image.Image], Tensor]) -> None:
         self.images, self.view = images, view
+        self.at_least = getattr(view, "at_least", None)  # a view that shrinks pictures may take them reduced
 
     def __len__(self) -> int:
         return len(self.images)
 
     def __getitem__(self, index: int) -> tuple[Tensor, dict[str, Any]]:
-        picture, target = self.images[index]
-        return self.view(picture), {"labels": target["labels"]}
+        picture = self.images.picture(index, at_least=self.at_least)
+        return self.view(picture), {"labels": self.images.target(index)["labels"]}
 
 
 class Classify(Task):
     main_metric = "top1"
 
-    def __init__(self, classes: tuple[str, ...], *, label_smoothing: float = 0.0, mixup: Mixup | None = None) -> None:
+    def __init__(
+        self,
+        classes: tuple[str, ...],
+        *,
+        label_smoothing: float = 0.0,
+        mixup: Mixup | None = None,
+        distillation: Distillation | None = None,
+    ) -> None:
         super().__init__(classes)
         if not 0 <= label_smoothing < 1:
             raise InputError(f"label smoothing {label_smoothing} cannot be used; it must lie between 0 and 1")
         self.label_smoothing = label_smoothing
         self.mixup = mixup if mixup is not None else Mixup()
+        self.distillation = distillation
 
     def dataset(self, images: ImageSet, view: Callable[[Image.Image], Tensor]) -> LabelledViews:
         return LabelledViews(images, view)
@@ -51,7 +62,12 @@ class Classify(Task):
     def losses(self, model: nn.Module, images: Tensor, targets: Targets) -> dict[str, Tensor]:
         """`labels` are indices (B,) or, after mixing, shares (B, K); smoothing means the same for both."""
         logits = model(images).float()
-        return {"cross_entropy": F.cross_entropy(logits, targets["labels"], label_smoothing=self.label_smoothing)}
+        learnt = F.cross_entropy(logits, targets["labels"], label_smoothing=self.label_smoothing)
+        if self.distillation is None:
+            return {"cross_entropy": learnt}
+        share = self.distillation.weight
+        taught = self.distillation.loss(logits, images)
+        return {"cross_entropy": (1 - share) * learnt, "distillation": share * taught}
 
     def predict(self, model: nn.Module, images: Tensor) -> list[Prediction]:
         return _ranked(model(images).float())
@@ -62,6 +78,9 @@ class Classify(Task):
 
     def metric(self) -> Accuracy:
         return Accuracy(self.classes)
+
+    def examination(self, worst: int) -> Examination:
+        return Examination(self.classes, worst=worst)
 
 
 def _ranked(logits: Tensor, most: int = 5) -> list[Prediction]:

@@ -2,51 +2,112 @@
 
     checkpoints/
       step-00000120/   tensors.safetensors, record.json, manifest.json
-      step-00000180/
+      step-00000180/   also tensors-1.safetensors, … where the model is split among processes, each writing its rows
       LATEST           "step-00000180"
 
-No pickle anywhere: tensors go to safetensors, numbers to JSON.
+No pickle anywhere: tensors go to safetensors, numbers to JSON. Nothing depends on how many processes wrote it: the
+rows of a tensor, in the order of the files, are the tensor.
 """
 
 import re
 import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import safetensors
-from safetensors.torch import load_file, save_file
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from vitreous.manifest import DamagedError, read_json, verify_folder
+from vitreous.training.distributed import ALONE, World
 from vitreous.training.storage import publish_folder, replace_file, write_json
 
 TENSORS, RECORD, LATEST = "tensors.safetensors", "record.json", "LATEST"
 GENERATION = re.compile(r"step-\d{8,}")
+PART = re.compile(r"tensors-(\d+)\.safetensors")
+
+
+class StoredTensors(Mapping[str, Tensor]):
+    """The tensors of a generation by name, read when asked for; `rows` reads a part of one."""
+
+    def __init__(self, generation: Path) -> None:
+        others = {int(found[1]): path for path in generation.iterdir() if (found := PART.fullmatch(path.name))}
+        paths = [generation / TENSORS, *(others[rank] for rank in sorted(others))]
+        self._lengths: dict[str, dict[Path, int | None]] = {}  # rows in each file; None for a single number
+        for path in paths:
+            with safe_open(path, "pt") as file:
+                for name in file.keys():  # noqa: SIM118  (it is no dictionary)
+                    shape = file.get_slice(name).get_shape()
+                    self._lengths.setdefault(name, {})[path] = shape[0] if shape else None
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.rows(name, slice(None))
+
+    def rows(self, name: str, wanted: slice) -> Tensor:
+        """Rows of a tensor that has any; other parts of the files are not read."""
+        parts, before = [], 0
+        for path, length in self._lengths[name].items():
+            with safe_open(path, "pt") as file:
+                if length is None:
+                    return file.get_tensor(name)
+                start, stop, _ = wanted.indices(self.length(name))
+                parts.append(file.get_slice(name)[max(0, start - before) : max(0, stop - before)])
+                before += length
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+    def length(self, name: str) -> int:
+        """How many rows the tensor has in all; 0 for a single number."""
+        return sum(length or 0 for length in self._lengths[name].values())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._lengths)
+
+    def __len__(self) -> int:
+        return len(self._lengths)
 
 
 class Checkpoint(NamedTuple):
     step: int
-    tensors: dict[str, Tensor]
+    tensors: StoredTensors
     record: dict[str, Any]
     notes: tuple[str, ...]  # what was wrong with newer generations; empty if all was well
 
 
 def save_checkpoint(
-    folder: Path, step: int, tensors: dict[str, Tensor], record: dict[str, Any], *, keep: int = 2
+    folder: Path,
+    step: int,
+    tensors: dict[str, Tensor],
+    record: dict[str, Any],
+    *,
+    keep: int = 2,
+    world: World = ALONE,
 ) -> None:
-    """Write a generation, point `LATEST` at it, then drop all but the `keep` newest."""
+    """Write a generation, point `LATEST` at it, then drop all but the `keep` newest.
+
+    Of several processes the first gives all that is not split; each gives its rows of what is.
+    """
     assert keep >= 2, "the previous generation is the reserve if the newest turns out damaged"
 
-    def write(aside: Path) -> None:
-        contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        save_file(contiguous, aside / TENSORS)
-        write_json(aside / RECORD, {"step": step, **record})
+    def write(aside: Path) -> list[str]:
+        name = TENSORS if world.main else f"tensors-{world.rank}.safetensors"
+        names = [name] if tensors or world.main else []
+        if names:
+            save_file({key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}, aside / name)
+        if world.main:
+            write_json(aside / RECORD, {"step": step, **record})
+            names.append(RECORD)
+        return names
+
+    def point() -> None:
+        replace_file(folder / LATEST, generation.name + "\n")
+        for old in _generations(folder)[keep:]:
+            shutil.rmtree(old, ignore_errors=True)
 
     generation = folder / f"step-{step:08d}"
-    publish_folder(generation, write)
-    replace_file(folder / LATEST, generation.name + "\n")
-    for old in _generations(folder)[keep:]:
-        shutil.rmtree(old, ignore_errors=True)
+    publish_folder(generation, write, world)
+    world.on_main(point)
 
 
 def load_checkpoint(folder: Path) -> Checkpoint | None:
@@ -72,12 +133,12 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
     return None
 
 
-def _read(generation: Path) -> tuple[int, dict[str, Tensor], dict[str, Any]]:
+def _read(generation: Path) -> tuple[int, StoredTensors, dict[str, Any]]:
     verify_folder(generation, (TENSORS, RECORD))
     record = read_json(generation / RECORD)
     try:
-        return int(record.pop("step")), load_file(generation / TENSORS), record
-    except (safetensors.SafetensorError, KeyError, AttributeError) as reason:
+        return int(record.pop("step")), StoredTensors(generation), record
+    except (SafetensorError, KeyError, AttributeError) as reason:
         raise DamagedError(f"{generation} was not written by vitreous ({reason})") from reason
 
 

@@ -9,8 +9,13 @@ from vitreous.errors import InputError
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def choose_device(name: str) -> torch.device:
-    """`auto` takes a CUDA device, else Apple's, else the CPU."""
+def choose_device(name: str, *, local_rank: int | None = None) -> torch.device:
+    """`auto` takes a CUDA device, else Apple's, else the CPU.
+
+    Of several processes on one machine, each with its `local_rank`, every one takes its own CUDA device.
+    """
+    if local_rank is not None:
+        return _own_device(name, local_rank)
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")
@@ -24,6 +29,20 @@ def choose_device(name: str) -> torch.device:
             f"device '{name}' cannot be used ({first_line}); accepted: auto, cpu, cuda, cuda:N, mps"
         ) from reason
     return device
+
+
+def _own_device(name: str, local_rank: int) -> torch.device:
+    if name not in ("auto", "cpu", "cuda"):
+        raise InputError(f"device '{name}' cannot be shared by several processes; accepted: auto, cpu, cuda")
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    devices = torch.cuda.device_count()
+    if local_rank >= devices:
+        raise InputError(
+            f"process {local_rank} of this machine finds no CUDA device of its own: there are {devices}; start at most "
+            "as many processes as devices (torchrun --nproc-per-node gpu), or use --device cpu"
+        )
+    return torch.device("cuda", local_rank)
 
 
 def autocast(device: torch.device, amp: str) -> AbstractContextManager[object]:

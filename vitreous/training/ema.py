@@ -1,9 +1,12 @@
 """Exponential moving average of a model's weights, kept as a second model that can be evaluated at any time."""
 
 import copy
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
+
+from vitreous.training.parallel import own_part
 
 
 class WeightAverage:
@@ -14,24 +17,27 @@ class WeightAverage:
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        self.decay = decay
+        self.decay, self.source = decay, model
         self.model = copy.deepcopy(model).eval().requires_grad_(False)
-        average, source = _state(self.model), _state(model)
-        averaged = [name for name, tensor in source.items() if tensor.is_floating_point()]
-        # Gathered once: both models keep their tensors for the whole run.
-        self._average = [average[name] for name in averaged]
-        self._source = [source[name] for name in averaged]
-        self._copied = [(average[name], source[name]) for name in source if name not in set(averaged)]
 
     @torch.no_grad()
     def update(self, step: int) -> None:
         """After optimiser step `step`, counted from 0."""
         decay = min(self.decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(self._average, self._source, 1 - decay)
-        for average, source in self._copied:
+        averages, sources, copied = self._pairs
+        torch._foreach_lerp_(averages, sources, 1 - decay)
+        for average, source in copied:
             average.copy_(source)
+
+    @cached_property
+    def _pairs(self) -> tuple[list[Tensor], list[Tensor], list[tuple[Tensor, Tensor]]]:
+        """(averages, sources, pairs to copy); gathered once, as both models keep their tensors while they train."""
+        average, source = _state(self.model), _state(self.source)
+        averaged = [name for name, tensor in source.items() if tensor.is_floating_point()]
+        copied = [(average[name], source[name]) for name in source if name not in set(averaged)]
+        return [average[name] for name in averaged], [source[name] for name in averaged], copied
 
 
 def _state(model: nn.Module) -> dict[str, Tensor]:
-    """Detached views of parameters and buffers, those outside `state_dict` included."""
-    return {name: tensor.detach() for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
+    """Detached views of parameters (this process's part) and buffers, those outside `state_dict` included."""
+    return {name: own_part(tensor).detach() for name, tensor in [*model.named_parameters(), *model.named_buffers()]}

@@ -25,6 +25,8 @@ from vitreous.models.base import Backbone
 from vitreous.models.weights import misfit
 from vitreous.registry import create_model
 from vitreous.training.device import choose_device
+from vitreous.training.distributed import ALONE, World
+from vitreous.training.parallel import whole
 from vitreous.training.storage import publish_folder, published, write_json
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
@@ -70,15 +72,22 @@ def save_model(
     task: str,
     classes: tuple[str, ...],
     preprocess: Preprocess,
+    world: World = ALONE,
 ) -> None:
-    """Write a model folder; one that is already there is replaced only when the new one is complete."""
+    """Write a model folder; one that is already there is replaced only when the new one is complete.
+
+    Of several processes the first writes, but all must call: each may hold only a part of the model.
+    """
     config = _config(model, name, model_args, task, classes, preprocess)
 
-    def write(aside: Path) -> None:
-        save_file(_storable(model.state_dict()), aside / WEIGHTS, metadata={"format": "pt"})
-        write_json(aside / CONFIG, config)
+    state = _storable(model.state_dict(), world)
 
-    publish_folder(Path(folder), write)
+    def write(aside: Path) -> tuple[str, ...]:
+        save_file(state, aside / WEIGHTS, metadata={"format": "pt"})
+        write_json(aside / CONFIG, config)
+        return WEIGHTS, CONFIG
+
+    world.on_main(lambda: publish_folder(Path(folder), write))
 
 
 def load_model(source: str | Path, *, size: int | None = None) -> TrainedModel:
@@ -89,7 +98,56 @@ def load_model(source: str | Path, *, size: int | None = None) -> TrainedModel:
     """
     folder = find_model_folder(source)
     trained = _load_published(str(source)) if folder is None else _load_folder(folder)
-    return trained if size is None else _at_size(trained, size)
+    return trained if size is None else at_size(trained, size)
+
+
+def at_size(trained: TrainedModel, size: int) -> TrainedModel:
+    """The model with another image size. Many of timm's take one size only, and only running them shows it."""
+    refusal = refusal_of_size(trained.model, size)
+    if refusal is not None:
+        height, width = trained.preprocess.size
+        raise InputError(
+            f"model '{trained.name}' cannot take images of {size}x{size} pixels ({refusal}); "
+            f"it was trained with {height}x{width}: leave this size out, or train the model at the size you need"
+        )
+    return trained._replace(preprocess=replace(trained.preprocess, size=(size, size)))
+
+
+def refusal_of_size(model: nn.Module, size: int) -> str | None:
+    """Why a classifier cannot take images of this height and width; None if it can."""
+    if isinstance(model, Backbone):  # ours take every size above the smallest
+        smallest = model.strides[-1]
+        return None if size >= smallest else f"the smallest this model can take is {smallest}x{smallest}"
+    training = model.training
+    try:
+        with torch.no_grad():
+            model.eval()(torch.zeros(1, 3, size, size, device=next(model.parameters()).device))
+    except (AssertionError, RuntimeError, ValueError) as reason:  # timm's have no common way to say so
+        return (str(reason).splitlines() or [type(reason).__name__])[0]
+    finally:
+        model.train(training)
+    return None
+
+
+def class_columns(trained: TrainedModel, classes: tuple[str, ...]) -> tuple[int, ...]:
+    """Where each of these classes is in the model's output, by name."""
+    known = trained.classes if classes[0] in trained.classes else _synsets(trained)
+    unknown = [name for name in classes if name not in known]
+    if unknown:
+        raise InputError(
+            f"the model '{trained.name}' does not know the class {unknown[0]!r} of the data; its classes are "
+            f"{', '.join(trained.classes[:8])}{', …' if len(trained.classes) > 8 else ''}"
+        )
+    position = {name: index for index, name in enumerate(known)}
+    return tuple(position[name] for name in classes)
+
+
+def _synsets(trained: TrainedModel) -> tuple[str, ...]:
+    """ImageNet folders are named by WordNet number; published models list readable names in the same order."""
+    from timm.data import ImageNetInfo, infer_imagenet_subset
+
+    subset = infer_imagenet_subset(trained.model)
+    return tuple(ImageNetInfo(subset).label_names()) if subset is not None else trained.classes
 
 
 def load_classifier(source: str | Path, *, size: int | None, device: str) -> TrainedModel:
@@ -195,23 +253,6 @@ def _load_folder(folder: Path) -> TrainedModel:
     return TrainedModel(model.eval(), config.architecture, config.task, config.classes, config.preprocess)
 
 
-def _at_size(trained: TrainedModel, size: int) -> TrainedModel:
-    """The model with another image size. Many of timm's take one size only, and only running them shows it."""
-    resized = trained._replace(preprocess=replace(trained.preprocess, size=(size, size)))
-    if isinstance(trained.model, Backbone):  # ours take every size above the smallest, which they name themselves
-        return resized
-    try:
-        with torch.no_grad():
-            trained.model(torch.zeros(1, 3, size, size))
-    except (AssertionError, RuntimeError) as reason:
-        height, width = trained.preprocess.size
-        raise InputError(
-            f"model '{trained.name}' cannot take images of {size}x{size} pixels ({str(reason).splitlines()[0]}); "
-            f"it was trained with {height}x{width}: leave out --size, or train it at the size you need"
-        ) from reason
-    return resized
-
-
 def _load_published(name: str) -> TrainedModel:
     from timm.data import resolve_model_data_config
 
@@ -254,9 +295,14 @@ def _fill(model: nn.Module, state: dict[str, Tensor], origin: Path) -> None:
     model.load_state_dict(state)
 
 
-def _storable(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Contiguous copies on the CPU: safetensors refuses views and tensors that share memory."""
-    return {key: tensor.detach().to("cpu").clone().contiguous() for key, tensor in state.items()}
+def _storable(state: dict[str, Tensor], world: World) -> dict[str, Tensor]:
+    """Contiguous copies on the first process's CPU: safetensors refuses views and tensors that share memory."""
+    copies = {}
+    for key, tensor in state.items():
+        gathered = whole(tensor.detach())
+        if world.main:
+            copies[key] = gathered.to("cpu").clone().contiguous()
+    return copies
 
 
 def _config(

@@ -1,37 +1,62 @@
 """AdamW with weight decay only where it belongs."""
 
+from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
+from timm.models import group_parameters
 from torch import Tensor, nn
 
-Named = list[tuple[str, nn.Parameter]]
+from vitreous.errors import InputError
+from vitreous.training.parallel import own_part
 
 
-def build_optimizer(model: nn.Module, *, lr: float, weight_decay: float) -> torch.optim.AdamW:
+def build_optimizer(
+    model: nn.Module,
+    *,
+    lr: float,
+    weight_decay: float,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    layer_decay: float = 1.0,
+) -> torch.optim.AdamW:
     """AdamW; biases, norms, other 1-D tensors and what the model names in `no_weight_decay()` are not decayed.
 
-    The group's `initial_lr` is what the schedule scales.
+    With `layer_decay` below 1 each layer learns by that factor slower than the one after it. A group's `initial_lr`
+    is what the schedule scales.
     """
-    decayed, exempt = split_parameters(model)
-    groups = [
-        {"params": [parameter for _, parameter in decayed], "weight_decay": weight_decay},
-        {"params": [parameter for _, parameter in exempt], "weight_decay": 0.0},
-    ]
-    groups = [group | {"initial_lr": lr} for group in groups if group["params"]]
-    # One fused kernel instead of a dozen: 2-4 times faster, on the CPU as well.
-    return torch.optim.AdamW(groups, lr=lr, fused=True)
-
-
-def split_parameters(model: nn.Module) -> tuple[Named, Named]:
-    """(decayed, exempt) trainable parameters with their names."""
-    named_exempt = set(model.no_weight_decay()) if hasattr(model, "no_weight_decay") else set()  # type: ignore[operator]
-    decayed: Named = []
-    exempt: Named = []
+    exempt, scales = exempt_parameters(model), layer_scales(model, layer_decay)
+    groups: dict[tuple[float, float], dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            (exempt if parameter.ndim <= 1 or name in named_exempt else decayed).append((name, parameter))
-    return decayed, exempt
+            decay, rate = 0.0 if name in exempt else weight_decay, lr * scales.get(name, 1.0)
+            group = groups.setdefault((rate, decay), dict(params=[], weight_decay=decay, lr=rate, initial_lr=rate))
+            group["params"].append(parameter)
+    # One fused kernel instead of a dozen: 2-4 times faster, on the CPU as well.
+    return torch.optim.AdamW(list(groups.values()), lr=lr, betas=betas, eps=eps, fused=True)
+
+
+def exempt_parameters(model: Any) -> set[str]:
+    """Names of parameters that do not decay. Models of timm may name theirs by shell-style patterns."""
+    patterns = model.no_weight_decay() if hasattr(model, "no_weight_decay") else ()
+    return {
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.ndim <= 1 or any(fnmatchcase(name, pattern) for pattern in patterns)
+    }
+
+
+def layer_scales(model: Any, decay: float) -> dict[str, float]:
+    """Name -> factor on the learning rate: 1 for the last layer group of the model, `decay` for the one before, …"""
+    if decay == 1:
+        return {}
+    if not hasattr(model, "group_matcher"):
+        raise InputError(
+            f"layer_decay {decay} given, but {type(model).__name__} does not tell its layers; leave it out"
+        )
+    layers = group_parameters(model, model.group_matcher(coarse=False), reverse=True)
+    last = max(layers.values())
+    return {name: decay ** (last - layer) for name, layer in layers.items()}
 
 
 def set_lr(optimizer: torch.optim.Optimizer, factor: float) -> None:
@@ -49,16 +74,18 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
 
 
 def restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    """From the tensors of `optimizer_tensors`; of a parameter that is split among processes, from this one's rows."""
     parameters = dict(model.named_parameters())
     for key, value in tensors.items():
         name, _, quantity = key.rpartition("/")
         parameter = parameters[name]
         state: dict[str, Any] = optimizer.state[parameter]
-        state[quantity] = (
-            _laid_out_like(parameter, value) if value.shape == parameter.shape else value.to(parameter.device)
-        )
+        fits = value.shape == own_part(parameter).shape
+        state[quantity] = _laid_out_like(parameter, value) if fits else value.to(parameter.device)
 
 
 def _laid_out_like(parameter: Tensor, value: Tensor) -> Tensor:
     """The fused kernel walks through memory: moments need the strides of their parameter, channels-last or not."""
-    return torch.empty_like(parameter, dtype=value.dtype, memory_format=torch.preserve_format).copy_(value)
+    memory = torch.empty_like(parameter, dtype=value.dtype, memory_format=torch.preserve_format)
+    own_part(memory).copy_(value)
+    return memory

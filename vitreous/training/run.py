@@ -10,13 +10,16 @@ import json
 import os
 import platform
 import sys
+import time
 from pathlib import Path
 from typing import IO, Any
 
 import vitreous
 from vitreous.errors import InputError
 from vitreous.manifest import DamagedError, read_json
+from vitreous.training.distributed import ALONE, World
 from vitreous.training.storage import recover, replace_file
+from vitreous.training.trackers import Tracker
 
 try:
     import fcntl
@@ -29,19 +32,27 @@ _held: set[Path] = set()  # record locks do not exclude a second run in the same
 
 
 class RunFolder:
-    """Exclusive use of a run folder, from `with` to the end of the block or of the process."""
+    """Exclusive use of a run folder, from `with` to the end of the block or of the process.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    Several processes share the use: the first holds the lock, reads and writes; what it finds, all of them know.
+    """
+
+    def __init__(self, path: Path, world: World = ALONE) -> None:
+        self.path, self.world = path, world
         self.metric_lines = 0
+        self._trackers: list[Tracker] = []
         self._lock: IO[str] | None = None
 
     def __enter__(self) -> "RunFolder":
+        self.world.on_main(self._enter)
+        return self
+
+    def _enter(self) -> None:
         if self.path.resolve() in _held:  # before opening the file: closing it again would release the lock
             raise self._in_use("this process")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self.path / LOCK, "a+", encoding="utf-8")
+            self._lock = open(self.path / LOCK, "a+", encoding="utf-8")  # noqa: SIM115  (held until __exit__)
         except OSError as reason:
             raise InputError(
                 f"cannot write to output folder '{self.path}' ({reason.strerror}); choose another --out"
@@ -49,10 +60,13 @@ class RunFolder:
         self._acquire()
         for folder in (self.path, self.path / "checkpoints"):
             recover(folder)
-        self.metric_lines = len(read_metrics(self.path))
-        return self
+        self._continue_after(read_metrics(self.path))
 
     def __exit__(self, *_: object) -> None:
+        if not self.world.main:
+            return
+        for tracker in self._trackers:
+            tracker.close()
         _held.discard(self.path.resolve())
         if {path.name for path in self.path.iterdir()} == {LOCK}:  # nothing came of it: leave no trace
             (self.path / LOCK).unlink()
@@ -91,6 +105,9 @@ class RunFolder:
 
         `free` names arguments that may change between the starts of a run because they do not change its result.
         """
+        return self.world.on_main(lambda: self._holds(arguments, data, free, resume))
+
+    def _holds(self, arguments: dict[str, Any], data: dict[str, str], free: frozenset[str], resume: bool) -> bool:
         if not (self.path / RUN).exists():
             self._refuse_foreign_files()
             return False
@@ -127,7 +144,7 @@ class RunFolder:
     def begin(self, arguments: dict[str, Any], data: dict[str, str]) -> None:
         """Record what a new run was asked to do."""
         content = {"arguments": arguments, "data": data, "versions": versions(), "command": sys.argv}
-        replace_file(self.path / RUN, json.dumps(content, indent=1) + "\n")
+        self.world.on_main(lambda: replace_file(self.path / RUN, json.dumps(content, indent=1) + "\n"))
 
     def _refuse_foreign_files(self) -> None:
         there = sorted(path.name for path in self.path.iterdir() if path.name != LOCK)
@@ -139,17 +156,47 @@ class RunFolder:
 
     # -- what it measured ----------------------------------------------------------------------------------------
 
+    @property
+    def seconds(self) -> float:
+        """Time spent on the run, without pauses between two starts and without work that was lost."""
+        return self._spent + time.monotonic() - self._start
+
     def log(self, **values: Any) -> None:
-        """Append a line to metrics.jsonl; it is in the file when this returns."""
-        with open(self.path / METRICS, "a", encoding="utf-8") as file:
-            file.write(json.dumps(values) + "\n")
+        """Append a line, with the time, to metrics.jsonl; it is in the file when this returns."""
+        if not self.world.main:
+            return
+        line = {**values, "seconds": round(self.seconds, 2)}
+        try:
+            with open(self.path / METRICS, "a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as reason:
+            raise InputError(
+                f"cannot write {self.path / METRICS} ({reason.strerror}); checkpoints are intact: "
+                "free some space and run the same command again"
+            ) from reason
         self.metric_lines += 1
+        for tracker in self._trackers:
+            tracker.log(line)
+
+    def follow(self, tracker: Tracker) -> None:
+        """Tell a tracker what has been measured so far, and from now on."""
+        for line in read_metrics(self.path):
+            tracker.log(line)
+        self._trackers.append(tracker)
 
     def cut_metrics(self, lines: int) -> None:
         """Forget what was measured after a checkpoint: it is going to be measured again."""
+        self.world.on_main(lambda: self._cut_metrics(lines))
+
+    def _cut_metrics(self, lines: int) -> None:
         kept = read_metrics(self.path)[:lines]
-        self.metric_lines = len(kept)
+        self._continue_after(kept)
         replace_file(self.path / METRICS, "".join(json.dumps(line) + "\n" for line in kept))
+
+    def _continue_after(self, lines: list[dict[str, Any]]) -> None:
+        self.metric_lines = len(lines)
+        self._spent = lines[-1].get("seconds", 0.0) if lines else 0.0
+        self._start = time.monotonic()
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

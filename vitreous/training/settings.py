@@ -8,40 +8,106 @@ import functools
 import inspect
 import re
 from collections.abc import Callable
-from dataclasses import KW_ONLY, asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, ParamSpec, TypeVar, get_type_hints
 
 from typing_extensions import Doc
 
+from vitreous.data.loader import WORKER_TIMEOUT
 from vitreous.data.mixup import Mixup
-from vitreous.data.transforms import Augmentation, Preprocess
+from vitreous.data.transforms import LARGEST_SIDE, RAND_AUGMENT, Augmentation, Preprocess
 from vitreous.errors import InputError
+from vitreous.training.distributed import RANK_TIMEOUT
+from vitreous.training.schedule import Schedule
 
 P = ParamSpec("P")
 S = TypeVar("S")
 R = TypeVar("R")
 
 # They may change between the starts of one run, because they do not change what it computes.
-FREE = frozenset({"out", "workers", "device", "checkpoint_minutes", "checkpoint_steps", "resume"})
+# A recipe is among them: what counts is the values it gave.
+FREE = frozenset(
+    {
+        "out",
+        "recipe",
+        "any_model",
+        "print",
+        "quarantine",
+        "max_corrupt",
+        "workers",
+        "device",
+        "checkpoint_minutes",
+        "checkpoint_steps",
+        "shard",
+        "rank_timeout",
+        "worker_timeout",
+        "tensorboard",
+        "resume",
+    }
+)
+
+
+# What is accepted -> the settings it holds for, and its test.
+LIMITS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "at least 1": ("size epochs batch_size accumulate repeats log_every train_count val_count", lambda x: x >= 1),
+    "0 or more": (
+        "min_lr warmup_lr warmup_epochs cooldown_epochs lr_batch weight_decay clip_grad mixup cutmix color_jitter pad "
+        "workers seed checkpoint_steps",
+        lambda x: x >= 0,
+    ),
+    "above 0": (
+        "lr eps poly_power distill_temperature checkpoint_minutes rank_timeout worker_timeout",
+        lambda x: x > 0,
+    ),
+    "between 0 and 1": ("max_corrupt mixup_switch erasing flip distill_weight", lambda x: 0 <= x <= 1),
+    "at least 0 and below 1": ("ema label_smoothing drop_path", lambda x: 0 <= x < 1),
+    "above 0 and at most 1": ("scale crop_ratio layer_decay step_factor", lambda x: 0 < x <= 1),
+}
 
 
 @dataclass(frozen=True)
 class TrainSettings:
     model: Annotated[str, Doc("Model name, see `vitreous info`; any timm name and local-dir:FOLDER work too.")]
-    data: Annotated[str, Doc("shapes, shapes:medium, shapes:hard, or a folder with train/<class>/ and val/<class>/.")]
+    data: Annotated[str, Doc("shapes, a folder with train/<class>/ and val/<class>/, or as docs/data.md says.")]
     _: KW_ONLY
     out: Annotated[Path | None, Doc("Run folder; default: runs/<model>-<data>.")] = None
+    recipe: Annotated[
+        str | None, Doc("Settings by name, see docs/train.md, or a YAML file of your own; options given here win.")
+    ] = None
+    any_model: Annotated[bool, Doc("Use the recipe though it was made for another family of models.")] = False
+    print: Annotated[bool, Doc("Show the settings, as a recipe that says where each comes from, and end.")] = False
     task: Annotated[Literal["classify"], Doc("What to learn.")] = "classify"
     size: Annotated[int, Doc("Height and width of the training images in pixels.")] = 224
     epochs: Annotated[int, Doc("Passes over the training images.")] = 100
     batch_size: Annotated[int, Doc("Images per optimiser step, all pieces and processes together.")] = 64
     accumulate: Annotated[int, Doc("Pieces into which a batch is cut to save memory.")] = 1
 
+    repeats: Annotated[
+        int, Doc("Views of each image in a batch, of so many fewer images (repeated augmentation); 1 = off.")
+    ] = 1
+
     lr: Annotated[float, Doc("Highest learning rate.")] = 1e-3
+    lr_batch: Annotated[
+        int,
+        Doc("Batch size that lr, warmup_lr and min_lr are meant for; with another they change in proportion. 0 = any."),
+    ] = 0
+    schedule: Annotated[Literal["cosine", "step", "poly"], Doc("How the learning rate falls.")] = "cosine"
     min_lr: Annotated[float, Doc("Learning rate at the end.")] = 1e-5
     warmup_epochs: Annotated[float, Doc("Epochs over which the learning rate rises.")] = 5.0
+    warmup_lr: Annotated[float, Doc("Learning rate from which it rises.")] = 0.0
+    cooldown_epochs: Annotated[int, Doc("Further epochs at the end, at min_lr.")] = 0
+    step_epochs: Annotated[
+        tuple[float, ...], Doc("For the schedule step: after which epochs it falls, e.g. 8 11.")
+    ] = ()
+    step_factor: Annotated[float, Doc("For the schedule step: by what it is multiplied then.")] = 0.1
+    poly_power: Annotated[float, Doc("For the schedule poly: power of the share of steps left; 1 = a line.")] = 1.0
+    betas: Annotated[tuple[float, float], Doc("AdamW's memory of gradients and of their squares.")] = (0.9, 0.999)
+    eps: Annotated[float, Doc("AdamW's guard against division by zero.")] = 1e-8
     weight_decay: Annotated[float, Doc("AdamW's decay of matrices and kernels.")] = 0.05
+    layer_decay: Annotated[
+        float, Doc("Factor on the learning rate from each layer to the one before, e.g. 0.75; 1 = off.")
+    ] = 1.0
     clip_grad: Annotated[float, Doc("Largest norm of the gradient; 0 = no limit.")] = 1.0
     ema: Annotated[float, Doc("Decay of the running average of the weights, e.g. 0.9998; 0 = off.")] = 0.0
 
@@ -53,6 +119,7 @@ class TrainSettings:
     color_jitter: Annotated[float, Doc("Strength of random brightness, contrast and saturation; 0 = off.")] = 0.0
     erasing: Annotated[float, Doc("How often a random rectangle is erased.")] = 0.0
     scale: Annotated[float, Doc("Smallest share of a picture's area a random crop takes; 1 = whole pictures.")] = 0.35
+    pad: Annotated[int, Doc("Pixels added around whole pictures before cropping them again; needs --scale 1.")] = 0
     flip: Annotated[float, Doc("How often a picture is mirrored.")] = 0.5
 
     crop_ratio: Annotated[float, Doc("Share of a validation picture's side that its centre crop keeps.")] = 1.0
@@ -61,14 +128,43 @@ class TrainSettings:
     model_args: Annotated[
         tuple[str, ...], Doc("More arguments of the model, e.g. clusters=(49,49,49,0) layer_scale=1e-5.")
     ] = ()
-    pretrained: Annotated[bool, Doc("Start from published weights; the classifier is new.")] = False
+    pretrained: Annotated[
+        bool, Doc("Start from published weights, or a folder's; the classifier is new unless it fits.")
+    ] = False
 
+    weights: Annotated[
+        str | None, Doc("Start from this file, run or model folder instead; the classifier is new unless it fits.")
+    ] = None
+
+    teacher: Annotated[str | None, Doc("Model to learn from as well: a name with weights, a run or model folder.")] = (
+        None
+    )
+    distill: Annotated[Literal["hard", "soft"], Doc("Learn the teacher's decision, or its probabilities.")] = "hard"
+    distill_weight: Annotated[float, Doc("Share of the teacher in the loss.")] = 0.5
+    distill_temperature: Annotated[float, Doc("How far soft distillation evens out the probabilities.")] = 1.0
+
+    grad_checkpointing: Annotated[bool, Doc("Compute blocks again in the backward pass to save memory.")] = False
+    compile: Annotated[bool, Doc("Compile the training step (torch.compile).")] = False
     amp: Annotated[Literal["off", "bf16", "fp16"], Doc("Mixed precision; made for GPUs, slower on most CPUs.")] = "off"
     channels_last: Annotated[bool, Doc("Keep images and kernels channels-last in memory.")] = False
     device: Annotated[str, Doc("cpu, cuda, cuda:1, mps; auto takes the best there is.")] = "auto"
+    shard: Annotated[bool, Doc("Split the model among the processes of torchrun; otherwise each has a copy.")] = False
+    rank_timeout: Annotated[
+        float, Doc("Seconds after which processes of torchrun give up on one that does not answer.")
+    ] = RANK_TIMEOUT
     workers: Annotated[int, Doc("Processes that prepare images; 0 = the main one does it.")] = 2
+    worker_timeout: Annotated[float, Doc("Seconds without a new image after which they count as hung.")] = (
+        WORKER_TIMEOUT
+    )
     seed: Annotated[int, Doc("Source of all randomness: same seed, same run.")] = 0
 
+    quarantine: Annotated[
+        str | None, Doc("List of images to leave out; default: quarantine.txt in the data's folder, if there is one.")
+    ] = None
+    max_corrupt: Annotated[
+        float,
+        Doc("Share of the images that may be unreadable before training stops; the next image takes their place."),
+    ] = 0.05
     train_count: Annotated[int | None, Doc("How many training images of `shapes` to draw.")] = None
     val_count: Annotated[int | None, Doc("How many validation images of `shapes` to draw.")] = None
     checkpoint_minutes: Annotated[float, Doc("Time between checkpoints; one is written after every epoch anyway.")] = (
@@ -76,40 +172,77 @@ class TrainSettings:
     )
     checkpoint_steps: Annotated[int, Doc("Optimiser steps between checkpoints; 0 = go by the time alone.")] = 0
     log_every: Annotated[int, Doc("Optimiser steps between training lines in metrics.jsonl.")] = 50
+    tensorboard: Annotated[bool, Doc("Write the metrics for TensorBoard too, to the folder tensorboard of --out.")] = (
+        False
+    )
     resume: Annotated[bool, Doc("Continue the run in the folder; --no-resume refuses a folder that has one.")] = True
+
+    # Where each value came from, for `print`; filled in by `recipe.py`.
+    origins: dict[str, str] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.out, str):  # convenient in Python; the command line gives a Path
             object.__setattr__(self, "out", Path(self.out))
-        for name in ("size", "epochs", "batch_size", "accumulate", "log_every"):
-            _check(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
-        _check("lr", self.lr, self.lr > 0, "above 0")
-        for name in ("min_lr", "warmup_epochs", "weight_decay", "clip_grad", "workers", "seed", "checkpoint_steps"):
-            _check(name, getattr(self, name), getattr(self, name) >= 0, "0 or more")
-        _check("min_lr", self.min_lr, self.min_lr <= self.lr, f"at most lr ({self.lr})")
-        _check("ema", self.ema, 0 <= self.ema < 1, "0 (off) or between 0 and 1")
-        _check("checkpoint_minutes", self.checkpoint_minutes, self.checkpoint_minutes > 0, "above 0")
-        if self.drop_path is not None:
-            _check("drop_path", self.drop_path, 0 <= self.drop_path < 1, "between 0 and 1")
+        for accepted, (names, fine) in LIMITS.items():
+            for name in names.split():
+                value = getattr(self, name)
+                _check(name, value, value is None or fine(value), accepted)
+        _check("size", self.size, self.size <= LARGEST_SIDE, f"at most {LARGEST_SIDE}")
+        for name in ("min_lr", "warmup_lr"):
+            _check(name, getattr(self, name), getattr(self, name) <= self.lr, f"at most lr ({self.lr})")
+        _check("betas", self.betas, all(0 <= beta < 1 for beta in self.betas), "two numbers from 0 to below 1")
+        rising = self.step_epochs == tuple(sorted(self.step_epochs)) and all(epoch > 0 for epoch in self.step_epochs)
+        _check("step_epochs", self.step_epochs, rising, "numbers above 0, in rising order")
+        needed = self.schedule != "step" or bool(self.step_epochs)
+        _check("schedule", self.schedule, needed, "given together with step_epochs, e.g. --step-epochs 8 11")
+        _check("pad", self.pad, not self.pad or self.scale == 1, f"0 unless scale is 1 (it is {self.scale})")
+        accepted = "empty (off), or RandAugment as timm writes it, e.g. rand-m9-mstd0.5-inc1"
+        _check("augment", repr(self.augment), not self.augment or RAND_AUGMENT.fullmatch(self.augment), accepted)
+        self.model_arguments()  # an argument that cannot be read is reported at once
 
     @property
     def folder(self) -> Path:
         data = self.data if self.data.startswith("shapes") else Path(self.data).resolve().name
-        return self.out if self.out is not None else Path("runs") / re.sub(r"[:/\\]+", "-", f"{self.model}-{data}")
+        return self.out if self.out is not None else Path("runs") / re.sub(r"[^\w.]+", "-", f"{self.model}-{data}")
 
     def arguments(self) -> dict[str, Any]:
         """Everything as JSON can hold it."""
-        return asdict(self) | {"out": str(self.folder), "model_args": list(self.model_args)}
+        values = asdict(self) | {"out": str(self.folder), "peak_lr": self.peak_lr}
+        del values["origins"]
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     def model_arguments(self) -> dict[str, Any]:
         """`model_args` as Python values, and `drop_path` under timm's name."""
         given = dict(parse_model_arg(text) for text in self.model_args)
         return given if self.drop_path is None else {"drop_path_rate": self.drop_path} | given
 
+    @property
+    def peak_lr(self) -> float:
+        """The highest learning rate, at this batch size."""
+        return self.lr * self.batch_size / self.lr_batch if self.lr_batch else self.lr
+
+    @property
+    def all_epochs(self) -> int:
+        return self.epochs + self.cooldown_epochs
+
+    def lr_schedule(self, steps_per_epoch: int) -> Schedule:
+        """Factors on `peak_lr`."""
+        return Schedule(
+            self.schedule,
+            steps=self.epochs * steps_per_epoch,
+            warmup=round(self.warmup_epochs * steps_per_epoch),
+            start=self.warmup_lr / self.lr,
+            floor=self.min_lr / self.lr,
+            milestones=tuple(round(epoch * steps_per_epoch) for epoch in self.step_epochs),
+            factor=self.step_factor,
+            power=self.poly_power,
+        )
+
     def augmentation(self, preprocess: Preprocess) -> Augmentation:
         return Augmentation(
             preprocess,
             scale=self.scale,
+            pad=self.pad,
             flip=self.flip,
             policy=self.augment,
             color_jitter=self.color_jitter,
@@ -124,23 +257,27 @@ def parse_model_arg(text: str) -> tuple[str, Any]:
     """`clusters=(49,49,49,0)` to a name and a Python value; what is no literal is a string."""
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
-        raise InputError(f"model argument '{text}' cannot be read; write name=value, e.g. clusters=(49,49,49,0)")
+        raise InputError(f"model_args '{text}' cannot be read; write name=value, e.g. clusters=(49,49,49,0)")
     try:
         return name, ast.literal_eval(value)
     except (ValueError, SyntaxError):
         return name, value
 
 
-def takes(settings: Callable[P, S]) -> Callable[[Callable[[S], R]], Callable[P, R]]:
+def takes(
+    settings: Callable[P, S], build: Callable[..., S] | None = None
+) -> Callable[[Callable[[S], R]], Callable[P, R]]:
     """Let a function of one settings object be called with the settings themselves: `train("paca_b0", "shapes")`.
 
-    Signature, type checks and help are those of the settings class.
+    Signature, type checks and help are those of the settings class. `build` makes the object from what was given,
+    where that is more than to call the class.
     """
+    build = settings if build is None else build
 
     def decorate(function: Callable[[S], R]) -> Callable[P, R]:
         @functools.wraps(function)
         def verb(*args: P.args, **kwargs: P.kwargs) -> R:
-            return function(settings(*args, **kwargs))
+            return function(build(*args, **kwargs))
 
         hints = get_type_hints(settings)
         fields = inspect.signature(settings).parameters.values()
@@ -161,6 +298,6 @@ def _documented(settings: Any) -> str:
     )
 
 
-def _check(name: str, given: Any, fine: bool, accepted: str) -> None:
+def _check(name: str, given: Any, fine: Any, accepted: str) -> None:
     if not fine:
         raise InputError(f"{name} {given} cannot be used; it must be {accepted}")

@@ -1,16 +1,21 @@
 """All that changes while a run trains, so that it can be stored and brought back whole."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
-from vitreous.training.checkpoint import load_checkpoint, save_checkpoint
+from vitreous.manifest import DamagedError
+from vitreous.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from vitreous.training.distributed import ALONE, World
 from vitreous.training.ema import WeightAverage
 from vitreous.training.optim import optimizer_tensors, restore_optimizer
+from vitreous.training.parallel import is_split, own_part, own_rows
 
 
 @dataclass
@@ -24,6 +29,7 @@ class Position:
     loss_sum: float = 0.0  # over the images since the last training line
     loss_images: int = 0
     train_loss: float = math.nan  # as in the last training line
+    bad_images: int = 0  # lines of bad_images.jsonl written so far
 
 
 @dataclass
@@ -44,29 +50,53 @@ class TrainState:
         """The weights that are validated and kept: averaged ones if there are any."""
         return self.model if self.ema is None else self.ema.model
 
-    def save(self, folder: Path) -> None:
-        tensors = _under("model/", self.model.state_dict())
-        tensors |= _under("optimizer/", optimizer_tensors(self.model, self.optimizer))
-        if self.ema is not None:
-            tensors |= _under("ema/", self.ema.model.state_dict())
+    def save(self, folder: Path, world: World = ALONE) -> None:
+        tensors = self._weights() | _under("optimizer/", optimizer_tensors(self.model, self.optimizer))
+        own = {name: own_part(tensor) for name, tensor in tensors.items() if world.main or isinstance(tensor, DTensor)}
+        own = {name: part for name, part in own.items() if world.main or len(part)}
         record = {"position": _json(asdict(self.position)), "scaler": self.scaler.state_dict()}
-        save_checkpoint(folder, self.position.step, tensors, record)
+        save_checkpoint(folder, self.position.step, own, record, world=world)
 
-    def load(self, folder: Path) -> tuple[str, ...] | None:
+    @torch.no_grad()
+    def load(self, folder: Path, world: World = ALONE) -> tuple[str, ...] | None:
         """Bring back the newest whole checkpoint; returns what was wrong with newer ones, None if there is none."""
-        checkpoint = load_checkpoint(folder)
+        checkpoint = world.on_main(lambda: load_checkpoint(folder))
         if checkpoint is None:
             return None
-        self.model.load_state_dict(_below("model/", checkpoint.tensors))
-        restore_optimizer(self.model, self.optimizer, _below("optimizer/", checkpoint.tensors))
-        if self.ema is not None:
-            self.ema.model.load_state_dict(_below("ema/", checkpoint.tensors))
+        if is_split(self.model):
+            tensors = self._own_part_of(checkpoint)
+        else:
+            tensors = world.share(dict(checkpoint.tensors) if world.main else None)
+        weights = self._weights()
+        if weights.keys() != {name for name in tensors if not name.startswith("optimizer/")}:
+            raise DamagedError(
+                f"the checkpoint in {folder} is of another model than these settings build with the versions here; "
+                "install the versions named in run.json, or choose another --out"
+            )
+        for name, tensor in weights.items():
+            own_part(tensor).copy_(tensors[name])
+        restore_optimizer(self.model, self.optimizer, _below("optimizer/", tensors))
         self.scaler.load_state_dict(checkpoint.record["scaler"])
         self.position = Position(**_numbers(checkpoint.record["position"]))
         return checkpoint.notes
 
+    def _weights(self) -> dict[str, Tensor]:
+        averaged = {} if self.ema is None else _under("ema/", self.ema.model.state_dict())
+        return _under("model/", self.model.state_dict()) | averaged
 
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    def _own_part_of(self, checkpoint: Checkpoint) -> dict[str, Tensor]:
+        """Of each stored tensor the rows that this process holds; not one is ever whole."""
+        stored, holders = checkpoint.tensors, self._weights()
+        parameters = _under("optimizer/", dict(self.model.named_parameters()))
+        for name in stored:
+            holder = parameters.get(name.rpartition("/")[0])
+            if holder is not None and stored.length(name):  # what an optimiser remembers is split like its parameter
+                holders[name] = holder
+        split = {name: own_rows(tensor) for name, tensor in holders.items() if isinstance(tensor, DTensor)}
+        return {name: stored.rows(name, split[name]) if name in split else stored[name] for name in stored}
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {prefix + key: value for key, value in tensors.items()}
 
 

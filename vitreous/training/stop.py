@@ -9,7 +9,7 @@ NAMES = ("SIGINT", "SIGTERM", "SIGUSR1")  # the last is what schedulers send bef
 
 
 class StopRequested(Exception):
-    """Raised between steps after a signal."""
+    """Raised between steps, by all processes together, after a signal to any of them."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -17,13 +17,13 @@ class StopRequested(Exception):
 
 
 class StopSignals:
-    """While the `with` block runs, a stop signal sets a flag that `check` turns into StopRequested.
+    """While the `with` block runs, a stop signal is only noted in `received`.
 
     A second SIGINT interrupts at once. Outside the main thread signals are left alone, as Python demands.
     """
 
     def __init__(self) -> None:
-        self.received: int | None = None
+        self.received = 0  # number of the last signal; 0 = none
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignals":
@@ -37,10 +37,6 @@ class StopSignals:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-
-    def check(self) -> None:
-        if self.received is not None:
-            raise StopRequested(self.received)
 
     def _note(self, number: int, _: FrameType | None) -> None:
         if number == signal.SIGINT and self.received == signal.SIGINT:

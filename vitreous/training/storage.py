@@ -7,14 +7,17 @@ state or the new one. What reads it again is in `vitreous.manifest`.
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from safetensors import SafetensorError
 
 from vitreous.errors import InputError
 from vitreous.manifest import MANIFEST, manifest_of
+from vitreous.training.distributed import ALONE, World
+
+T = TypeVar("T")
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -25,34 +28,73 @@ def write_json(path: Path, content: Any) -> None:
 def replace_file(path: Path, text: str) -> None:
     """Put `text` where `path` is; a reader, and a crash, see the old content or the new."""
     aside = path.with_name(f".{path.name}.tmp")
-    aside.write_text(text, encoding="utf-8")
-    _sync(aside)
-    os.replace(aside, path)
-    _sync(path.parent)
 
+    def write() -> None:
+        aside.write_bytes(text.encode(errors="surrogateescape"))  # names of files need not be Unicode
+        _sync(aside)
+        os.replace(aside, path)
+        _sync(path.parent)
 
-def publish_folder(folder: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a temporary folder, add a manifest, and move it to `folder`, replacing what was there."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    aside, old = _beside(folder, "tmp"), _beside(folder, "old")
-    restore_folder(folder)
     try:
+        _writing(path, write)
+    except InputError:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+def publish_folder(folder: Path, write: Callable[[Path], Iterable[str]], world: World = ALONE) -> None:
+    """Let `write` fill a temporary folder, add a manifest, and move it to `folder`, replacing what was there.
+
+    `write` returns the names of the files it wrote. Of several processes each writes its own files, at the same time.
+    """
+    aside = _beside(folder, "tmp")
+
+    def prepare() -> None:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        restore_folder(folder)
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir()
-        write(aside)
-        _seal(aside)
-    except (OSError, SafetensorError) as reason:  # most often a full disk
-        shutil.rmtree(aside, ignore_errors=True)
-        raise InputError(
-            f"cannot write {folder}: {getattr(reason, 'strerror', None) or reason}; what was there before is intact; "
-            "free some space (or choose another --out) and run the same command again"
-        ) from reason
+
+    def written() -> dict[str, Any]:
+        paths = [aside / name for name in write(aside)]
+        for path in paths:
+            _sync(path)
+        return manifest_of(paths)["files"]
+
+    try:
+        world.on_main(lambda: _writing(folder, prepare))
+        files = world.gather(world.agree(lambda: _writing(folder, written)))
+        world.on_main(lambda: _writing(folder, lambda: _move(aside, folder, files)))
+    except InputError:
+        if world.main:
+            shutil.rmtree(aside, ignore_errors=True)
+            restore_folder(folder)
+        raise
+
+
+def _move(aside: Path, folder: Path, files: list[dict[str, Any]]) -> None:
+    manifest = aside / MANIFEST
+    write_json(manifest, {"files": {name: entry for part in files for name, entry in part.items()}})
+    _sync(manifest)
+    _sync(aside)
     # A folder cannot be replaced in one step. `restore_folder` undoes a kill between the two renames.
+    old = _beside(folder, "old")
     if folder.exists():
         os.rename(folder, old)
     os.rename(aside, folder)
     _sync(folder.parent)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def _writing(path: Path, action: Callable[[], T]) -> T:
+    """What goes wrong while writing, most often for lack of space, as a message."""
+    try:
+        return action()
+    except (OSError, SafetensorError) as reason:
+        raise InputError(
+            f"cannot write {path}: {getattr(reason, 'strerror', None) or reason}; what was there before is intact; "
+            "free some space (or choose another --out) and run the same command again"
+        ) from reason
 
 
 def published(folder: Path) -> Path | None:
@@ -79,14 +121,6 @@ def recover(parent: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
-
-
-def _seal(folder: Path) -> None:
-    """Add the manifest and push everything to the disk."""
-    paths = sorted(folder.iterdir())
-    write_json(folder / MANIFEST, manifest_of(paths))
-    for path in [*paths, folder / MANIFEST, folder]:
-        _sync(path)
 
 
 def _beside(folder: Path, suffix: str) -> Path:

@@ -1,0 +1,71 @@
+"""Training speed at 32x32: paca_b0_cifar against pvt_v2_b0 with the same strides, in turns.
+
+    python benchmarks/cifar.py
+    python benchmarks/cifar.py --batch 128 --rounds 30
+
+PVTv2 is given PaCa's stem stride of 1 ("stem"), and PaCa's stride of 1 before the last stage as well ("all"): only then
+do both see maps of 32, 16, 8 and 8 pixels. A step is forward, backward and AdamW's update, with stochastic depth.
+"""
+
+import os
+import platform
+import statistics
+
+import timm
+import torch
+import tyro
+from speed import seconds
+from torch import nn
+
+import vitreous
+from vitreous.figures.counting import measure
+from vitreous.training.optim import build_optimizer
+
+DROP_PATH = 0.1  # as in the recipe paca_cifar100
+
+
+def pvt(*, last: bool) -> nn.Module:
+    model = timm.create_model("pvt_v2_b0", num_classes=100, drop_path_rate=DROP_PATH)
+    model.patch_embed.proj.stride = (1, 1)
+    if last:
+        model.stages[3].downsample.proj.stride = (1, 1)
+    return model
+
+
+class Step:
+    def __init__(self, model: nn.Module, batch: int) -> None:
+        self.model = model.train()
+        self.images, self.labels = torch.randn(batch, 3, 32, 32), torch.randint(100, (batch,))
+        self.optimizer = build_optimizer(model, lr=1e-4, weight_decay=0.05)
+
+    def __call__(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        nn.functional.cross_entropy(self.model(self.images), self.labels).backward()
+        self.optimizer.step()
+
+
+def main(batch: int = 64, rounds: int = 15, threads: int = 2) -> None:
+    torch.set_num_threads(threads)
+    load = ", ".join(f"{x:.1f}" for x in os.getloadavg())
+    versions = f"torch {torch.__version__}, timm {timm.__version__}, vitreous {vitreous.__version__}"
+    print(f"{platform.processor() or platform.machine()}, {threads} threads, {versions}, fp32, load {load}", flush=True)
+    models = {
+        "paca_b0_cifar": timm.create_model("paca_b0_cifar", drop_path_rate=DROP_PATH),
+        "pvt_v2_b0, stem": pvt(last=False),
+        "pvt_v2_b0, all": pvt(last=True),
+    }
+    steps = {name: Step(model, batch) for name, model in models.items()}
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for turn in range(rounds + 2):  # the first two warm up
+        for name in sorted(steps, reverse=bool(turn % 2)):
+            times[name].append(seconds(steps[name]))
+    ours, *peers = ([*taken[2:]] for taken in times.values())
+    for (name, model), taken in zip(models.items(), (ours, *peers), strict=True):
+        low, middle, high = statistics.quantiles([t / o for t, o in zip(taken, ours, strict=True)], n=4)
+        macs, rate = measure(model, (3, 32, 32)).macs / 1e6, batch / statistics.median(taken)
+        print(f"{name:<16} {macs:4.0f} M multiply-adds {rate:7.1f} images/s", end="")
+        print("" if taken is ours else f"   PaCa trains {middle:.2f} [{low:.2f}, {high:.2f}] times as fast", flush=True)
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

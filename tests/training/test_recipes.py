@@ -1,0 +1,301 @@
+"""Recipes: ours say what their sources say, merge in the right order, and every mistake in a file is one line."""
+
+import random
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import yaml
+
+import vitreous_command
+from vitreous.errors import InputError
+from vitreous.train import train
+from vitreous.training.recipe import FOLDER, KEYS, PERSONAL, as_recipe, load_recipe, recipe_names, with_recipe
+from vitreous.training.settings import TrainSettings
+
+NAMES = [
+    "emsnet_imagenet", "finetune", "mat_imagenet", "paca_cifar100", "paca_imagenet", "paca_v1_imagenet",
+    "partialformer_imagenet", "quick", "xcit_imagenet",
+]  # fmt: skip
+SMALLEST = {
+    "paca_imagenet": "paca_tiny", "paca_v1_imagenet": "paca_b0", "paca_cifar100": "paca_b0_cifar",
+    "xcit_imagenet": "xcit_nano_12_p16", "emsnet_imagenet": "emsnet_xxtiny", "mat_imagenet": "mat_1",
+    "partialformer_imagenet": "partialformer_b0", "finetune": "resnet18", "quick": "paca_b0",
+}  # fmt: skip
+
+
+def written(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "own.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_all_recipes_are_there():
+    assert recipe_names() == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_recipe_fits_the_models_it_was_made_for_and_says_its_source(name):
+    settings = with_recipe(SMALLEST[name], "shapes", recipe=name)
+    assert settings.epochs == load_recipe(name).values["epochs"]
+    text = (FOLDER / f"{name}.yaml").read_text()
+    assert re.match(r"# .*\n(#.*\n)*# Source: ", text)
+
+
+# What the papers and their repositories state: (lr at the recipe's batch, floor, start, batch, epochs, decay).
+STATED = {
+    "paca_imagenet": (1e-3, 1e-5, 1e-6, 1024, 300, 0.05),
+    "paca_v1_imagenet": (1e-3, 1e-5, 1e-6, 1024, 300, 0.05),
+    "paca_cifar100": (3.75e-4, 0.0, 0.0, 384, 300, 0.05),
+    "xcit_imagenet": (1e-3, 1e-5, 1e-6, 1024, 400, 0.05),
+    "emsnet_imagenet": (1e-3, 1e-5, 1e-6, 512, 300, 0.03),
+    "mat_imagenet": (1e-3, 1e-6, 1e-7, 4096, 300, 0.05),
+    "partialformer_imagenet": (1e-3, 1e-5, 1e-6, 1024, 300, 0.05),
+}
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_learning_rates_are_the_stated_ones(name):
+    settings = with_recipe(SMALLEST[name], "shapes", recipe=name)
+    factor = settings.lr_schedule(steps_per_epoch=1000)
+    found = (settings.peak_lr, settings.peak_lr * factor.floor, settings.peak_lr * factor.start)
+    assert found == pytest.approx(STATED[name][:3])
+    assert (settings.batch_size, settings.epochs, settings.weight_decay) == STATED[name][3:]
+    assert (settings.warmup_epochs, settings.label_smoothing, settings.schedule) == (5, 0.1, "cosine")
+
+
+def test_learning_rates_follow_the_batch_where_the_recipe_says_so():
+    for recipe, model, factor in [("paca_imagenet", "paca_tiny", 0.25), ("mat_imagenet", "mat_1", 1)]:
+        whole = with_recipe(model, "shapes", recipe=recipe)
+        part = with_recipe(model, "shapes", recipe=recipe, batch_size=whole.batch_size // 4)
+        assert part.peak_lr == pytest.approx(whole.peak_lr * factor)
+        assert part.lr_schedule(10) == whole.lr_schedule(10)
+        assert part.arguments()["peak_lr"] == part.peak_lr
+
+
+def test_variants_differ_where_their_paper_says_so():
+    def clip(model: str) -> float:
+        return with_recipe(model, "shapes", recipe="paca_imagenet").clip_grad
+
+    assert (clip("paca_small"), clip("paca_base"), clip("paca_base_teacher")) == (0, 1, 1)
+    assert clip("pacavit_base_p2cconv_100_0") == 1  # the name its authors gave it
+    assert with_recipe("paca_base", "shapes", recipe="paca_imagenet", clip_grad=3.0).clip_grad == 3
+
+
+def test_quick_is_for_every_family_and_for_other_data():
+    for model, arguments in [
+        ("paca_b0", ("stem_stride=2",)), ("paca_b0_cifar", ()), ("xcit_nano_12_p16", ("patch=8",)), ("resnet10t", ()),
+    ]:  # fmt: skip
+        assert with_recipe(model, "shapes:hard", recipe="quick").model_args == arguments
+    assert with_recipe("paca_b0", "shapes", recipe="quick").train_count == 4000
+    other = with_recipe("paca_b0", "photos", recipe="quick")
+    assert (other.train_count, other.val_count) == (None, None)
+    assert with_recipe("paca_b0", "photos", recipe="quick", train_count=7).train_count == 7
+
+
+# ---- which value wins -------------------------------------------------------------------------------------------
+
+
+def test_given_goes_before_recipe_and_recipe_before_default(tmp_path):
+    own = written(tmp_path, "epochs: 7\nlr: 2e-3\n")
+    settings = with_recipe("paca_b0", "shapes", recipe=own, lr=0.5)
+    assert (settings.epochs, settings.lr, settings.batch_size) == (7, 0.5, TrainSettings("a", "b").batch_size)
+    assert settings.origins["lr"] == "given"
+    assert settings.origins["epochs"] == f"recipe {own}"
+    assert "batch_size" not in settings.origins
+
+
+@pytest.mark.parametrize("words", [["--epochs", "100"], ["--epochs=100"]])
+def test_a_default_given_on_the_command_line_still_wins(tmp_path, capsys, words):
+    own = written(tmp_path, "epochs: 7\nchannels_last: true\ndrop_path: 0.3\n")
+    assert TrainSettings("a", "b").epochs == 100
+    command = ["train", "paca_b0", "shapes", "--recipe", own, *words, "--no-channels-last", "--print"]
+    assert vitreous_command.main(command) == 0
+    shown = yaml.safe_load(capsys.readouterr().out)
+    assert (shown["epochs"], shown["channels_last"], shown["drop_path"]) == (100, False, 0.3)
+
+
+def test_underscores_on_the_command_line_are_hyphens(tmp_path, capsys):
+    own = written(tmp_path, "batch_size: 7\n")
+    assert vitreous_command.main(["train", "paca_b0", "shapes", "--recipe", own, "--batch_size", "64", "--print"]) == 0
+    assert re.search(r"batch_size: 64 +# given", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_printed_settings_are_a_recipe_for_the_same(tmp_path, capsys, name):
+    out = train(
+        SMALLEST[name], "shapes", recipe=name, seed=3, model_args=("drop_rate=0.1",), print=True, out=tmp_path / "x"
+    )
+    assert not out.exists()
+    printed = written(tmp_path, capsys.readouterr().out)
+    again = with_recipe(SMALLEST[name], "shapes", recipe=printed)
+    assert again.seed == 3
+    first = with_recipe(SMALLEST[name], "shapes", recipe=name, seed=3, model_args=("drop_rate=0.1",))
+    assert {key: getattr(again, key) for key in KEYS} == {key: getattr(first, key) for key in KEYS}
+    assert load_recipe(printed).family == load_recipe(name).family
+
+
+def test_a_run_records_the_merged_settings_and_resumes_under_any_recipe_that_gives_them(tmp_path, capsys):
+    import json
+
+    own = written(
+        tmp_path, "epochs: 1\nsize: 32\nbatch_size: 4\ntrain_count: 8\nval_count: 4\nworkers: 0\nlr_batch: 8\n"
+    )
+    out = train("test_vit", "shapes", recipe=own, out=tmp_path / "run", device="cpu")
+    assert "learning rate: 0.0005, for batches of 4" in capsys.readouterr().out
+    recorded = json.loads((out / "run.json").read_text())["arguments"]
+    assert (recorded["epochs"], recorded["size"], recorded["peak_lr"]) == (1, 32, 5e-4)
+    values = load_recipe(own).values
+    train("test_vit", "shapes", **values, out=tmp_path / "run", device="cpu")
+    assert "is finished; nothing to do" in capsys.readouterr().out
+
+
+# ---- families ---------------------------------------------------------------------------------------------------
+
+
+def test_recipe_of_another_family_is_refused_unless_asked_for():
+    with pytest.raises(InputError, match=r"made for the family xcit, and paca_tiny is not of it; .*--any-model"):
+        with_recipe("paca_tiny", "shapes", recipe="xcit_imagenet")
+    assert with_recipe("paca_tiny", "shapes", recipe="xcit_imagenet", any_model=True).epochs == 400
+    assert with_recipe("pvt_v2_b0", "shapes", recipe="paca_v1_imagenet", any_model=True).repeats == 3
+
+
+def test_family_counts_not_the_package():
+    assert with_recipe("xcit_nano_12_p16_224", "shapes", recipe="xcit_imagenet").epochs == 400
+    assert with_recipe("resnet18", "shapes", recipe="finetune").layer_decay == 0.8
+
+
+# ---- mistakes ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("epoch: 3", "unknown key 'epoch'; nearest: epochs"),
+        ("famly: paca", "unknown key 'famly'; nearest: family"),
+        ("3: 4", "unknown key 3; nearest: "),
+        ("data: shapes", "the key 'data' does not belong in a recipe"),
+        ("epochs: 3\nepochs: 4", "the key 'epochs' is there twice"),
+        ("epochs: many", "epochs: 'many' given; accepted: a whole number"),
+        ("epochs: 3.5", "epochs: 3.5 given; accepted: a whole number"),
+        ("epochs: true", "epochs: True given; accepted: a whole number"),
+        ("lr: [1]", r"lr: \[1\] given; accepted: a number"),
+        ("lr: .nan", "lr: '.nan' given; accepted: a number"),
+        (f"lr: {'9' * 400}", "lr: 9+… given; accepted: a number"),
+        ("amp: fp8", "amp: 'fp8' given; accepted: \"off\", \"bf16\", \"fp16\""),
+        ("drop_path: lots", "drop_path: 'lots' given; accepted: a number, or null"),
+        ("betas: [0.9]", r"betas: \[0.9\] given; accepted: a list \[...\] of 2 values, each a number"),
+        ("model_args: [3]", r"model_args: \[3\] given; accepted: a list \[...\] of any number of values, each a text"),
+        ("channels_last: yes", "channels_last: 'yes' given; accepted: true or false"),
+        ("lr: -1", "lr -1.0 cannot be used; it must be above 0"),
+        ("ema: 1", "ema 1.0 cannot be used; it must be at least 0 and below 1"),
+        ("augment: rand-w3", "augment 'rand-w3' cannot be used"),
+        ("model_args: [clusters]", "model_args 'clusters' cannot be read; write name=value"),
+        ("schedule: step", "schedule step cannot be used; it must be given together with step_epochs"),
+        ("pad: 4", r"pad 4 cannot be used; it must be 0 unless scale is 1 \(it is 0.35\)"),
+        ("family: pacca", "family: 'pacca' given; nearest: paca"),
+        ("family: [paca]", r"family: \['paca'\] given"),
+        ("variants: 3", "variants: 3 given; accepted: lines of the form"),
+        ("variants: {paca_b0: 3}", "variants, paca_b0: 3 given"),
+        ("variants: {paca_b0: {epoch: 3}}", "unknown key 'epoch'; nearest: epochs"),
+        ("- epochs", r"the file: \['epochs'\] given"),
+        ("", "the file: None given"),
+        ("epochs: [3", "this is not YAML: .* in line 1"),
+        ("a: &x 1\nb: *x", r"line 2 has a reference \(\*…\)"),
+        ("epochs: !!python/object/apply:os.system ['true']", "this is not YAML: could not determine a constructor"),
+        ("[" * 1500, "this is not"),
+        ("epochs: " + "9" * 5000, "this is not a recipe"),
+        ("#" * 100_001, "at most 100000"),
+    ],
+)  # fmt: skip
+def test_mistakes_in_a_file_are_one_line(tmp_path, text, message):
+    with pytest.raises(InputError, match=message) as caught:
+        with_recipe("paca_b0", "shapes", recipe=written(tmp_path, text))
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_are_not_there_or_not_text(tmp_path):
+    with pytest.raises(InputError, match=r"there is no recipe 'quik'; nearest: quick, .*or the path of a YAML file"):
+        load_recipe("quik")
+    (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00epochs")
+    with pytest.raises(InputError, match="this is not"):
+        load_recipe(str(tmp_path / "bytes.yaml"))
+
+
+def test_yaml_is_read_as_people_write_it(tmp_path):
+    own = written(tmp_path, "lr: 1e-3\namp: off\nepochs: 010\nwarmup_epochs: 2\nmin_lr: .5e-3\n")
+    settings = with_recipe("paca_b0", "shapes", recipe=own)
+    assert (settings.lr, settings.amp, settings.epochs, settings.min_lr) == (1e-3, "off", 10, 5e-4)
+    assert isinstance(settings.warmup_epochs, float)
+
+
+def test_every_setting_but_the_personal_ones_may_stand_in_a_recipe():
+    names = {field.name for field in fields(TrainSettings) if field.init}
+    assert names == {*KEYS, *PERSONAL}
+
+
+def mutated(text: str, rng: random.Random) -> str:
+    """One to three small accidents: a character changed, dropped or doubled, lines swapped, a value replaced."""
+    values = [
+        "-1",
+        "0",
+        "1e9",
+        "text",
+        "[1, 2]",
+        "{a: b}",
+        "null",
+        "true",
+        "'",
+        '"',
+        "*a",
+        "&a 1",
+        "!!float x",
+        "0.5",
+        "2",
+    ]
+    for _ in range(rng.randint(1, 3)):
+        lines = text.splitlines()
+        place, number = rng.randrange(len(text)), rng.randrange(len(lines))
+        kind = rng.randrange(6)
+        if kind == 0:
+            text = (
+                text[:place] + chr(rng.choice([rng.randrange(32, 127), rng.randrange(0x300), 9, 0])) + text[place + 1 :]
+            )
+        elif kind == 1:
+            text = text[:place] + text[place + rng.randint(1, 5) :]
+        elif kind == 2:
+            lines.insert(rng.randrange(len(lines)), lines[number])
+        elif kind == 3:
+            lines[number] = lines[number].partition(":")[0] + ": " + rng.choice(values)
+        elif kind == 4:
+            lines[number] = " " * rng.randint(0, 3) + lines[number]
+        else:
+            del lines[number]
+        text = text if kind < 2 else "\n".join(lines) + "\n"
+    return text
+
+
+def test_five_hundred_mutated_files(tmp_path):
+    """Valid ones round-trip; invalid ones give one line that names the key, or the place where it stops being YAML."""
+    rng, counts = random.Random(0), {"valid": 0, "invalid": 0}
+    original = re.sub(r" *#.*\n|\n(?=\n)", "\n", (FOLDER / "paca_imagenet.yaml").read_text()).lstrip()
+    for _ in range(500):
+        text = mutated(original, rng)
+        path = tmp_path / "mutated.yaml"
+        path.write_text(text, errors="surrogatepass")
+        try:
+            settings = with_recipe("paca_base", "shapes", recipe=str(path))
+        except InputError as error:
+            counts["invalid"] += 1
+            message = str(error)
+            assert "\n" not in message, message
+            about = message.removeprefix(f"recipe {path}: ")
+            named = re.search("|".join([*KEYS, *PERSONAL, "family", "variants", "key", "line", "the file"]), about)
+            assert named or about.startswith("this is not"), message
+        else:
+            counts["valid"] += 1
+            path.write_text(as_recipe(settings))
+            again = with_recipe("paca_base", "shapes", recipe=str(path))
+            assert {key: getattr(again, key) for key in KEYS} == {key: getattr(settings, key) for key in KEYS}
+    assert min(counts.values()) > 50, counts

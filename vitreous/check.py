@@ -1,0 +1,233 @@
+"""`vitreous check`: look at every picture of a data set before a model does."""
+
+from collections import Counter
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from vitreous.data.doctor import Finding, Seen, findings, look_at
+from vitreous.data.image_set import ImageSet
+from vitreous.data.quarantine import quarantine_text, usual_place
+from vitreous.data.source import SHAPES, describe, open_raw, recognise
+from vitreous.errors import InputError
+from vitreous.training.progress import track
+from vitreous.training.results import require_positive, require_writable
+from vitreous.training.storage import replace_file, write_json
+
+Reason = Literal["unreadable", "conflicts", "leaks", "duplicates"]
+
+MOST_SHOWN = 10  # names below a finding, and classes at either end of the table; the rest is in --json
+MOST_CLASSES = 40
+BAR = 30  # characters
+SIDES = (32, 64, 128, 256, 512, 1024, 2048)
+RATIOS = (0.5, 0.8, 1.25, 2.0)  # width / height
+PROBLEMS_FOUND = 1
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `check` found."""
+
+    data: str
+    layout: str
+    counts: dict[str, dict[str, int]]  # split -> class -> images
+    sides: dict[str, int]  # length of the shorter side -> images
+    shapes: dict[str, int]  # width / height -> images
+    findings: list[Finding]
+    quarantine: dict[str, str]  # name -> reason
+
+    @property
+    def problems(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.problem]
+
+    @property
+    def exit_code(self) -> int:
+        """Of the command."""
+        return PROBLEMS_FOUND if self.problems else 0
+
+    def as_json(self) -> dict[str, Any]:
+        listed = [
+            {"kind": found.kind, "problem": found.problem, "text": found.text, "images": list(found.images)}
+            for found in self.findings
+        ]
+        return {
+            "data": self.data,
+            "layout": self.layout,
+            "splits": {
+                split: {"images": sum(counts.values()), "classes": counts} for split, counts in self.counts.items()
+            },
+            "sides": self.sides,
+            "shapes": self.shapes,
+            "findings": listed,
+            "quarantine": self.quarantine,
+        }
+
+
+def check(
+    data: str,
+    *,
+    near: bool = False,
+    smallest: int = 32,
+    leave_out: tuple[Reason, ...] = ("unreadable",),
+    write: bool = True,
+    out: Path | None = None,
+    json: Path | None = None,
+    workers: int = 2,
+) -> Report:
+    """Look at every picture of a data set: what cannot be read, what is there twice, what is in the wrong place.
+
+    Problems are pictures that cannot be read, the same picture in several classes or in several splits, classes
+    without pictures, and splits whose classes differ. Copies within a split, odd kinds of pixels, turned and very
+    small pictures and uneven classes are remarks.
+
+    Pictures that are better left out are listed in quarantine.txt in the data's folder; train and evaluate go without
+    them and say so. An earlier list there is replaced, whoever wrote it.
+
+    The exit code is 0 if there are no problems, 1 if there are some, 2 if the data cannot be opened at all.
+
+    Examples:
+        vitreous check photos
+        vitreous check photos --near --json report.json --no-write
+        vitreous check photos --leave-out unreadable conflicts leaks
+        vitreous check /read/only/photos --out photos-quarantine.txt
+
+    Args:
+        data: A folder or file of any layout that train takes.
+        near: Also look for pictures that are nearly the same.
+        smallest: Pictures with a shorter side than this are remarked on.
+        leave_out: What goes on the list; of leaks the held-out picture stays, of duplicates the first.
+        write: --no-write only reports.
+        out: Write the list to this file instead, and give it to train and evaluate as --quarantine.
+        json: Write all that was found to this file.
+        workers: Processes that look at pictures; 0 = the main one does it.
+    """
+    require_positive(smallest=smallest)
+    if workers < 0:
+        raise InputError(f"--workers {workers} cannot be used; give 0 (the main process does it) or more")
+    for option, file in (("--json", json), ("--out", out)):
+        if file is not None:
+            require_writable(option, file)
+    layout, splits = recognise(data).name, open_raw(data)
+    print(describe(data, **splits))
+    seen = [
+        one
+        for split, images in splits.items()
+        for one in track(look_at(images, split, workers=workers), total=len(images), label=f"look at {split}")
+    ]
+    found = findings(splits, seen, smallest=smallest, near=near)
+    named = {name: reason for finding in found if finding.kind in leave_out for name, reason in finding.leave_out}
+    report = Report(data, layout, _counts(splits, seen), *_histograms(seen), found, named)
+    show(report)
+    if json is not None:
+        write_json(json, report.as_json())
+    if write and (out is not None or layout != SHAPES.name):  # drawn pictures have no folder for a list
+        _write_list(out if out is not None else usual_place(data), named, chosen=out is not None)
+    return report
+
+
+def _counts(splits: dict[str, ImageSet], seen: list[Seen]) -> dict[str, dict[str, int]]:
+    counted = Counter((one.split, one.label) for one in seen)
+    return {split: {name: counted[split, name] for name in images.classes} for split, images in splits.items()}
+
+
+def _histograms(seen: list[Seen]) -> tuple[dict[str, int], dict[str, int]]:
+    sizes = [one.size for one in seen if not one.error]
+    sides, shapes = (min(size) for size in sizes), (width / height for width, height in sizes)
+    return _histogram(sides, SIDES), _histogram(shapes, RATIOS)
+
+
+def _histogram(values: Any, edges: tuple[float, ...]) -> dict[str, int]:
+    """Counts from edge to edge; empty ends are left out."""
+    names = [
+        f"below {edges[0]:g}",
+        *(f"{a:g} to {b:g}" for a, b in pairwise(edges)),
+        f"{edges[-1]:g} up",
+    ]
+    counts = Counter(sum(value >= edge for edge in edges) for value in values)
+    filled = sorted(counts)
+    return {names[place]: counts[place] for place in range(filled[0], filled[-1] + 1)} if filled else {}
+
+
+def _write_list(file: Path, named: dict[str, str], *, chosen: bool) -> None:
+    """An earlier list whose reasons are gone is emptied; without any, nothing is written."""
+    if not named and not file.exists() and not chosen:
+        return
+    try:
+        replace_file(file, quarantine_text(named))
+    except (OSError, InputError) as reason:
+        cause = getattr(reason, "strerror", None) or reason
+        raise InputError(f"cannot write {file} ({cause}); give another place with --out, or --no-write") from reason
+    use = f"; use it as --quarantine {file}" if chosen else ", which train and evaluate honour"
+    print(f"{len(named)} images listed in {file}{use}")
+
+
+# ---- on the console --------------------------------------------------------------------------------------------
+
+
+def show(report: Report) -> None:
+    console = Console(highlight=False)
+    console.print(_class_table(report.counts))
+    for title, bars in (("shorter side, pixels", report.sides), ("width / height", report.shapes)):
+        if bars:
+            console.print(_bars(title, bars))
+    for finding in report.findings:
+        style = "bold red" if finding.problem else "bold"
+        console.print(Text(f"{'problem' if finding.problem else 'remark'}: {finding.text}", style))
+        for name in finding.images[:MOST_SHOWN]:
+            console.print(Text(f"  {_printable(name)}"), soft_wrap=True)
+        if len(finding.images) > MOST_SHOWN:
+            console.print(f"  and {len(finding.images) - MOST_SHOWN} more (--json lists all)")
+    if not report.problems:
+        console.print(Text("no problems found", "bold green"))
+    if list(report.sides) in (["below 32"], ["32 to 64"]):
+        console.print(
+            "small pictures keep more detail with a finer stem: --size 32 --model-args stem_stride=1 "
+            "(patch=4 for xcit), or a model made for them, such as paca_b0_cifar",
+            soft_wrap=True,
+        )
+
+
+def _class_table(counts: dict[str, dict[str, int]]) -> Table:
+    """Images of each class; of many classes those with the most and the fewest."""
+    splits = list(counts)
+    totals = Counter({name: 0 for classes in counts.values() for name in classes})
+    for classes in counts.values():
+        totals.update(classes)
+    names = sorted(totals) if len(totals) <= MOST_CLASSES else [name for name, _ in totals.most_common()]
+    table = Table("class", *splits, "", title=f"{len(totals)} classes", title_justify="left")
+    largest = max(totals.values(), default=0)
+    for place, name in enumerate(names):
+        if MOST_SHOWN <= place < len(names) - MOST_SHOWN and len(names) > MOST_CLASSES:
+            if place == MOST_SHOWN:
+                table.add_row("…", *("…" for _ in splits), "")
+            continue
+        cells = [str(counts[split].get(name, "–")) for split in splits]
+        table.add_row(Text(_printable(name)), *cells, _bar(totals[name], largest))
+    table.add_section()
+    table.add_row("all", *(str(sum(counts[split].values())) for split in splits), "")
+    for column in table.columns[1:-1]:
+        column.justify = "right"
+    return table
+
+
+def _bars(title: str, counts: dict[str, int]) -> Table:
+    table = Table(title, "images", "")
+    for name, count in counts.items():
+        table.add_row(name, str(count), _bar(count, max(counts.values())))
+    table.columns[1].justify = "right"
+    return table
+
+
+def _bar(count: int, largest: int) -> str:
+    """At least a sliver for what is not nothing."""
+    return "█" * max(round(BAR * count / max(largest, 1)), int(count > 0))
+
+
+def _printable(name: str) -> str:
+    """Names of files need not be Unicode, what is printed must."""
+    return name.encode(errors="surrogateescape").decode(errors="replace")

@@ -1,0 +1,162 @@
+"""What every layout of data becomes: pictures with targets, addressed by index."""
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from vitreous.data.image import load_image
+from vitreous.errors import InputError
+
+# A split -> the names it may have in the data, best first.
+SPLITS = {"train": ("train", "training"), "val": ("val", "valid", "validation", "test"), "test": ("test",)}
+
+
+class ImageSet(ABC):
+    """The pictures of one split. What index i stands for depends on nothing but the data."""
+
+    classes: tuple[str, ...]
+    # Lengths of stretches that lie in one file each, in the order of the indices; empty where it makes no difference.
+    stretches: tuple[int, ...] = ()
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Tells whether two sets hold the same pictures."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def name(self, index: int) -> str:
+        """The picture's name within the data, e.g. train/cat/1.jpg."""
+
+    @abstractmethod
+    def target(self, index: int) -> dict[str, Any]:
+        """What is to be learnt about the picture, known without looking at it."""
+
+    @abstractmethod
+    def picture(self, index: int, *, at_least: int | None = None) -> Image.Image:
+        """The pixels, or an ImageError; `at_least` as in `load_image`."""
+
+    def encoded(self, index: int) -> Path | bytes | None:
+        """The picture as it is stored, or None if it is stored as plain pixels."""
+        return None
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, dict[str, Any]]:
+        return self.picture(index), self.target(index)
+
+
+class EncodedSet(ImageSet):
+    """Pictures stored in an image format."""
+
+    @abstractmethod
+    def encoded(self, index: int) -> Path | bytes: ...
+
+    def picture(self, index: int, *, at_least: int | None = None) -> Image.Image:
+        stored = self.encoded(index)
+        # A file is best known by its own path; bytes have a name only within the data.
+        return load_image(stored, name=self.name(index) if isinstance(stored, bytes) else None, at_least=at_least)
+
+
+class Wrapped(ImageSet):
+    """Another set as it is; a subclass changes what it is for."""
+
+    def __init__(self, images: ImageSet) -> None:
+        self.images, self.classes, self.stretches = images, images.classes, images.stretches
+
+    @property
+    def fingerprint(self) -> str:
+        return self.images.fingerprint
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def name(self, index: int) -> str:
+        return self.images.name(index)
+
+    def target(self, index: int) -> dict[str, Any]:
+        return self.images.target(index)
+
+    def picture(self, index: int, *, at_least: int | None = None) -> Image.Image:
+        return self.images.picture(index, at_least=at_least)
+
+    def encoded(self, index: int) -> Path | bytes | None:
+        return self.images.encoded(index)
+
+
+class Without(Wrapped):
+    """A set without some of its pictures."""
+
+    def __init__(self, images: ImageSet, names: Collection[str], because: str) -> None:
+        super().__init__(images)
+        self.because = because
+        found = [(index, images.name(index)) for index in range(len(images))]
+        self.left_out = tuple(name for _, name in found if name in names)
+        self._kept = [index for index, name in found if name not in names]
+        self.stretches = _shortened(images.stretches, self._kept)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def name(self, index: int) -> str:
+        return super().name(self._kept[index])
+
+    def target(self, index: int) -> dict[str, Any]:
+        return super().target(self._kept[index])
+
+    def picture(self, index: int, *, at_least: int | None = None) -> Image.Image:
+        return super().picture(self._kept[index], at_least=at_least)
+
+    def encoded(self, index: int) -> Path | bytes | None:
+        return super().encoded(self._kept[index])
+
+    @cached_property
+    def fingerprint(self) -> str:
+        if not self.left_out:
+            return self.images.fingerprint
+        return f"{self.images.fingerprint} without {len(self.left_out)} ({digest(self.left_out)[:12]})"
+
+
+def _shortened(stretches: tuple[int, ...], kept: list[int]) -> tuple[int, ...]:
+    """How many of each stretch are kept; both are in rising order."""
+    lengths, end, position = [], 0, 0
+    for stretch in stretches:
+        end, start = end + stretch, position
+        while position < len(kept) and kept[position] < end:
+            position += 1
+        lengths.append(position - start)
+    return tuple(length for length in lengths if length)
+
+
+def digest(lines: Iterable[str]) -> str:
+    """One sha256 over lines of text; names of files need not be Unicode."""
+    total = hashlib.sha256()
+    for line in lines:
+        total.update(f"{line}\n".encode(errors="surrogateescape"))
+    return total.hexdigest()
+
+
+def find_split(split: str, there: Collection[str]) -> str | None:
+    """The name under which a split is there, or None."""
+    if split not in SPLITS:
+        raise InputError(f"unknown split '{split}'; accepted: {', '.join(SPLITS)}")
+    return next((name for name in SPLITS[split] if name in there), None)
+
+
+def require_split(split: str, there: Collection[str], where: str) -> str:
+    name = find_split(split, there)
+    if name is None:
+        wanted, found = " or ".join(SPLITS[split]), ", ".join(sorted(there)) or "nothing"
+        raise InputError(f"{where} has no split '{split}'; looked for {wanted}, found {found}")
+    return name
+
+
+def own_splits(there: Collection[str]) -> tuple[str, ...]:
+    """The splits that are there; `test` does not count as `val` too."""
+    found = {split: find_split(split, there) for split in SPLITS}
+    return tuple(split for split, name in found.items() if name and (split != "val" or name != found["test"]))

@@ -1,0 +1,216 @@
+"""`vitreous plot`: the curves of training runs, as a picture and as a web page.
+
+vitreous plot runs/demo
+"""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from vitreous.charts import page, raster
+from vitreous.charts.chart import COLOURS, Chart, Point, Series, shown, thin
+from vitreous.errors import InputError, nearest
+from vitreous.maps.draw import QUIET
+from vitreous.training.results import result_folder
+from vitreous.training.run import METRICS, RUN, read_metrics
+from vitreous.training.storage import write_json
+
+RESULT, PICTURE, PAGE = "plot.json", "curves.png", "curves.html"
+
+XAxis = Literal["epoch", "step", "time"]
+PLACES = {"step", "epoch", "seconds"}  # where on a run a line was written; every other number is a curve
+TITLES = {  # in the order in which they are shown; what is not here keeps its name and comes in between
+    "loss": "Loss",
+    "top1": "Top-1 accuracy",
+    "top5": "Top-5 accuracy",
+    "lr": "Learning rate",
+    "images_per_second": "Images per second",
+}
+LAST = ("lr", "images_per_second")
+PERCENT = {"top1", "top5"}
+SPLITS = {"train": "training", "val": "validation"}
+
+
+class Run(NamedTuple):
+    name: str
+    lines: list[dict[str, Any]]  # of its metrics.jsonl
+
+
+def plot(
+    runs: tuple[str, ...],
+    *,
+    out: Path = Path("plot"),
+    x: XAxis = "epoch",
+    smooth: float = 0.0,
+    metrics: tuple[str, ...] = (),
+) -> Path:
+    """Draw the curves of one or several training runs: loss, metrics, learning rate, speed.
+
+    Unfinished runs are drawn as far as they have come. Written to --out: curves.html (one file, opens anywhere, needs
+    no network; point at a curve to read it), curves.png, and plot.json with the last, lowest and highest values. An
+    earlier plot there is replaced; any other content is left alone and refused.
+
+    Examples:
+        vitreous plot runs/demo
+        vitreous plot runs/small runs/large --x time --smooth 0.8 --out comparison
+        vitreous plot runs/* --metrics loss top1
+
+    Args:
+        runs: Run folders.
+        out: Folder to write to.
+        x: What runs along the horizontal axis; time is spent training, without pauses between two starts.
+        smooth: From 0 (off) to below 1: how much of the past a moving average of noisy training curves keeps.
+        metrics: Which curves to draw; default: all.
+
+    Returns:
+        The path of the web page.
+    """
+    if not 0 <= smooth < 1:
+        raise InputError(f"--smooth {smooth} cannot be used; give 0 (off) or more and less than 1, e.g. 0.8")
+    histories = read_runs(runs)
+    chosen = choose_metrics(histories, metrics)
+    scale, label = x_scale(histories, x)
+    charts = [draw_up(metric, histories, x, scale, label, smooth) for metric in chosen]
+    title = histories[0].name if len(histories) == 1 else f"{len(histories)} runs"
+    legend = [raster.Key(run.name, colour_of(index)) for index, run in enumerate(histories)]
+    kinds = [raster.Key("training", QUIET), raster.Key("validation", QUIET, dashed=True)]
+    with result_folder(out, RESULT) as aside:
+        raster.picture(charts, heading=title, legend=[*legend, *kinds]).save(aside / PICTURE)
+        html = page.render(charts, title=title, legend=legend, note=note(smooth))
+        (aside / PAGE).write_text(html, encoding="utf-8")
+        write_json(aside / RESULT, {"runs": list(runs), "curves": as_json(charts), "files": [PICTURE, PAGE]})
+    for run in histories:
+        print(summary(run))
+    print(f"\n{out / PICTURE}\n{out / PAGE}")
+    return out / PAGE
+
+
+def read_runs(paths: Sequence[str]) -> list[Run]:
+    if not paths:
+        raise InputError("no run given; give one or several run folders, e.g. vitreous plot runs/demo")
+    paths = list(dict.fromkeys(paths))
+    short = [Path(path).resolve().name for path in paths]
+    names = short if len(set(short)) == len(short) else paths  # as short as they can be told apart
+    runs = [Run(name, run_lines(Path(path).expanduser())) for name, path in zip(names, paths, strict=True)]
+    young = [run.name for run in runs if not run.lines]
+    if len(young) == len(runs):
+        raise InputError(f"run '{young[0]}' has logged nothing yet; the first line comes after --log-every steps")
+    if young:
+        print(f"left out, as nothing is logged yet: {', '.join(young)}")
+    if len(runs) - len(young) > len(COLOURS):
+        print(f"{len(runs) - len(young)} runs share {len(COLOURS)} colours; in the page each can be hidden")
+    return [run for run in runs if run.lines]
+
+
+def run_lines(path: Path) -> list[dict[str, Any]]:
+    if not (path / METRICS).is_file() and not (path / RUN).is_file():
+        below = sorted(file.parent.as_posix() for file in path.glob(f"*/{METRICS}"))
+        there = f"; runs below it: {' '.join(below[:8])}" if below else ""
+        problem = "no run folder (it holds neither run.json nor metrics.jsonl)" if path.is_dir() else "no folder"
+        raise InputError(f"'{path}' is {problem}{there}; give run folders, as vitreous train makes them")
+    return [line for line in read_metrics(path) if isinstance(line, dict) and is_number(line.get("step"))]
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def choose_metrics(runs: Sequence[Run], wanted: Sequence[str]) -> list[str]:
+    """What at least one run has measured, the most important first."""
+    found = {key for run in runs for line in run.lines for key, value in line.items() if is_number(value)} - PLACES
+    for name in wanted:
+        if name not in found:
+            raise InputError(f"no run has a curve '{name}'; nearest: {nearest(name, sorted(found))}")
+    if wanted:
+        return list(dict.fromkeys(wanted))
+    first = [name for name in TITLES if name not in LAST]
+    between = sorted(found - {*TITLES})
+    return [name for name in [*first, *between, *LAST] if name in found]
+
+
+def x_scale(runs: Sequence[Run], x: XAxis) -> tuple[float, str]:
+    """By what times are divided, so that the axis has readable numbers, and how the axis is called."""
+    if x != "time":
+        return 1.0, x
+    for run in runs:
+        if not any("seconds" in line for line in run.lines):
+            raise InputError(f"run '{run.name}' has not logged its time; use --x epoch or --x step")
+    longest = max(line.get("seconds", 0.0) for run in runs for line in run.lines)
+    units = ((1.0, "seconds", 120), (60.0, "minutes", 7200), (3600.0, "hours", math.inf))
+    return next((scale, name) for scale, name, most in units if longest <= most)
+
+
+def draw_up(metric: str, runs: Sequence[Run], x: XAxis, scale: float, label: str, smooth: float) -> Chart:
+    """The chart of one metric: training and validation of every run that has it."""
+    unit = "%" if metric in PERCENT else ""
+    series = []
+    for index, run in enumerate(runs):
+        for split, kind in SPLITS.items():
+            points = points_of(run, metric, split, x, scale, 100.0 if unit else 1.0)
+            if not points:
+                continue
+            name = kind if len(runs) == 1 else f"{run.name}, {kind}"
+            make = partial(Series, name, colour=colour_of(index), group=run.name, dashed=split == "val")
+            if smooth and split == "train" and metric != "lr":
+                series.append(make(tuple(thin(points)), faint=True))
+                points = smoothed(points, smooth)
+            series.append(make(tuple(thin(points))))
+    return Chart(TITLES.get(metric, metric), label, tuple(series), unit)
+
+
+def points_of(run: Run, metric: str, split: str, x: XAxis, scale: float, factor: float) -> list[Point]:
+    # Only the step is counted within an epoch. The last step of an epoch divided by its number is the length of an
+    # epoch; any other step gives less.
+    steps = max(line["step"] / max(line.get("epoch", 1), 1) for line in run.lines) or 1
+    points = []
+    for line in run.lines:
+        place = {"step": line["step"], "epoch": line["step"] / steps, "time": line.get("seconds", math.nan) / scale}[x]
+        if line.get("split", "train") == split and is_number(line.get(metric)) and math.isfinite(place):
+            points.append((place, factor * line[metric]))
+    return points
+
+
+def smoothed(points: Sequence[Point], keep: float) -> list[Point]:
+    """Exponential moving average without a bias towards zero at the start; gaps stay and do not count."""
+    result, total, weight = [], 0.0, 0.0
+    for x, y in points:
+        if math.isfinite(y):
+            total, weight = keep * total + y, keep * weight + 1
+        result.append((x, total / weight if math.isfinite(y) else y))
+    return result
+
+
+def colour_of(index: int) -> str:
+    return COLOURS[index % len(COLOURS)]
+
+
+def note(smooth: float) -> str:
+    kinds = "Solid lines: training; dashed lines: validation."
+    return kinds if not smooth else f"{kinds} Training curves are smoothed ({smooth:g}); the faint ones behind are not."
+
+
+def as_json(charts: Sequence[Chart]) -> list[dict[str, Any]]:
+    """Last, lowest and highest value of every curve, as it was measured."""
+    rows = []
+    for chart in charts:
+        # With smoothing, the raw curve is the faint one.
+        raw = {(s.group, s.dashed): s for s in reversed(chart.series) if s.points}
+        for (group, dashed), series in sorted(raw.items()):
+            values = [y for _, y in series.points if math.isfinite(y)]
+            figures = {"last": values[-1], "lowest": min(values), "highest": max(values)} if values else {}
+            rows.append({"run": group, "chart": chart.title, "split": "val" if dashed else "train", **figures})
+    return rows
+
+
+def summary(run: Run) -> str:
+    """One line: how far it has come and where it stands."""
+    last = run.lines[-1]
+    figures: dict[str, Any] = {}
+    for split, kind in SPLITS.items():
+        lines = [line for line in run.lines if line.get("split", "train") == split]
+        newest = lines[-1] if lines else {}
+        figures |= {f"{kind} {name}": value for name, value in newest.items() if name in ("loss", "top1")}
+    told = ", ".join(f"{name} {shown(value)}" for name, value in figures.items() if is_number(value))
+    return f"{run.name}: step {last['step']}, epoch {last.get('epoch', '?')}: {told}"

@@ -1,0 +1,86 @@
+"""The images of a run that could not be read: listed once each in `bad_images.jsonl`, and not too many.
+
+{"split": "train", "index": 7, "name": "train/cat/7.jpg", "reason": "image '…/train/cat/7.jpg' cannot be decoded: …"}
+"""
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from vitreous.data.image_set import ImageSet
+from vitreous.data.loader import Unreadable
+from vitreous.errors import InputError
+from vitreous.training.storage import replace_file
+
+FILE = "bad_images.jsonl"
+
+Key = tuple[str, int]  # split and index
+Gather = Callable[[list[tuple[str, Unreadable]]], list[list[tuple[str, Unreadable]]]]
+
+
+class BadImages:
+    """What was met so far. Each process notes what it meets; `settle` brings it together and writes the list.
+
+    Args:
+        folder: The run folder.
+        images: The splits.
+        limit: Share of a split that may be unreadable before the run stops.
+        writes: Whether this process writes the list.
+    """
+
+    def __init__(self, folder: Path, images: dict[str, ImageSet], limit: float, *, writes: bool = True) -> None:
+        self.file, self.images, self.limit, self.writes = folder / FILE, images, limit, writes
+        self._known: dict[Key, None] = {}  # in the order of the list
+        self._new: dict[Key, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def note(self, split: str, unreadable: Iterable[Unreadable]) -> None:
+        """Remember what a batch met; too much of it is an InputError."""
+        fresh = {(split, sample): reason for sample, reason in unreadable if (split, sample) not in self._known}
+        self._new |= fresh
+        if fresh:
+            try:
+                self._check(split, [*self._known, *self._new])
+            except InputError:
+                self._list(self._new)
+                raise
+
+    def settle(self, gather: Gather = lambda own: [own]) -> int:
+        """Share what all processes met since last time, and add it to the list; returns how much was new."""
+        own = [(split, Unreadable(sample, reason)) for (split, sample), reason in self._new.items()]
+        self._new = {}
+        met = sorted({(split, one.sample): one.reason for part in gather(own) for split, one in part}.items())
+        fresh = {key: reason for key, reason in met if key not in self._known}
+        self._known |= dict.fromkeys(fresh)
+        self._list(fresh)
+        for split in self.images:
+            self._check(split, self._known)
+        return len(fresh)
+
+    def restore(self, count: int) -> None:
+        """Go back to the first `count` of the list: those of the checkpoint from which the run continues."""
+        lines = self.file.read_text(encoding="utf-8").splitlines()[:count] if self.file.exists() else []
+        entries = [json.loads(line) for line in lines]
+        self._known = dict.fromkeys((entry["split"], entry["index"]) for entry in entries)
+        if self.file.exists() and self.writes:
+            replace_file(self.file, "".join(line + "\n" for line in lines))
+
+    def _list(self, fresh: dict[Key, str]) -> None:
+        if not fresh or not self.writes:
+            return
+        with open(self.file, "a", encoding="utf-8") as file:
+            for (split, sample), reason in fresh.items():
+                entry = {"split": split, "index": sample, "name": self.images[split].name(sample), "reason": reason}
+                file.write(json.dumps(entry) + "\n")
+
+    def _check(self, split: str, found: Iterable[Key]) -> None:
+        samples, total = [sample for where, sample in found if where == split], len(self.images[split])
+        if len(samples) > self.limit * total:
+            first = self.images[split].name(samples[0])
+            raise InputError(
+                f"{len(samples)} of the {total} {split} images cannot be read so far, among them {first!r}; "
+                f"--max-corrupt allows {self.limit:.1%}. "
+                "Run `vitreous check` on the data to list them and to leave them out"
+            )

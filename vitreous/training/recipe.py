@@ -1,0 +1,246 @@
+"""Recipes: settings under a name, kept as YAML in `vitreous/recipes` or in a file of one's own.
+
+    family: paca              # optional: models the recipe was made for, as timm groups them
+    epochs: 300               # any setting of `vitreous train` except those in PERSONAL
+    variants:                 # optional: what differs for models whose name fits a pattern; later ones win
+      paca_base*:
+        clip_grad: 1.0
+
+What is given to `train` goes before the recipe, and the recipe before the defaults.
+"""
+
+import inspect
+import math
+import re
+import types
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+import yaml
+from timm.models import is_model_in_modules, list_modules
+
+from vitreous.errors import InputError, nearest
+from vitreous.registry import stored_arguments
+from vitreous.training.settings import TrainSettings
+
+FOLDER = Path(__file__).parents[1] / "recipes"
+LARGEST_FILE = 100_000  # bytes; a recipe is a page of text
+PERSONAL = frozenset({"model", "data", "out", "recipe", "any_model", "print", "resume"})  # no business of a recipe
+COUNTS = frozenset({"train_count", "val_count"})  # of the embedded shapes: a recipe uses all of any other data
+HINTS = get_type_hints(TrainSettings)
+KEYS = [name for name in inspect.signature(TrainSettings).parameters if name not in PERSONAL]
+
+
+class Recipe(NamedTuple):
+    name: str
+    family: str | None
+    values: dict[str, Any]
+    variants: dict[str, dict[str, Any]]  # pattern of model names -> what differs for them
+
+    def values_for(self, architecture: str) -> dict[str, tuple[Any, str]]:
+        """Each setting with where it stands in the recipe."""
+        found = {key: (value, f"recipe {self.name}") for key, value in self.values.items()}
+        for pattern, values in self.variants.items():
+            if fnmatchcase(architecture, pattern):
+                found |= {key: (value, f"recipe {self.name}, {pattern}") for key, value in values.items()}
+        return found
+
+
+def with_recipe(*args: Any, **kwargs: Any) -> TrainSettings:
+    """Settings made of what is given, the recipe it names, and the defaults, in this order."""
+    given = inspect.signature(TrainSettings).bind(*args, **kwargs).arguments
+    origins = dict.fromkeys(given, "given")
+    if given.get("recipe") is not None:
+        given["recipe"] = str(given["recipe"])  # a Path is convenient in Python
+        recipe = load_recipe(given["recipe"])
+        architecture = stored_arguments(given["model"])[0].partition(".")[0]
+        if not given.get("any_model"):
+            _require_family(recipe, architecture)
+        known = recipe.values_for(architecture)
+        if not str(given["data"]).startswith("shapes"):
+            known = {key: value for key, value in known.items() if key not in COUNTS}
+        given = {key: value for key, (value, _) in known.items()} | given
+        origins = {key: origin for key, (_, origin) in known.items()} | origins
+    settings = TrainSettings(**given)
+    settings.origins.update(origins)
+    return settings
+
+
+def recipe_names() -> list[str]:
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def load_recipe(name: str) -> Recipe:
+    """A recipe of ours by its name, or a file of the user's; whatever is wrong with it is one line."""
+    own = FOLDER / f"{name}.yaml" if name in recipe_names() else None
+    path = Path(name).expanduser() if own is None else own
+    if not path.is_file():
+        known = recipe_names()
+        raise InputError(
+            f"there is no recipe '{name}'; nearest: {nearest(name, known)}; all: {', '.join(known)}, "
+            "or the path of a YAML file"
+        )
+    try:
+        content = _read(path)
+        return _checked(name, content)
+    except InputError as reason:
+        raise InputError(f"recipe {name}: {reason}") from reason
+
+
+def as_recipe(settings: TrainSettings) -> str:
+    """The settings as a recipe that gives the same ones again; a comment tells where each came from."""
+    family = load_recipe(settings.recipe).family if settings.recipe is not None else None
+    rows = [] if family is None or settings.any_model else [(f"family: {_text(family)}", f"recipe {settings.recipe}")]
+    for key in KEYS:
+        value = getattr(settings, key)
+        shown = list(value) if isinstance(value, tuple) else value
+        rows.append((f"{key}: {_text(shown)}", settings.origins.get(key, "default")))
+    width = min(40, max(len(row) for row, _ in rows))
+    return "\n".join(f"{row:<{width}}  # {origin}" for row, origin in rows)
+
+
+# Reading ------------------------------------------------------------------------------------------
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2's plain values: 1e-3 is a number and `off` a word. Repeated keys and references are refused."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        mapping = super().construct_mapping(node, deep)  # refuses keys that are no single values
+        seen = set()
+        for key in (self.construct_object(key) for key, _ in node.value):
+            if key in seen:
+                raise InputError(f"the key {_short(key)} is there twice; keep one")
+            seen.add(key)
+        return mapping
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise InputError(f"line {self.peek_event().start_mark.line + 1} has a reference (*…); write the value out")
+        return super().compose_node(parent, index)
+
+
+def _plain(kind: str, pattern: str, first: str) -> None:
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", re.compile(pattern), list(first))
+
+
+_plain("bool", r"(?:true|false)$", "tf")
+_plain("null", r"(?:null|~|)$", "n~")
+_plain("int", r"[-+]?[0-9]+$", "-+0123456789")
+_Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(loader.construct_scalar(node)))  # 010 = 10
+_plain("float", r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$", "-+.0123456789")
+
+
+class _Dumper(yaml.SafeDumper):
+    """Texts in quotes, so that none is taken for a number."""
+
+
+_Dumper.add_representer(str, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"'))
+
+
+def _text(value: Any) -> str:
+    return yaml.dump(value, Dumper=_Dumper, default_flow_style=True, width=math.inf).removesuffix("\n...\n").strip()
+
+
+def _read(path: Path) -> Any:
+    try:
+        data = path.read_bytes()
+        if len(data) > LARGEST_FILE:
+            raise InputError(f"{len(data)} bytes; a recipe has at most {LARGEST_FILE}")
+        return yaml.load(data.decode(), _Loader)  # noqa: S506  (derived from SafeLoader)
+    except OSError as reason:
+        raise InputError(f"it cannot be read ({reason.strerror})") from reason
+    except yaml.YAMLError as reason:
+        mark = getattr(reason, "problem_mark", None)
+        place = "" if mark is None else f" in line {mark.line + 1}"
+        problem = getattr(reason, "problem", None) or getattr(reason, "reason", None) or "it cannot be read"
+        raise InputError(f"this is not YAML: {' '.join(str(problem).split())}{place}") from reason
+    except InputError:
+        raise
+    except (ValueError, TypeError, RecursionError) as reason:  # bytes that are no text, endless numbers, deep nesting
+        raise InputError(f"this is not a recipe ({type(reason).__name__}: {_short(str(reason))})") from reason
+
+
+# Checking -----------------------------------------------------------------------------------------
+
+
+def _checked(name: str, content: Any) -> Recipe:
+    values = dict(_mapping("the file", content))
+    family, variants = values.pop("family", None), values.pop("variants", None)
+    if family is not None and family not in list_modules():
+        raise InputError(f"family: {_short(family)} given; nearest: {nearest(str(family), list_modules())}")
+    differing = {} if variants is None else _mapping("variants", variants)
+    for pattern, changes in differing.items():
+        if not isinstance(pattern, str):
+            raise InputError(f"variants: {_short(pattern)} given; accepted: patterns of model names, e.g. paca_base*")
+        differing[pattern] = _conforming(_mapping(f"variants, {pattern}", changes))
+    return Recipe(name, family, _conforming(values, extra=("family", "variants")), differing)
+
+
+def _mapping(what: str, value: Any) -> dict[Any, Any]:
+    if not isinstance(value, dict):
+        raise InputError(f"{what}: {_short(value)} given; accepted: lines of the form `key: value`")
+    return dict(value)
+
+
+def _conforming(values: dict[Any, Any], extra: tuple[str, ...] = ()) -> dict[str, Any]:
+    for key in values:
+        if key in PERSONAL:
+            raise InputError(f"the key '{key}' does not belong in a recipe; give it to `vitreous train`")
+        if key not in KEYS:
+            raise InputError(f"unknown key {_short(key)}; nearest: {nearest(str(key), [*KEYS, *extra], 1)}")
+    return {key: _conform(key, value, HINTS[key]) for key, value in values.items()}
+
+
+def _conform(key: str, value: Any, hint: Any) -> Any:
+    """The value as the setting holds it, if it is of its type."""
+    try:
+        return _convert(value, hint)
+    except (TypeError, OverflowError) as reason:
+        raise InputError(f"{key}: {_short(value)} given; accepted: {_described(hint)}") from reason
+
+
+def _convert(value: Any, hint: Any) -> Any:
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return None if value is None else _convert(value, parts[0])
+    if origin is Literal and value in parts and isinstance(value, str):
+        return value
+    if origin is tuple and isinstance(value, list):
+        kinds = parts[:1] * len(value) if parts[-1] is Ellipsis else parts
+        if len(kinds) == len(value):
+            return tuple(_convert(item, kind) for item, kind in zip(value, kinds, strict=True))
+    if hint is float and type(value) in (int, float) and math.isfinite(float(value)):
+        return float(value)
+    if hint in (int, bool, str) and type(value) is hint:
+        return value
+    raise TypeError
+
+
+def _described(hint: Any) -> str:
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return f"{_described(parts[0])}, or null"
+    if origin is Literal:
+        return ", ".join(f'"{part}"' for part in parts)
+    if origin is tuple:
+        count = "any number of" if parts[-1] is Ellipsis else str(len(parts))
+        return f"a list [...] of {count} values, each {_described(parts[0])}"
+    return {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}[hint]
+
+
+def _require_family(recipe: Recipe, architecture: str) -> None:
+    """A recipe misused costs days, a word more costs a second: so it is an error, with a way around it."""
+    if recipe.family is not None and not is_model_in_modules(architecture, [recipe.family]):
+        raise InputError(
+            f"recipe {recipe.name} was made for the family {recipe.family}, and {architecture} is not of it; "
+            "choose another recipe, or add --any-model to use it all the same"
+        )
+
+
+def _short(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 80 else f"{shown[:80]}…"

@@ -1,0 +1,44 @@
+"""Other programs that watch a run. metrics.jsonl is what counts; a tracker only shows it elsewhere.
+
+A new one (Weights & Biases, MLflow, …) is a class with these two methods and a setting that asks for it.
+"""
+
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+PLACES = {"step", "epoch", "split", "seconds"}  # of a line: what says where it belongs rather than what was measured
+
+
+class Tracker(Protocol):
+    def log(self, line: dict[str, Any]) -> None:
+        """Show a line of metrics.jsonl. When a run is continued, the lines that still count come first, all again."""
+
+    def close(self) -> None: ...
+
+
+class TensorBoard:
+    """Scalars named split/metric in a folder for `tensorboard --logdir`.
+
+    Its files are written anew at every start: what was measured after the checkpoint from which a run continues is
+    gone, and nothing is there twice. `spent` is the time in seconds that the run has taken so far.
+    """
+
+    def __init__(self, folder: Path, spent: float) -> None:
+        from torch.utils.tensorboard import SummaryWriter  # needs the extra `log`
+
+        for earlier in folder.glob("events.out.tfevents.*"):
+            earlier.unlink()
+        self._writer = SummaryWriter(str(folder))
+        self._start = time.time() - spent
+
+    def log(self, line: dict[str, Any]) -> None:
+        numbers = {name: value for name, value in line.items() if name not in PLACES and isinstance(value, int | float)}
+        for name, value in numbers.items():
+            # The time of the measurement, not of the copy, so that TensorBoard's axis of time is right.
+            at = self._start + line.get("seconds", 0.0)
+            self._writer.add_scalar(f"{line['split']}/{name}", value, line["step"], walltime=at)
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
