@@ -27,7 +27,7 @@ VERBS = {
     "check": "look at every picture of a data set: unreadable, doubled, misplaced",
     "train": "train a model on a folder of images or on the embedded shapes",
     "evaluate": "measure a trained model on held-out data",
-    "predict": "class probabilities of images",
+    "predict": "what a model says about images: classes, objects, a class for every pixel, keypoints",
     "explain": "which clusters of a PaCa model carried the decision, as pictures and one HTML report",
     "plot": "draw the curves of training runs, as a picture and one HTML page",
     "demo": "train, evaluate and explain a small model in a few minutes",

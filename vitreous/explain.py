@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
+from torch import nn
 
 from vitreous.data.pictures import Picture, find_pictures
 from vitreous.data.transforms import to_unit_tensor
 from vitreous.errors import InputError, nearest
+from vitreous.maps.cluster_sheet import Clusters
 from vitreous.maps.clusters import (
     Interpolation,
     Layer,
@@ -23,6 +25,7 @@ from vitreous.maps.clusters import (
     MaskSpace,
     Ranking,
     Source,
+    as_distributions,
     choose_layer,
     layer_maps,
     likeness,
@@ -31,7 +34,11 @@ from vitreous.maps.clusters import (
 )
 from vitreous.maps.draw import Panel, contact_sheet, enlarge, overlay
 from vitreous.maps.report import Cluster, Explanation, render
-from vitreous.training.model_folder import TrainedModel, load_classifier
+from vitreous.models.base import Backbone
+from vitreous.predict import ask, drawn
+from vitreous.tasks.base import WithHead
+from vitreous.training.device import choose_device
+from vitreous.training.model_folder import TrainedModel, load_model
 from vitreous.training.progress import track
 from vitreous.training.results import (
     file_name,
@@ -45,6 +52,7 @@ from vitreous.training.storage import write_json
 
 RESULT, REPORT = "explanation.json", "report.html"
 SHOWN_CLASSES = 5
+SURE = 0.3  # score of a finding that is drawn
 SHEET_WIDTH = 256  # pixels of one panel
 HIDDEN_WITH = {"pixels": "black", "normalised": "grey"}
 
@@ -74,9 +82,12 @@ def explain(
     how much probability the class loses. The class is the true one where it is known (--label, or the image lies in
     a folder named like one of the model's classes), otherwise the predicted one.
 
+    A model for another task has no single decision to lose: of each image its clusters are drawn, the most
+    concentrated first, beside what the model found.
+
     Written to --out: report.html (one file, opens anywhere, needs no network), one contact sheet per image, and
-    explanation.json with all numbers. An earlier explanation there is replaced; any other content is left alone
-    and refused.
+    explanation.json with all numbers; of other tasks the sheets and the numbers only. An earlier explanation there is
+    replaced; any other content is left alone and refused.
 
     Examples:
         vitreous explain runs/demo photo.jpg
@@ -103,7 +114,7 @@ def explain(
         device: cpu, cuda, cuda:1, mps, or auto.
 
     Returns:
-        The path of the report.
+        The path of the report, or of the numbers where there is none.
     """
     require_positive(top_k=top_k, batch_size=batch_size, limit=limit)
     if head is not None and source != "attention":
@@ -111,7 +122,21 @@ def explain(
     if not tie_tolerance >= 0:  # NaN is refused too
         raise InputError(f"--tie-tolerance {tie_tolerance} cannot be used; it is a difference of scores, 0 or more")
     with result_folder(out, RESULT) as aside:
-        trained = load_classifier(model, size=size, device=device)
+        trained = load_model(model, size=size)
+        trained.model.to(choose_device(device))
+        task = trained.build_task()
+        if isinstance(task, WithHead):
+            if label is not None:
+                raise InputError(f"--label {label} given, but this model gives images no label; leave it out")
+            layer = choose_layer(clustered_part(trained), source=source, stage=stage, block=block)
+            pictures = select(find_pictures(images, size=trained.preprocess.size), limit)
+            seen = [
+                look_into(trained, task, picture, image, layer, head)
+                for picture, image in readable(track(pictures, total=len(pictures), label="explain"))
+            ]
+            report_skipped(len(pictures) - len(seen), len(pictures))
+            write_clusters(aside, model, trained, seen, layer, head, top_k)
+            return out / RESULT
         if label is not None and label not in trained.classes:
             raise InputError(f"unknown class {label!r}; nearest: {nearest(label, list(trained.classes))}")
         layer = choose_layer(trained.model, source=source, stage=stage, block=block)
@@ -145,6 +170,41 @@ def select(pictures: Sequence[Picture], limit: int) -> list[Picture]:
         print(f"{limit} of {len(pictures)} images are explained; --limit {len(pictures)} explains all")
     step = max(1.0, len(pictures) / limit)
     return [pictures[int(index * step)] for index in range(min(limit, len(pictures)))]
+
+
+def clustered_part(trained: TrainedModel) -> nn.Module:
+    """The backbone below the head."""
+    inside = [module for module in trained.model.modules() if isinstance(module, Backbone)]
+    return inside[0] if inside else trained.model
+
+
+def look_into(
+    trained: TrainedModel, task: WithHead, source: Picture, image: Image.Image, layer: Layer, head: int | None
+) -> Clusters:
+    """The clusters of a picture whose answer is not a single class."""
+    question = task.questions(image, [])[0]
+    answer = drawn(task, image, ask(trained, task, [(image, question)]), SURE)
+    pixels, _ = task.evaluation_view(trained.preprocess)(image, question)
+    device = next(trained.model.parameters()).device
+    inputs = trained.preprocess.normalise_bytes(pixels.to(device))[None]
+    maps = as_distributions(layer_maps(clustered_part(trained), inputs, layer, head)[0]).cpu()
+    return Clusters(source.name, Image.fromarray(pixels.permute(1, 2, 0).numpy()), answer, maps)
+
+
+def write_clusters(
+    out: Path, model: str, trained: TrainedModel, seen: Sequence[Clusters], layer: Layer, head: int | None, top_k: int
+) -> None:
+    """One sheet for each picture, and all numbers."""
+    sheets, numbers = [], []
+    for index, item in enumerate(seen, 1):
+        sheets.append(file_name(index, item.name))
+        place = f"stage {layer.stage} ({layer.tap})"
+        item.sheet(f"Clusters of {trained.name}", place, top_k, SHEET_WIDTH).save(out / sheets[-1])
+        spread = item.entropy().tolist()
+        clusters = [{"number": number, "entropy": spread[number]} for number in item.order()]
+        numbers.append({"image": item.name, "sheet": sheets[-1], "clusters": clusters})
+    content = {"model": model, "layer": {**layer._asdict(), "head": head}, "images": numbers, "files": sheets}
+    write_json(out / RESULT, content)
 
 
 def explain_picture(

@@ -44,7 +44,15 @@ class LoadReport(NamedTuple):
 
 
 def read_state(source: str | Path | dict[str, Any]) -> dict[str, Tensor]:
-    """Tensors of a checkpoint by bare name: file or URL opened, wrappers and prefixes taken off."""
+    """Tensors of a backbone by bare name, without what other parts of a detector or segmenter own."""
+    state = read_tensors(source)
+    inner = {key.removeprefix(BACKBONE): value for key, value in state.items() if key.startswith(BACKBONE)}
+    state = inner or state
+    return {key: value for key, value in state.items() if not BOOKKEEPING.search(key)}
+
+
+def read_tensors(source: str | Path | dict[str, Any]) -> dict[str, Tensor]:
+    """All tensors of a checkpoint: file or URL opened, wrappers and prefixes of the whole model taken off."""
     content = source if isinstance(source, dict) else _open(_local_file(str(source)))
     for wrapper in WRAPPERS:
         if isinstance(content.get(wrapper), dict):
@@ -63,9 +71,7 @@ def read_state(source: str | Path | dict[str, Any]) -> dict[str, Tensor]:
     for prefix in PREFIXES:
         if all(key.startswith(prefix) for key in state):
             state = {key.removeprefix(prefix): value for key, value in state.items()}
-    inner = {key.removeprefix(BACKBONE): value for key, value in state.items() if key.startswith(BACKBONE)}
-    state = inner or state
-    return {key: value for key, value in state.items() if not BOOKKEEPING.search(key)}
+    return state
 
 
 def _local_file(source: str) -> Path:
