@@ -27,7 +27,7 @@ from vitreous.registry import is_stored, resolve_name, stored_arguments
 from vitreous.training.bad_images import BadImages
 from vitreous.training.build import assemble, teacher_fingerprint
 from vitreous.training.console import Clock, EpochTable, Pace, duration
-from vitreous.training.device import autocast
+from vitreous.training.device import autocast, keep_freed_memory
 from vitreous.training.distributed import ALONE, Refusal, World, processes
 from vitreous.training.ema import WeightAverage
 from vitreous.training.model_folder import save_model
@@ -146,6 +146,7 @@ class Training:
     def spread(self) -> None:
         """Bring the model to its device, and to all processes."""
         settings, model = self.settings, self.model
+        keep_freed_memory(self.device)
         if self.world.size > 1:
             model = synchronise_norms(model, self.device)
         if not settings.shard:
@@ -155,6 +156,7 @@ class Training:
             for each in [model] if ema is None else [model, ema.model]:
                 part_on_each(each, self.device)
         self.state = self._initial_state(model, ema)
+        self.parameters = list(model.parameters())  # walking through the model takes a while, so not in every step
         # Compiled for each shape anew: what a step computes must not depend on the shapes that came before a restart.
         learner: Any = torch.compile(model, dynamic=False) if settings.compile else model
         copied = self.world.size > 1 and not settings.shard
@@ -292,10 +294,9 @@ class Training:
     def clip_gradients(self) -> Tensor:
         """Returns the norm of the gradient before clipping."""
         self.state.scaler.unscale_(self.state.optimizer)
-        parameters = list(self.state.model.parameters())
-        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        norm = nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
         if self.settings.clip_grad:
-            nn.utils.clip_grads_with_norm_(parameters, self.settings.clip_grad, norm)
+            nn.utils.clip_grads_with_norm_(self.parameters, self.settings.clip_grad, norm)
         return whole(norm)
 
     def not_finite_loss(self, losses: list[float], pieces: list[Batch], epoch: int) -> InputError:

@@ -92,6 +92,18 @@ def test_evaluation_in_shares_is_exactly_that_of_one_process(tmp_path):
     assert found[4] == found[1]
 
 
+def test_the_first_process_alone_talks_and_writes(tmp_path):
+    """TensorBoard's files are named after the process that wrote them."""
+    out = tmp_path / "run"
+    ranks = start_training(2, out, TINY | dict(tensorboard=True))
+    first = ranks.processes[0].pid
+    assert ranks.wait() == [0, 0], ranks.said_by_all()
+    assert ranks.said(1) == ""
+    assert ranks.said(0).count("epoch    loss") == 1
+    assert [path.name.split(".")[-2] for path in (out / "tensorboard").iterdir()] == [str(first)]
+    assert [line["step"] for line in read_metrics(out) if line["split"] == "train"] == list(range(1, 11))
+
+
 # ---- the same bits ------------------------------------------------------------------------------------------------
 
 
