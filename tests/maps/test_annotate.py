@@ -55,6 +55,14 @@ def test_the_legend_names_what_is_there():
     assert with_legend(tinted, semantic, names).height > 60
 
 
+def test_the_background_is_not_tinted():
+    semantic = np.zeros((60, 80), int)
+    semantic[:30] = 1
+    tinted = np.asarray(draw_classes(GREY, semantic, ("background", "tree")))
+    assert (tinted[30:] == 128).all()
+    assert not (tinted[:30] == 128).all(-1).any()
+
+
 def test_small_pictures_are_enlarged_by_a_whole_number():
     large, times = enlarged(GREY)
     assert (times, large.size) == (SMALLEST // 80, (320, 240))

@@ -138,8 +138,8 @@ class RCNN(Detector):
         return F.binary_cross_entropy_with_logits(logits[rows, regions.labels - 1], target)
 
     def predictions(self, features: list[Tensor], shapes: list[Shape]) -> list[dict[str, Tensor]]:
-        proposed = self.proposals(features)
-        regions = self.proposals.regions(*proposed, anchors=self.proposals.anchors.levels(features), shapes=shapes)
+        objectness, shifts = self.proposals(features)
+        regions = self.proposals.regions(objectness, shifts, self.proposals.anchors.levels(features), shapes)
         logits, codes = self.box_predictor(self.box_head(self.box_align(features, regions)))
         counts = [len(region) for region in regions]
         scores = logits.softmax(1)[:, 1:].split(counts)

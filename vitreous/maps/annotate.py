@@ -15,6 +15,7 @@ from vitreous.maps.draw import INK, PAPER, TEXT, fitted, font, text_width
 Colour = tuple[int, int, int]
 GOLDEN = 0.618034  # steps of the golden ratio around the colour circle: neighbours in a list are far apart on it
 OPACITY = 0.45
+BACKGROUND = "background"
 SMALLEST = 320  # pixels of the longer side of a drawing
 DARK, LIGHT = (20, 20, 20), (255, 255, 255)
 
@@ -81,9 +82,10 @@ def draw_keypoints(
 
 
 def draw_classes(picture: Image.Image, semantic: NDArray[np.integer], names: Sequence[str]) -> Image.Image:
-    """The picture tinted by the class (H, W) of each pixel."""
+    """The picture tinted by the class (H, W) of each pixel; what is called background stays as it is."""
     table = np.array([class_colour(number) for number in range(len(names))], np.float32)
-    blended = np.asarray(picture.convert("RGB"), np.float32) * (1 - OPACITY) + table[semantic] * OPACITY
+    opacity = np.array([0.0 if name == BACKGROUND else OPACITY for name in names], np.float32)[semantic][:, :, None]
+    blended = np.asarray(picture.convert("RGB"), np.float32) * (1 - opacity) + table[semantic] * opacity
     return Image.fromarray(blended.round().astype(np.uint8))
 
 
@@ -91,7 +93,10 @@ def with_legend(picture: Image.Image, semantic: NDArray[np.integer], names: Sequ
     """Below the picture, what the colours of the classes mean and how much of it they cover."""
     seen, counts = np.unique(semantic, return_counts=True)
     shares = sorted(zip(counts.tolist(), seen.tolist(), strict=True), reverse=True)
-    entries = [(class_colour(number), f"{names[number]} {count / semantic.size:.0%}") for count, number in shares]
+    entries = [
+        (PAPER if names[number] == BACKGROUND else class_colour(number), f"{names[number]} {count / semantic.size:.0%}")
+        for count, number in shares
+    ]
     return _listed_below(picture, entries)
 
 
