@@ -106,7 +106,7 @@ def enlarged(picture: Image.Image) -> tuple[Image.Image, int]:
     return picture.resize((picture.width * times, picture.height * times), Image.Resampling.BICUBIC), times
 
 
-def _listed_below(picture: Image.Image, entries: Sequence[tuple[Colour, str]]) -> Image.Image:
+def _listed_below(picture: Image.Image, entries: Sequence[tuple[Colour | str, str]]) -> Image.Image:
     square, gap, line = TEXT, 10, TEXT + 10
     places, x, y = [], gap, gap // 2
     width = max(picture.width, 160)
