@@ -104,7 +104,7 @@ class TrainSettings:
     ] = 224
     short: Annotated[
         tuple[int, ...],
-        Doc("Length of a picture's shorter side in pixels, of several a random one; the last is for validation."),
+        Doc("Length of a picture's shorter side in pixels, of several a random one; the largest for validation."),
     ] = ()
     longest: Annotated[int | None, Doc("Most pixels of its longer side, which then decides.")] = None
     crop: Annotated[
