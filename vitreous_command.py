@@ -28,7 +28,8 @@ VERBS = {
     "train": "train a model on a folder of images or on the embedded shapes",
     "evaluate": "measure a trained model on held-out data",
     "predict": "class probabilities of images",
-    "explain": "which clusters of a PaCa model carried the decision, as pictures and one HTML report",
+    "explain": "why a model answered so: maps, clusters and how faithful they are, as one HTML report",
+    "serve": "explore a model in the browser: drop an image, switch clusters off, watch the prediction",
     "plot": "draw the curves of training runs, as a picture and one HTML page",
     "demo": "train, evaluate and explain a small model in a few minutes",
     "shapes": "write the embedded data set as files",
@@ -43,7 +44,6 @@ EXTRAS = {
     "openvino": "export",
     "fastapi": "web",
     "uvicorn": "web",
-    "multipart": "web",
     "tensorboard": "log",
     "datasets": "data",
 }

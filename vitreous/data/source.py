@@ -81,6 +81,10 @@ class ShapesImages(ImageSet):
     def picture(self, index: int, *, at_least: int | None = None) -> Image.Image:
         return Image.fromarray(self._scenes[index].image)
 
+    def object_mask(self, index: int) -> Image.Image | None:
+        scene = self._scenes[index]
+        return Image.fromarray(scene.semantic == scene.label + 1)
+
 
 def _path(data: str) -> Path:
     return Path(data).expanduser()

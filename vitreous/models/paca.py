@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from typing_extensions import Doc
 
 from vitreous.errors import InputError
-from vitreous.layers.attention import attend, split_heads
+from vitreous.layers.attention import Gates, attend, split_heads
 from vitreous.layers.clustering import CLUSTERINGS, ClusteringTeacher, ConvClustering, assign
 from vitreous.layers.drop import drop_path, drop_path_rates
 from vitreous.layers.mlp import ConvMlp
@@ -64,6 +64,8 @@ class BlockSettings:
 class ClusterAttention(nn.Module):
     """Multi-head attention of all patches over M cluster tokens, or over all patches if there are no clusters."""
 
+    gates: Gates | None = None  # `vitreous.maps.gates.gated` sets it on the instance, to take clusters away
+
     def __init__(self, dim: int, heads: int, clusters: int, settings: BlockSettings) -> None:
         super().__init__()
         self.heads = heads
@@ -81,7 +83,9 @@ class ClusterAttention(nn.Module):
         patches = x.flatten(1, 2)  # (B, N, C)
         context = patches if assignment is None else self.cluster_tokens(patches, assignment)  # (B, M, C)
         q, k, v = (split_heads(y, self.heads) for y in (self.q(patches), self.k(context), self.v(context)))
-        out = attend(q, k, v, self.map, (H, W), dropout=self.dropout if self.training else 0.0)  # (B, N, C)
+        v, keys = (v, None) if self.gates is None else self.gates.applied(v)
+        dropout = self.dropout if self.training else 0.0
+        out = attend(q, k, v, self.map, (H, W), dropout=dropout, keys=keys)  # (B, N, C)
         return self.proj_dropout(self.proj(out)).unflatten(1, (H, W))
 
     def cluster_tokens(self, patches: Tensor, assignment: Tensor) -> Tensor:

@@ -254,9 +254,13 @@ def _load_folder(folder: Path) -> TrainedModel:
 
 
 def _load_published(name: str) -> TrainedModel:
+    return data_of(create_model(name, pretrained=True).eval(), name)
+
+
+def data_of(model: nn.Module, name: str) -> TrainedModel:
+    """A classifier with what timm's configuration of it tells about its images and classes."""
     from timm.data import resolve_model_data_config
 
-    model = create_model(name, pretrained=True)
     data = resolve_model_data_config(model)
     preprocess = Preprocess(
         size=tuple(data["input_size"][1:]),
@@ -265,7 +269,7 @@ def _load_published(name: str) -> TrainedModel:
         mean=tuple(data["mean"]),
         std=tuple(data["std"]),
     )
-    return TrainedModel(model.eval(), name, "classify", _published_classes(model), preprocess)
+    return TrainedModel(model, name, "classify", _published_classes(model), preprocess)
 
 
 def _published_classes(model: Any) -> tuple[str, ...]:

@@ -1,0 +1,318 @@
+"""Questions a page asks about one picture, answered by the model. Everything here runs on the model's own thread.
+
+Answers are plain dictionaries. Maps travel as bytes, `{"rows", "columns", "values"}` with 0 to 255 in base64, and the
+browser draws them. Stages and blocks count from one. Methods with steps are generators that return their answer.
+
+Shapes: M clusters, H W grid of the stage.
+"""
+
+import base64
+from collections import OrderedDict
+from collections.abc import Generator, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitreous.data.image import load_image
+from vitreous.data.transforms import to_unit_tensor
+from vitreous.errors import InputError
+from vitreous.layers.tap import record
+from vitreous.maps.catalogue import find_method, methods_for
+from vitreous.maps.clusters import as_distributions, entropy, stretch
+from vitreous.maps.draw import HEAT_COLOURS
+from vitreous.maps.explaining import Plan, explain_image
+from vitreous.maps.gates import Rest, cluster_count, cluster_layer, users, without
+from vitreous.maps.groups import ablate_groups, group_maps
+from vitreous.maps.importance import RANKINGS, by_ablation, by_logit_gate
+from vitreous.maps.load import causal_load
+from vitreous.maps.method import Method, clustered_stages, find_trunk, trunk
+from vitreous.maps.target import ClassTarget, as_target
+from vitreous.maps.views import views
+from vitreous.training.model_folder import TrainedModel
+from vitreous.training.results import require_numbers
+from vitreous.web.pictures import Seen, seen
+
+SHOWN_CLASSES = 5
+LARGEST_MAP = 28  # finer maps are averaged down to this: more cannot be told apart with a pointer
+RESTS = 4  # pictures and stages whose first part of the network is kept, so that switching a cluster off is quick
+CHUNK = 8  # clusters removed between two chances for somebody else
+REMARKS = {
+    "logit_gate": "first-order estimate of what removal costs, in log-odds",
+    "ablation": "exact: log-odds lost when the cluster is removed",
+    "value_gate": "first-order effect of what is read from the cluster, in log-odds",
+    "integrated": "what the cluster adds as all are opened together, in log-odds",
+    "attention_mass": "share of all attention it receives; does not know the class",
+    "masking": "the paper's: probability lost when what it looks at is hidden in the picture",
+}
+FIRST = torch.tensor([0])  # the only image of a batch
+SINGLE = {"masking"}  # rankings that say nothing about a group by being added up
+
+Answer = dict[str, Any]
+Steps = Generator[None, None, Answer]
+
+
+class Explorer:
+    def __init__(self, trained: TrainedModel) -> None:
+        self.trained, self.model = trained, trained.model
+        self.device = next(trained.model.parameters()).device
+        backbone = find_trunk(trained.model)
+        self.stages = clustered_stages(backbone) if backbone is not None else []
+        self.rests: OrderedDict[tuple[str, int], Rest] = OrderedDict()
+
+    # ---- the model -----------------------------------------------------------------------------------------------
+
+    def card(self) -> Answer:
+        """What the page needs to know before there is a picture."""
+        height, width = self.trained.preprocess.size
+        return {
+            "name": self.trained.name,
+            "classes": len(self.trained.classes),
+            "width": width,
+            "height": height,
+            "colours": HEAT_COLOURS,
+            "stages": [{"stage": stage, "clusters": self.clusters(stage)} for stage in self.stages],
+            "rankings": [
+                {"name": name, "says": REMARKS.get(name, ""), "groups": name not in SINGLE}
+                for name in RANKINGS
+                if name != "random"
+            ],
+            "methods": [self.method_card(method) for method in methods_for(self.model)],
+            "has": self.has(),
+        }
+
+    def method_card(self, method: Method) -> Answer:
+        return {
+            "name": method.name,
+            "says": method.summary,
+            "passes": method.needs.passes,
+            "target": method.needs.target,
+            "staged": takes_stage(method),
+        }
+
+    def has(self) -> str:
+        """What a model without clusters can show instead."""
+        if self.stages:
+            return ""
+        backbone = find_trunk(self.model)
+        kinds = dict.fromkeys(view.kind.name for view in views(self.model)) if backbone is not None else ()
+        inside = ", ".join(kind.replace("_", " ") for kind in kinds)
+        return f"{self.trained.name} has no clusters. " + (
+            f"Inside it can be seen: {inside}." if inside else "It is explained from outside, by methods for any model."
+        )
+
+    def clusters(self, stage: int) -> int:
+        return cluster_count(self.model, cluster_layer(self.model, stage))
+
+    # ---- a picture -----------------------------------------------------------------------------------------------
+
+    def receive(self, content: bytes, name: str) -> Seen:
+        return seen(name, self.trained.preprocess.picture(load_image(content, name=name)))
+
+    def inputs(self, item: Seen) -> Tensor:
+        return self.trained.preprocess.normalise(to_unit_tensor(item.picture).to(self.device))[None]
+
+    def predict(self, item: Seen) -> Answer:
+        probabilities = self.probabilities(self.output(item))
+        return {"id": item.id, "name": item.name, "true": item.label, "classes": self.likeliest(probabilities, item)}
+
+    def output(self, item: Seen) -> Tensor:
+        """Of the network. Where there are clusters, switching them off comes next, and begins with the same pass."""
+        if self.stages:
+            return self.rest(item, None).output
+        with torch.no_grad():
+            return self.model(self.inputs(item))
+
+    def probabilities(self, output: Tensor) -> Tensor:
+        probabilities = output[0].float().softmax(-1).cpu()
+        require_numbers(self.trained.name, probabilities)
+        return probabilities
+
+    def likeliest(self, probabilities: Tensor, item: Seen) -> list[Answer]:
+        """The likeliest classes, and the true one where it is known."""
+        shown = probabilities.topk(min(SHOWN_CLASSES, len(probabilities))).indices.tolist()
+        if item.label in self.trained.classes and (true := self.trained.classes.index(item.label)) not in shown:
+            shown.append(true)
+        return [{"number": k, "name": self.trained.classes[k], "probability": probabilities[k].item()} for k in shown]
+
+    def target(self, number: int | None, output: Tensor) -> ClassTarget:
+        target = as_target(number, output, 1)
+        assert isinstance(target, ClassTarget)
+        return target
+
+    # ---- clusters ------------------------------------------------------------------------------------------------
+
+    def rest(self, item: Seen, stage: int | None) -> Rest:
+        """What follows the clusters of a stage, everything before it computed."""
+        layer = cluster_layer(self.model, stage)
+        key = item.id, layer.stage
+        if key not in self.rests:
+            self.rests[key] = Rest(self.model, self.inputs(item), layer)
+            if len(self.rests) > RESTS:
+                self.rests.popitem(last=False)
+        self.rests.move_to_end(key)
+        return self.rests[key]
+
+    def stage(self, item: Seen, stage: int, number: int | None) -> Answer:
+        """The maps of a stage, who looks at them, which are alike, and a quick estimate of their importance."""
+        rest = self.rest(item, stage)
+        maps, attention = self.look(rest)
+        quick = by_logit_gate(self.model, rest.images, self.target(number, rest.output), rest.layer, rest=rest)[0]
+        label = group_maps(maps)
+        small, reading = reduced(maps), reduced(attention)
+        return {
+            "stage": stage,
+            "block": rest.layer.block,
+            "rows": maps.shape[1],
+            "columns": maps.shape[2],
+            "entropy": entropy(as_distributions(maps)).tolist(),
+            "flat_entropy": torch.tensor(float(maps[0].numel())).log().item(),
+            "maps": packed(stretch(small)),
+            "attention": packed(reading / reading.max()) | {"highest": reading.max().item()},
+            "groups": label.tolist(),
+            "importance": {"by": "logit_gate", "values": numbers(quick), "groups": numbers(added(quick, label))},
+        }
+
+    def look(self, rest: Rest) -> tuple[Tensor, Tensor]:
+        """Cluster maps, and attention of positions to clusters averaged over heads and the blocks that use them."""
+        taps = [f"stages.{rest.layer.stage - 1}.blocks.{j}.attention.map" for j in users(self.model, rest.layer)]
+        with torch.no_grad(), record(trunk(self.model), rest.layer.tap, *taps) as recorded:
+            rest.run(FIRST)
+        attention = torch.stack([recorded[tap][0].float().mean(0) for tap in taps]).mean(0)  # (M, H, W)
+        return recorded[rest.layer.tap][0].float().cpu(), attention.cpu()
+
+    def importance(self, item: Seen, stage: int, number: int | None, by: str) -> Steps:
+        """One ranking of the clusters, and of the groups of clusters that look alike."""
+        if by not in REMARKS:
+            raise InputError(f"clusters cannot be ranked by {by!r}; known: {', '.join(REMARKS)}")
+        rest = self.rest(item, stage)
+        target = self.target(number, rest.output)
+        maps, _ = self.look(rest)
+        label = group_maps(maps)
+        yield
+        if by == "ablation":
+            values = yield from self.ablation(rest, target)
+            groups = ablate_groups(rest, target, label)[0]
+        else:
+            values = RANKINGS[by](self.model, rest.images, target, rest.layer)[0]
+            groups = added(values, label)
+        named = {"values": numbers(values)} | ({} if by in SINGLE else {"groups": numbers(groups)})
+        return {"by": by, "says": REMARKS[by], **named}
+
+    def ablation(self, rest: Rest, target: ClassTarget) -> Generator[None, None, Tensor]:
+        """`by_ablation` in steps, so that nobody has to wait for all clusters."""
+        if rest.count < 2:
+            return by_ablation(self.model, rest.images, target, rest.layer, rest=rest)[0]  # refuses, and says why
+        target, lost = target.on("log_odds"), []
+        for gates in (1 - torch.eye(rest.count)).split(CHUNK):
+            lost.append((rest.score(target)[:, None] - rest.scores(target, gates))[0])
+            yield
+        return torch.cat(lost)
+
+    def ablate(self, item: Seen, stage: int, number: int | None, off: Sequence[int]) -> Answer:
+        """The prediction with these clusters removed."""
+        rest = self.rest(item, stage)
+        gate = without(off, rest.count).to(self.device)
+        target = self.target(number, rest.output).on("log_odds")
+        with torch.no_grad():
+            output = rest.run(FIRST, logit_gate=gate)
+        before, after = self.probabilities(rest.output), self.probabilities(output)
+        shown = [row["number"] for row in self.likeliest(before, item)]
+        first = int(after.argmax())
+        return {
+            "off": sorted(set(off)),
+            "classes": [
+                {
+                    "number": k,
+                    "name": self.trained.classes[k],
+                    "probability": after[k].item(),
+                    "before": before[k].item(),
+                }
+                for k in (shown if first in shown else [*shown, first])
+            ],
+            "log_odds": target(output).item(),
+            "log_odds_before": rest.score(target).item(),
+            "changed": first != int(before.argmax()),
+        }
+
+    def load(self, item: Seen, number: int | None) -> Steps:
+        """How much the answer depends on each stage's clusters at all."""
+        images, target = self.inputs(item), self.target(number, self.output(item))
+        found = []
+        for stage in self.stages:
+            yield
+            (load,) = causal_load(self.model, images, target, stages=[stage], keep=())
+            found.append(
+                {
+                    "stage": stage,
+                    "carries": bool(load.carries[0]),
+                    "uniform": load.drop("uniform")[0].item(),
+                    "uniform_flips": bool(load.flips("uniform")[0]),
+                    "attention_off": load.drop("attention_off")[0].item(),
+                }
+            )
+        return {"stages": found}
+
+    # ---- any model -----------------------------------------------------------------------------------------------
+
+    def heat(self, item: Seen, name: str, stage: int | None, number: int | None) -> Answer:
+        """The map of one method; at a stage, where the method has one to choose."""
+        method = find_method(name, self.model)
+        if stage is not None and takes_stage(method):
+            method = replace(method, stage=stage)  # type: ignore[call-arg]  # has the field
+        images = self.inputs(item)
+        heat = reduced(method(self.model, images, number).cpu())
+        low, high = heat.min().item(), heat.max().item()
+        # Where a method tells for from against, the map shows what speaks for: zero and below is dark.
+        shown = heat.clamp_min(0) / max(high, 1e-12) if low < 0 else stretch(heat)
+        return {"method": name, "says": method.summary, "low": low, "high": high, "map": packed(shown)}
+
+    def report(self, item: Seen, stage: int | None, number: int | None, top_k: int) -> str:
+        """The page that `vitreous explain` writes, for this picture."""
+        explanation = explain_image(
+            self.model,
+            item.picture,
+            preprocess=self.trained.preprocess,
+            classes=self.trained.classes,
+            name=item.name,
+            true=item.label,
+            target=number,
+            plan=Plan(stage=stage),
+        )
+        return replace(explanation, facts={"model": self.trained.name}).html(top_k=top_k)
+
+
+def takes_stage(method: Method) -> bool:
+    return any(field.name == "stage" and getattr(method, "stage", 0) is None for field in fields(method))
+
+
+def added(values: Tensor, label: Tensor) -> Tensor:
+    """Importance of members added up for each group: first-order effects, and shares, of a set are those sums."""
+    values = values.cpu()
+    return values.new_zeros(int(label.max()) + 1).index_add(0, label, values)
+
+
+def numbers(values: Tensor) -> list[float]:
+    if not values.isfinite().all():
+        raise InputError(
+            "the importance of a cluster is not a number; the weights or the picture hold NaN or huge values"
+        )
+    return values.tolist()
+
+
+def reduced(maps: Tensor) -> Tensor:
+    """Maps (M, H, W) averaged down until no side is longer than `LARGEST_MAP`."""
+    rows, columns = maps.shape[1:]
+    factor = max(1.0, max(rows, columns) / LARGEST_MAP)
+    size = max(1, round(rows / factor)), max(1, round(columns / factor))
+    return maps if factor == 1 else F.adaptive_avg_pool2d(maps, size)
+
+
+def packed(maps: Tensor) -> Answer:
+    """Maps with values from 0 to 1, (M, H, W)."""
+    if not maps.isfinite().all():
+        raise InputError("a map is not finite; the weights or the picture hold NaN or huge values")
+    content = (maps * 255).round().to(torch.uint8).contiguous().numpy().tobytes()
+    return {"rows": maps.shape[1], "columns": maps.shape[2], "values": base64.b64encode(content).decode()}
