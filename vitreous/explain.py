@@ -140,6 +140,8 @@ def explain(
     )
     with result_folder(out, RESULT) as aside:
         runs = [ready(run, plan, ranking, size, device) for run in (model, compare) if run is not None]
+        if compare is not None:  # two runs may be of the same architecture
+            runs = [(one._replace(name=run), own) for run, (one, own) in zip((model, compare), runs, strict=True)]
         trained = runs[0][0]
         if label is not None and label not in trained.classes:
             raise InputError(f"unknown class {label!r}; nearest: {nearest(label, list(trained.classes))}")

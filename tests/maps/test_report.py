@@ -267,11 +267,8 @@ def test_pointing_at_places_and_clusters(tmp_path):
     with browser(tmp_path) as tab:
         tab.open(file.resolve().as_uri())
         tab.point(".places", 0.75, 0.25)
-        assert tab.run("document.querySelector('.looks').innerText").split("\n")[:2] == [
-            "Row 1, column 2 looks at",
-            "cluster 1",
-        ]
-        assert "80 %" in tab.run("document.querySelector('.looks').innerText")
+        told = tab.run("document.querySelector('.looks').innerText").split("\n")
+        assert [line for line in told if line][:3] == ["Row 1, column 2 looks at", "cluster 1", "80 %"]
         assert tab.run("document.querySelectorAll('.show.seen').length") == 2  # a tile and a row of the table
         tab.point(".tile .show[data-stack=clusters][data-cell='2']")
         assert tab.run("document.querySelector('.looks').innerText") == ""

@@ -24,7 +24,7 @@ HEADINGS = {  # measure -> column
     "randomisation": "likeness to random weights",
     "stability": "stability",
 }
-SHORT = (DECIDES, "insertion_blur", "deletion_blur", "pointing_near", "randomisation", "stability")  # on a console
+SHORT = (DECIDES, "pointing_near", "stability")  # what fits a console of 80 columns
 ROW, NAMES, PLOT = 40, 420, 620  # pixels: a row's height, the width of the names and of the plot
 READING = (
     "Insertion − deletion: the area between the curves of the probability as the image is shown, and hidden, in "
@@ -38,7 +38,7 @@ def verdict(scores: Scores, method: str) -> str:
     if method in scores.controls:
         return "control"
     lost = [name.replace("_", " ") for name, beaten in scores.verdict(method).items() if not beaten]
-    return f"does not beat {' or '.join(lost)}" if lost else "beats its controls"
+    return f"no: {', '.join(lost)}" if lost else "yes"
 
 
 def as_grid(scores: Scores, *, title: str, measures: Sequence[str] = SHORT) -> Grid:
@@ -49,7 +49,7 @@ def as_grid(scores: Scores, *, title: str, measures: Sequence[str] = SHORT) -> G
         name = str(row["method"])
         cells = [cell(scores, name, measure) for measure in shown]
         rows.append((name, *cells, verdict(scores, name)))
-    return Grid(title, ("method", *(HEADINGS[measure] for measure in shown), "verdict"), rows)
+    return Grid(title, ("method", *(HEADINGS[measure] for measure in shown), "beats controls"), rows)
 
 
 def cell(scores: Scores, method: str, measure: str) -> str:
@@ -58,7 +58,7 @@ def cell(scores: Scores, method: str, measure: str) -> str:
     found = scores.interval(method, measure)
     if measure != DECIDES:
         return f"{found.mean:.2f}"
-    return f"{found.mean:.2f} [{found.low:.2f}, {found.high:.2f}]"
+    return f"{found.mean:.2f} ({found.low:.2f} to {found.high:.2f})"
 
 
 def as_markdown(scores: Scores, about: dict[str, Any], *, chart: str, default: str) -> str:
@@ -123,7 +123,11 @@ def write_labels(
         colour = QUIET if name in scores.controls else INK
         draw.text((MARGIN, top + ROW * (row + 0.5)), fitted(text, TEXT, NAMES - 20), colour, font(TEXT), anchor="lm")
     draw.text(
-        (left + PLOT / 2, bottom + 40), "insertion − deletion, mean and 95 % interval", QUIET, font(TEXT), anchor="ma"
+        (left + PLOT / 2, bottom + 40),
+        "insertion minus deletion, mean and 95 % interval",
+        QUIET,
+        font(TEXT),
+        anchor="ma",
     )
 
 

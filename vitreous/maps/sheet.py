@@ -36,9 +36,9 @@ def draw_sheet(item: Explanation, top_k: int) -> Image.Image:
     panels = [Panel(enlarge(item.picture, WIDTH), first, others)]
     for method in item.methods:
         if method.name == item.default or item.clusters is None:
-            details = (f"insertion − deletion {method.difference:+.2f}",)
+            details = (f"insertion minus deletion {method.difference:+.2f}",)
             panels.append(Panel(overlay(item.picture, shown_heat(method.heat), width=WIDTH), method.name, details))
-    footnote = f"insertion − deletion: the more, the better the model agrees with the map of “{item.watched}”"
+    footnote = f"insertion minus deletion: the more, the better the model agrees with the map of “{item.watched}”"
     if item.clusters is not None:
         clusters = item.clusters
         for m in clusters.order[:top_k]:

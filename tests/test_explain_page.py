@@ -1,0 +1,41 @@
+"""docs/explain.md: its commands and its Python work, its links lead somewhere, its names are those of the code."""
+
+import re
+import shlex
+
+from PIL import Image
+
+from tests.pages import blocks, dead_links, read
+from tests.tiny_model import save_tiny_model
+from vitreous.maps.catalogue import ALL
+from vitreous.maps.importance import RANKINGS
+from vitreous_command import main
+
+PAGE = "docs/explain.md"
+
+
+def test_commands_and_python_work(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for run in ("demo", "other"):
+        save_tiny_model(tmp_path / "runs" / run)
+    for command in (line for block in blocks(PAGE, "bash") for line in block.splitlines()):
+        words = shlex.split(command.replace("--limit 200", "--limit 2").replace("0-3", "0"))
+        assert main([*words[1:], "--method", "grad_cam", "--device", "cpu"]) == 0, capsys.readouterr().err
+    assert (tmp_path / "explanation" / "report.html").is_file()
+    assert (tmp_path / "faithfulness" / "faithfulness.md").is_file()
+    Image.new("RGB", (50, 50), "teal").save("photo.jpg")
+    (code,) = blocks(PAGE, "python")
+    exec(code.replace('"photo.jpg")', '"photo.jpg", methods=["grad_cam"])'), {})
+    assert (tmp_path / "photo.html").is_file()
+
+
+def test_names_are_those_of_the_code():
+    rows = re.findall(r"^\| (`.*?) \|", read(PAGE), re.M)
+    named = {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+    known = {method.name for method in ALL} | set(RANKINGS) | {"grad_cam stage N"}
+    assert named <= known
+    assert set(RANKINGS) <= named
+
+
+def test_links_lead_somewhere():
+    assert not dead_links(PAGE)
