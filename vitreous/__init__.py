@@ -12,6 +12,7 @@ Every verb of the command line is a function of the same name and arguments: `vi
 """
 
 from functools import singledispatch
+from typing import Any
 
 from torch import nn
 
@@ -32,7 +33,7 @@ from vitreous.shapes import shapes
 from vitreous.train import train
 from vitreous.training.model_folder import TrainedModel, load_model
 
-explain = singledispatch(explain_run)
+explain: Any = singledispatch(explain_run)  # what it returns depends on what it is given
 explain.register(nn.Module, explain_model)
 explain.register(TrainedModel, explain_model)
 

@@ -27,7 +27,7 @@ class Cell(NamedTuple):
     """A map that can be shown: its place among those of its stack, and what is said about it."""
 
     stack: str  # "methods" or "clusters"
-    index: int  # cluster numbers come first, then groups
+    place: int  # in its atlas: cluster numbers come first, then groups
     heat: np.ndarray  # (H, W) from 0 to 1
     caption: str
 
@@ -77,7 +77,7 @@ def tile(
     still = jpeg_uri(overlay(picture, shown_heat(heat), width=TILE_WIDTH), quality=75)
     return (
         f'<figure class="tile {kind}"><button type="button" class="show" aria-pressed="false" '
-        f'data-stack="{cell.stack}" data-cell="{cell.index}" data-caption="{escape(cell.caption)}"{mark}>'
+        f'data-stack="{cell.stack}" data-cell="{cell.place}" data-caption="{escape(cell.caption)}"{mark}>'
         f'<img alt="{escape(alt)}" src="{still}"></button>'
         f"<figcaption>{caption}</figcaption></figure>"
     )
