@@ -124,7 +124,7 @@ def explain(
             split=split,
             limit=SCORED if limit is None else limit,
             methods=method,
-            batch_size=min(batch_size, 16),
+            batch_size=min(batch_size, 8),
             out=out,
         )
     if data is not None:
