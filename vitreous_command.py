@@ -27,7 +27,7 @@ VERBS = {
     "check": "look at every picture of a data set: unreadable, doubled, misplaced",
     "train": "train a model on a folder of images or on the embedded shapes",
     "evaluate": "measure a trained model on held-out data",
-    "predict": "class probabilities of images",
+    "predict": "what a model says about images: classes, objects, a class for every pixel, keypoints",
     "explain": "why a model answered so: maps, clusters and how faithful they are, as one HTML report",
     "serve": "explore a model in the browser: drop an image, switch clusters off, watch the prediction",
     "plot": "draw the curves of training runs, as a picture and one HTML page",

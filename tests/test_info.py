@@ -81,8 +81,10 @@ def test_other_arguments_change_the_figures(capsys: pytest.CaptureFixture[str]) 
     assert default_size["macs"] == table.read_table()["xcit_nano_12_p8"]["macs"]
     with pytest.raises(InputError, match="accepted: 16, 8, or 4"):
         info("xcit_nano_12_p16", model_args=("patch=5",))
-    with pytest.raises(InputError, match="what it takes: vitreous info mat_1"):
+    with pytest.raises(InputError, match="unknown MAT argument 'clusters'; nearest:"):
         info("mat_1", model_args=("clusters=3",))
+    with pytest.raises(InputError, match=r"test_vit clusters=3 cannot be built \(.*; correct --model-args"):
+        info("test_vit", model_args=("clusters=3",))
 
 
 def test_scaling_of_one_model(capsys: pytest.CaptureFixture[str]) -> None:

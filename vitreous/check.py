@@ -13,13 +13,14 @@ from rich.text import Text
 from vitreous.data.doctor import Finding, Seen, findings, look_at
 from vitreous.data.image_set import ImageSet
 from vitreous.data.quarantine import quarantine_text, usual_place
-from vitreous.data.source import SHAPES, describe, open_raw, recognise
+from vitreous.data.source import SHAPES, describe, open_raw, recognise, usual_task
 from vitreous.errors import InputError
 from vitreous.training.progress import track
 from vitreous.training.results import require_positive, require_writable
 from vitreous.training.storage import replace_file, write_json
 
-Reason = Literal["unreadable", "conflicts", "leaks", "duplicates"]
+Reason = Literal["unreadable", "annotations", "boxes", "empty", "conflicts", "leaks", "duplicates"]
+TaskName = Literal["classify", "detect", "segment", "keypoints"]
 
 MOST_SHOWN = 10  # names below a finding, and classes at either end of the table; the rest is in --json
 MOST_CLASSES = 40
@@ -27,6 +28,12 @@ BAR = 30  # characters
 SIDES = (32, 64, 128, 256, 512, 1024, 2048)
 RATIOS = (0.5, 0.8, 1.25, 2.0)  # width / height
 PROBLEMS_FOUND = 1
+COUNTED = {  # what the table of classes counts, where it is not simply images
+    "classify": "",
+    "detect": ", objects of each",
+    "keypoints": ", objects of each",
+    "segment": ", images that show each",
+}
 
 
 @dataclass(frozen=True)
@@ -34,8 +41,10 @@ class Report:
     """What `check` found."""
 
     data: str
+    task: str
     layout: str
-    counts: dict[str, dict[str, int]]  # split -> class -> images
+    images: dict[str, int]  # split -> images
+    counts: dict[str, dict[str, int]]  # split -> class -> images, or objects where a picture shows several
     sides: dict[str, int]  # length of the shorter side -> images
     shapes: dict[str, int]  # width / height -> images
     findings: list[Finding]
@@ -58,8 +67,9 @@ class Report:
         return {
             "data": self.data,
             "layout": self.layout,
+            "task": self.task,
             "splits": {
-                split: {"images": sum(counts.values()), "classes": counts} for split, counts in self.counts.items()
+                split: {"images": self.images[split], "classes": counts} for split, counts in self.counts.items()
             },
             "sides": self.sides,
             "shapes": self.shapes,
@@ -71,9 +81,12 @@ class Report:
 def check(
     data: str,
     *,
+    task: TaskName | None = None,
     near: bool = False,
     smallest: int = 32,
-    leave_out: tuple[Reason, ...] = ("unreadable",),
+    leave_out: tuple[Reason, ...] = ("unreadable", "annotations"),
+    ignore: tuple[int, ...] | None = None,
+    reduce_zero_label: bool = False,
     write: bool = True,
     out: Path | None = None,
     json: Path | None = None,
@@ -85,6 +98,10 @@ def check(
     without pictures, and splits whose classes differ. Copies within a split, odd kinds of pixels, turned and very
     small pictures and uneven classes are remarks.
 
+    Of data to detect, segment or find keypoints the annotations are looked at too. Problems are then also annotations
+    that cannot be used (an unknown class, the mask of another picture, values that are no class, a missing file) and
+    boxes that are inverted, without area or outside the picture; pictures without objects are a remark.
+
     Pictures that are better left out are listed in quarantine.txt in the data's folder; train and evaluate go without
     them and say so. An earlier list there is replaced, whoever wrote it.
 
@@ -94,13 +111,18 @@ def check(
         vitreous check photos
         vitreous check photos --near --json report.json --no-write
         vitreous check photos --leave-out unreadable conflicts leaks
+        vitreous check coco --task keypoints
+        vitreous check ade20k --reduce-zero-label
         vitreous check /read/only/photos --out photos-quarantine.txt
 
     Args:
         data: A folder or file of any layout that train takes.
+        task: What the data are for: classify, detect, segment or keypoints; default: what their layout serves.
         near: Also look for pictures that are nearly the same.
         smallest: Pictures with a shorter side than this are remarked on.
         leave_out: What goes on the list; of leaks the held-out picture stays, of duplicates the first.
+        ignore: Values of masks that stand for no class; default: 255.
+        reduce_zero_label: Value 0 of masks stands for no class, value 1 for the first one.
         write: --no-write only reports.
         out: Write the list to this file instead, and give it to train and evaluate as --quarantine.
         json: Write all that was found to this file.
@@ -112,8 +134,10 @@ def check(
     for option, file in (("--json", json), ("--out", out)):
         if file is not None:
             require_writable(option, file)
-    layout, splits = recognise(data).name, open_raw(data)
-    print(describe(data, **splits))
+    purpose = usual_task(data) if task is None else task
+    layout = recognise(data, purpose).name
+    splits = open_raw(data, purpose, ignore=ignore, reduce_zero_label=reduce_zero_label)
+    print(describe(data, purpose, **splits))
     seen = [
         one
         for split, images in splits.items()
@@ -121,7 +145,8 @@ def check(
     ]
     found = findings(splits, seen, smallest=smallest, near=near)
     named = {name: reason for finding in found if finding.kind in leave_out for name, reason in finding.leave_out}
-    report = Report(data, layout, _counts(splits, seen), *_histograms(seen), found, named)
+    images = {split: len(found) for split, found in splits.items()}
+    report = Report(data, purpose, layout, images, _counts(splits, seen), *_histograms(seen), found, named)
     show(report)
     if json is not None:
         write_json(json, report.as_json())
@@ -131,7 +156,7 @@ def check(
 
 
 def _counts(splits: dict[str, ImageSet], seen: list[Seen]) -> dict[str, dict[str, int]]:
-    counted = Counter((one.split, one.label) for one in seen)
+    counted = Counter((one.split, name) for one in seen for name in one.classes)
     return {split: {name: counted[split, name] for name in images.classes} for split, images in splits.items()}
 
 
@@ -171,7 +196,7 @@ def _write_list(file: Path, named: dict[str, str], *, chosen: bool) -> None:
 
 def show(report: Report) -> None:
     console = Console(highlight=False)
-    console.print(_class_table(report.counts))
+    console.print(_class_table(report.counts, COUNTED[report.task]))
     for title, bars in (("shorter side, pixels", report.sides), ("width / height", report.shapes)):
         if bars:
             console.print(_bars(title, bars))
@@ -184,7 +209,7 @@ def show(report: Report) -> None:
             console.print(f"  and {len(finding.images) - MOST_SHOWN} more (--json lists all)")
     if not report.problems:
         console.print(Text("no problems found", "bold green"))
-    if list(report.sides) in (["below 32"], ["32 to 64"]):
+    if report.task == "classify" and list(report.sides) in (["below 32"], ["32 to 64"]):
         console.print(
             "small pictures keep more detail with a finer stem: --size 32 --model-args stem_stride=1 "
             "(patch=4 for xcit), or a model made for them, such as paca_b0_cifar",
@@ -192,14 +217,14 @@ def show(report: Report) -> None:
         )
 
 
-def _class_table(counts: dict[str, dict[str, int]]) -> Table:
-    """Images of each class; of many classes those with the most and the fewest."""
+def _class_table(counts: dict[str, dict[str, int]], counted: str) -> Table:
+    """How much there is of each class; of many classes those with the most and the fewest."""
     splits = list(counts)
     totals = Counter({name: 0 for classes in counts.values() for name in classes})
     for classes in counts.values():
         totals.update(classes)
     names = sorted(totals) if len(totals) <= MOST_CLASSES else [name for name, _ in totals.most_common()]
-    table = Table("class", *splits, "", title=f"{len(totals)} classes", title_justify="left")
+    table = Table("class", *splits, "", title=f"{len(totals)} classes{counted}", title_justify="left")
     largest = max(totals.values(), default=0)
     for place, name in enumerate(names):
         if MOST_SHOWN <= place < len(names) - MOST_SHOWN and len(names) > MOST_CLASSES:

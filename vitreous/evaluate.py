@@ -14,18 +14,19 @@ from torch import nn
 
 from vitreous.charts import evaluation as report
 from vitreous.charts.evaluation import AtSize, Evaluation, Speed, WorstMistake
-from vitreous.data.image_set import ImageSet, Wrapped
+from vitreous.data.image_set import ImageSet
 from vitreous.data.loader import WORKER_TIMEOUT, BatchSampler, Loader, Unreadable
 from vitreous.data.source import describe, open_data
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.metrics.accuracy import unique_names
 from vitreous.metrics.examination import Examination
-from vitreous.tasks.base import Metric, Task, load_task
+from vitreous.tasks.base import Inference, Metric, Task
 from vitreous.training.device import autocast
 from vitreous.training.distributed import ALONE, World, processes
-from vitreous.training.model_folder import TrainedModel, at_size, class_columns, load_model
+from vitreous.training.model_folder import TrainedModel, at_size, load_model
 from vitreous.training.progress import track
+from vitreous.training.relabelled import labelled_for
 from vitreous.training.results import require_numbers, require_writable, result_folder
 from vitreous.training.run import versions
 from vitreous.training.storage import write_json
@@ -43,12 +44,13 @@ class Scores(NamedTuple):
 
 
 class Conditions(NamedTuple):
-    """How a measurement runs; none of it changes the figures, but for the precision."""
+    """How a measurement runs; what changes the figures comes last."""
 
     batch_size: int
     workers: int
     world: World
     amp: str
+    inference: Inference = Inference()
 
 
 def evaluate(
@@ -59,6 +61,11 @@ def evaluate(
     size: int | None = None,
     sizes: tuple[int, ...] = (),
     worst: int = 10,
+    flip: bool = False,
+    scales: tuple[float, ...] = (),
+    slide: bool = False,
+    ignore: tuple[int, ...] = (),
+    reduce_zero_label: bool = False,
     batch_size: int = 64,
     count: int | None = None,
     quarantine: Path | None = None,
@@ -75,18 +82,29 @@ def evaluate(
     class, which classes are taken for which, and the images it got wrong with the largest confidence. With --out also
     as pictures: the confusion matrix, the reliability diagram, accuracy by size, and the worst mistakes.
 
+    For a detector: COCO's average precision and recall of boxes and, where it gives them, of masks. For a segmenter:
+    mean and per-class intersection over union, and pixel accuracy. For keypoints: PCK at a tenth of the object's size,
+    and COCO's average precision.
+
     Examples:
         vitreous evaluate runs/demo shapes
         vitreous evaluate runs/demo shapes:hard --count 500 --sizes 48 64 96 128
         vitreous evaluate runs/flowers/best flowers --split test --json flowers.json --out evaluation
+        vitreous evaluate runs/streets streets --slide --scales 0.75 1 1.25 --flip --markdown streets.md
 
     Args:
         model: Run folder, model folder, or model name for its published weights.
         data: shapes, shapes:medium, shapes:hard, a folder with val/<class>/, or another layout: see docs/data.md.
         split: val, test or train.
-        size: Height and width in pixels; default: what the model was trained with.
+        size: Height and width in pixels, or the shorter side for detectors and segmenters; default: what the model
+            was trained with.
         sizes: Measure at these sizes as well, to see how the model takes images larger or smaller than in training.
         worst: How many of the wrong answers with the largest confidence to list.
+        flip: Segmentation and keypoints: the mean with the answer about the mirrored picture.
+        scales: Segmentation: the mean over the picture at these scales.
+        slide: Segmentation: windows of the size of the training crops, instead of the whole picture at once.
+        ignore: Values of label pictures that stand for no class; default: 255.
+        reduce_zero_label: In label pictures 0 stands for no class, and 1 for the first.
         batch_size: Images per forward pass.
         count: How many images of `shapes` to draw.
         quarantine: List of images to leave out; default: quarantine.txt in the data's folder, if there is one.
@@ -113,12 +131,23 @@ def evaluate(
         processes(device) as world,
         result_folder(out, RESULT) if out is not None and world.main else nullcontext() as aside,
     ):
-        conditions = Conditions(batch_size, workers, world, amp)
         trained = world.agree(lambda: load_model(model, size=size))
         trained.model.to(world.device)
         # One it cannot take should show before the work.
         resized = world.agree(lambda: [at_size(trained, side) for side in sizes])
-        opened = partial(open_data, data, split, count=count, quarantine=quarantine)
+        inference = Inference(flip, scales, slide)
+        world.agree(lambda: trained.build_task().using(inference))
+        opened = partial(
+            open_data,
+            data,
+            split,
+            count=count,
+            quarantine=quarantine,
+            task=trained.task,
+            ignore=ignore or None,
+            reduce_zero_label=reduce_zero_label,
+        )
+        conditions = Conditions(batch_size, workers, world, amp, inference)
         evaluation = examine(trained, data, split, opened, worst, conditions)
         extra = tuple(measure_at(version, evaluation, opened, conditions) for version in resized)
         evaluation = evaluation._replace(sizes=extra)
@@ -141,8 +170,8 @@ def examine(
 ) -> Evaluation:
     """Everything there is to tell about a model at its own size."""
     images = conditions.world.agree(lambda: opened(size=trained.preprocess.size))
-    print(describe(data, **{split: images}))
-    images = _labelled_for(trained, images)
+    print(describe(data, trained.task, **{split: images}))
+    images = labelled_for(trained, images)
     scores = measure(trained, images, worst, conditions, label=f"evaluate {trained.name}")
     examination = scores.metric if isinstance(scores.metric, Examination) else None
     device, precision = conditions.world.device, "fp32" if conditions.amp == "off" else conditions.amp
@@ -152,7 +181,7 @@ def examine(
         data=data,
         split=split,
         images=len(images) - len(scores.unreadable),
-        size=trained.preprocess.size,
+        size=trained.build_task().input_size(trained.preprocess),
         values=scores.values,
         speed=Speed(
             scores.images_per_second,
@@ -164,6 +193,7 @@ def examine(
         ),
         sizes=(),
         examination=examination,
+        metric=scores.metric,
         mistakes=() if examination is None else _named_mistakes(trained, images, examination, f"{data}:{split}"),
         unreadable=tuple((images.name(one.sample), one.reason) for one in scores.unreadable),
     )
@@ -171,16 +201,16 @@ def examine(
 
 def measure_at(trained: TrainedModel, whole: Evaluation, opened: Opened, conditions: Conditions) -> AtSize:
     """The figures at another size; those of the model's own size are there already."""
-    size = trained.preprocess.size
+    size = trained.build_task().input_size(trained.preprocess)
     if size == whole.size:
         return AtSize(size[0], whole.values, whole.speed.images_per_second)
-    images = _labelled_for(trained, conditions.world.agree(lambda: opened(size=size)))
+    images = labelled_for(trained, conditions.world.agree(lambda: opened(size=trained.preprocess.size)))
     scores = measure(trained, images, 0, conditions, label=f"evaluate at {size[0]} x {size[1]}")
     return AtSize(size[0], scores.values, scores.images_per_second)
 
 
 def measure(trained: TrainedModel, images: ImageSet, worst: int, conditions: Conditions, *, label: str) -> Scores:
-    task = load_task(trained.task)(trained.classes)
+    task = trained.build_task().using(conditions.inference)
     loader = evaluation_loader(
         task,
         images,
@@ -249,7 +279,7 @@ def evaluation_loader(
     """Every image once, in order; several processes take turns, a batch each."""
     sampler = BatchSampler(len(images), batch_size, rank=world.rank, world=world.size, whole_batches=True)
     return Loader(
-        task.dataset(images, preprocess.pixels),
+        task.dataset(images, task.evaluation_view(preprocess)),
         sampler,
         task.collate,
         workers=workers,
@@ -289,7 +319,7 @@ def score(
             losses, predictions = task.assess(model, ready, targets)
         if number < loader.sampler.counted:
             terms += [loss.item() * len(batch.indices) for loss in losses.values()]
-            metric.update(predictions, batch.targets | {"indices": torch.tensor(batch.indices)})
+            metric.update(predictions, task.truth(batch.targets) | {"indices": torch.tensor(batch.indices)})
             images += len(batch.indices)
     parts = world.gather((terms, images, unreadable, metric))
     terms, images = [term for part in parts for term in part[0]], sum(part[1] for part in parts)
@@ -303,20 +333,3 @@ def score(
     # Rounded once, so that it does not matter how the batches were shared out.
     loss_value = {"loss": math.fsum(terms) / images} if terms else {}
     return Scores(loss_value | metric.compute(), images / seconds, metric, tuple(unreadable))
-
-
-class _Relabelled(Wrapped):
-    """An image set whose labels are positions in the model's class list instead of its own."""
-
-    def __init__(self, images: ImageSet, trained: TrainedModel) -> None:
-        super().__init__(images)
-        self.classes, self._label = trained.classes, class_columns(trained, images.classes)
-
-    def target(self, index: int) -> dict[str, Any]:
-        target = super().target(index)
-        return target | {"labels": self._label[target["labels"]]}
-
-
-def _labelled_for(trained: TrainedModel, images: ImageSet) -> ImageSet:
-    """Match classes by name: the data may have fewer of them, or another order."""
-    return images if images.classes == trained.classes else _Relabelled(images, trained)

@@ -15,13 +15,14 @@ from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError, nearest
 from vitreous.explanations.chosen import read_chosen
 from vitreous.explanations.dataset import score_run, spread
+from vitreous.explanations.dense import explain_dense
 from vitreous.explanations.folder import REPORT, RESULT, print_summary, write_explanations
 from vitreous.explanations.picture import Pictured, explain_picture, explain_with, known
 from vitreous.maps.clusters import Interpolation, MaskFill, Masking, MaskSpace, Source
 from vitreous.maps.explaining import Plan, chosen_methods, cluster_layer_of, without_clusters
 from vitreous.maps.explanation import Explanation
 from vitreous.maps.target import Target
-from vitreous.training.model_folder import TrainedModel, load_classifier
+from vitreous.training.model_folder import TrainedModel, load_classifier, load_model, require_classifier
 from vitreous.training.progress import track
 from vitreous.training.results import readable, report_skipped, require_positive, result_folder
 
@@ -66,6 +67,9 @@ def explain(
     Markdown and a chart. The most faithful method is stored beside the model's weights as its default, which
     explanations then show first.
 
+    A model for another task has no single decision to lose: of each image its clusters are drawn, the most
+    concentrated first, beside what the model found.
+
     An earlier result in --out is replaced; any other content is left alone and refused.
 
     Examples:
@@ -105,7 +109,7 @@ def explain(
         device: cpu, cuda, cuda:1, mps, or auto.
 
     Returns:
-        The path of the report.
+        The path of the report, or of the numbers where there is none.
     """
     require_positive(top_k=top_k, batch_size=batch_size, **({} if limit is None else {"limit": limit}))
     if not tie_tolerance >= 0:  # NaN is refused too
@@ -138,14 +142,22 @@ def explain(
         head=head,
         masking=Masking(mask_space, interpolation, tie_tolerance, batch_size, fill=mask_fill),
     )
+    shown = SHOWN if limit is None else limit
+    loaded = [(run, load_model(run, size=size, device=device)) for run in (model, compare) if run is not None]
+    trained = loaded[0][1]
     with result_folder(out, RESULT) as aside:
-        runs = [ready(run, plan, ranking, size, device) for run in (model, compare) if run is not None]
+        if trained.task != "classify":
+            if label is not None:
+                raise InputError(f"--label {label} given, but this model gives images no label; leave it out")
+            pictures = select(find_pictures(images, size=trained.preprocess.size), shown)
+            explain_dense(aside, model, trained, pictures, plan, top_k)
+            return out / RESULT
+        runs = [ready(run, one, plan, ranking) for run, one in loaded]
         if compare is not None:  # two runs may be of the same architecture
             runs = [(one._replace(name=run), own) for run, (one, own) in zip((model, compare), runs, strict=True)]
-        trained = runs[0][0]
         if label is not None and label not in trained.classes:
             raise InputError(f"unknown class {label!r}; nearest: {nearest(label, list(trained.classes))}")
-        pictures = select(find_pictures(images, size=trained.preprocess.size), SHOWN if limit is None else limit)
+        pictures = select(find_pictures(images, size=trained.preprocess.size), shown)
         explanations: list[tuple[Explanation, ...]] = [
             tuple(explain_picture(one, picture, image, own, label) for one, own in runs)
             for picture, image in readable(track(pictures, total=len(pictures), label="explain"))
@@ -164,9 +176,10 @@ def explain(
     return out / REPORT
 
 
-def ready(run: str, plan: Plan, ranking: str | None, size: int | None, device: str) -> tuple[TrainedModel, Plan]:
+def ready(run: str, trained: TrainedModel, plan: Plan, ranking: str | None) -> tuple[TrainedModel, Plan]:
     """A model and what to compute with it; what it cannot do shows here, before the work."""
-    trained, chosen = load_classifier(run, size=size, device=device), read_chosen(run)
+    require_classifier(run, trained)
+    chosen = read_chosen(run)
     own = replace(plan, default=chosen.method, reason=chosen.reason, verdicts=chosen.verdicts)
     if cluster_layer_of(trained.model, own) is None and ranking is not None:
         raise InputError(f"--ranking {ranking} ranks clusters, and {without_clusters(trained.model)}")

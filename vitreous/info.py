@@ -142,7 +142,7 @@ def open_name(name: str, arguments: dict[str, Any]) -> Subject:
         with torch.device("meta"):
             model: Any = create_model(name, **arguments)
     except TypeError as reason:
-        raise InputError(f"{title} cannot be built ({reason}); what it takes: vitreous info {name}") from reason
+        raise InputError(f"{title} cannot be built ({reason}); correct --model-args or leave it out") from reason
     given = {**ENTRIES[name].arguments, **arguments} if name in ENTRIES else arguments
     figures = None if arguments else read_table().get(name)
     return Subject(title, name, model, given, model.pretrained_cfg["input_size"][1:], figures, None)

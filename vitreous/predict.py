@@ -1,21 +1,30 @@
-"""Class probabilities of images: a table on the screen, JSON and labelled drawings in a folder.
+"""What a model says about images: a table on the screen, JSON and drawings in a folder.
 
 vitreous predict runs/demo photo.jpg
 """
 
+import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from PIL import Image
 
 from vitreous.data.pictures import Picture, find_pictures
+from vitreous.errors import InputError
+from vitreous.maps.annotate import draw_classes, draw_keypoints, draw_objects, enlarged, with_legend
 from vitreous.maps.clusters import class_probabilities
 from vitreous.maps.draw import labelled
-from vitreous.training.model_folder import TrainedModel, load_classifier
+from vitreous.tasks.base import Found, Inference, Prediction, Task, WithHead
+from vitreous.tasks.keypoints import Keypoints
+from vitreous.tasks.segment import Segment
+from vitreous.training.device import choose_device
+from vitreous.training.model_folder import TrainedModel, load_model
 from vitreous.training.progress import track
 from vitreous.training.results import (
     file_name,
@@ -27,7 +36,7 @@ from vitreous.training.results import (
 )
 from vitreous.training.storage import write_json
 
-RESULT = "predictions.json"
+RESULT, COCO = "predictions.json", "coco_results.json"
 
 
 def predict(
@@ -36,11 +45,19 @@ def predict(
     *,
     out: Path | None = None,
     top_k: int = 5,
-    batch_size: int = 32,
+    least: float = 0.3,
+    boxes: Path | None = None,
+    flip: bool = False,
+    scales: tuple[float, ...] = (),
+    slide: bool = False,
+    batch_size: int | None = None,
     size: int | None = None,
     device: str = "auto",
 ) -> list[dict[str, Any]]:
-    """Class probabilities of images.
+    """Class probabilities, objects, a class for every pixel, or keypoints, depending on what the model was trained for.
+
+    With --out, what is found is drawn on the images, and written to predictions.json; of all models but classifiers
+    also to coco_results.json, in COCO's format for results. There all answers are kept, whatever --least says.
 
     Files that cannot be read are named and skipped; only when none can be read is that an error.
 
@@ -48,47 +65,195 @@ def predict(
         vitreous predict runs/demo photo.jpg
         vitreous predict runs/demo photos/ more/*.png --top-k 3
         vitreous predict runs/demo shapes:val:0-7 --out predictions
+        vitreous predict runs/cells slides/ --least 0.5 --out found
+        vitreous predict runs/poses photos/ --boxes found/predictions.json --flip --out poses
 
     Args:
         model: Run folder, model folder or model name (see: vitreous info).
         images: Files, folders, patterns such as 'photos/*.jpg', or samples of the embedded data: shapes:val:0-7.
-        out: Folder for predictions.json and one labelled drawing per image.
-        top_k: Number of classes to show for each image.
-        batch_size: Images per forward pass.
-        size: Height and width the images are brought to; default: what the model was trained with.
+        out: Folder for predictions.json and one drawing per image.
+        top_k: Classifiers: number of classes to show for each image.
+        least: Detection and keypoints: smallest score of what is shown.
+        boxes: Keypoints: predictions.json of a detector, which says where objects are; default: an image is one object.
+        flip: Segmentation and keypoints: the mean with the answer about the mirrored picture.
+        scales: Segmentation: the mean over the picture at these scales.
+        slide: Segmentation: windows of the size of the training crops, instead of the whole picture at once.
+        batch_size: Images per forward pass; default: 32, and 1 where images differ in size.
+        size: Height and width the images are brought to, or the shorter side for detectors and segmenters; default:
+            what the model was trained with.
         device: cpu, cuda, cuda:1, mps, or auto.
 
     Returns:
-        For each readable image a dict with "image" and "predictions", most probable class first.
+        For each readable image a dict with "image" and "predictions", the most probable or surest first.
     """
-    require_positive(top_k=top_k, batch_size=batch_size)
+    require_positive(top_k=top_k, batch_size=1 if batch_size is None else batch_size)
+    place = choose_device(device)
     with nullcontext() if out is None else result_folder(out, RESULT) as aside:
-        trained = load_classifier(model, size=size, device=device)
+        trained = load_model(model, size=size)
+        trained.model.to(place)
+        task = trained.build_task().using(Inference(flip, scales, slide))
         pictures = find_pictures(images, size=trained.preprocess.size)
-        results: list[dict[str, Any]] = []
-        progress = track(pictures, total=len(pictures), label="predict")
-        for names, loaded in batches(readable(progress), batch_size):
-            for name, picture, ranked in zip(names, loaded, rank_classes(trained, loaded, top_k), strict=True):
-                results.append({"image": name, "predictions": [{"class": c, "probability": p} for c, p in ranked]})
-                if aside is not None:
-                    results[-1]["drawing"] = file_name(len(results), name)
-                    labelled(picture, describe(ranked[:1])).save(aside / results[-1]["drawing"])
-        report_skipped(len(pictures) - len(results), len(pictures))
+        if isinstance(task, WithHead):
+            known = {} if boxes is None else read_boxes(boxes, task)
+            results = predict_dense(trained, task, pictures, known, batch_size or 1, least, aside)
+        else:
+            if boxes is not None:
+                raise InputError(f"--boxes {boxes} given; only a model for keypoints asks where objects are")
+            results = predict_classes(trained, pictures, top_k, batch_size or 32, aside)
         if aside is not None:
-            files = [result["drawing"] for result in results]
-            write_json(aside / RESULT, {"model": model, "images": results, "files": files})
-    print_results(results)
+            write_results(aside, model, task, results)
+    print_results(results, least)
     if out is not None:
         print(f"\nwritten: {out / RESULT} and {len(results)} drawings beside it")
     return results
 
 
-def batches(
-    pictures: Iterable[tuple[Picture, Image.Image]], batch_size: int
-) -> Iterator[tuple[list[str], list[Image.Image]]]:
-    iterator = iter(pictures)
+def predict_classes(
+    trained: TrainedModel, pictures: Sequence[Picture], top_k: int, batch_size: int, aside: Path | None
+) -> list[dict[str, Any]]:
+    """For each readable picture its most probable classes; drawings go to the folder, if there is one."""
+    results: list[dict[str, Any]] = []
+    progress = track(pictures, total=len(pictures), label="predict")
+    for group in batches(readable(progress), batch_size):
+        loaded = [image for _, image in group]
+        for (picture, image), ranked in zip(group, rank_classes(trained, loaded, top_k), strict=True):
+            results.append({"image": picture.name, "predictions": [{"class": c, "probability": p} for c, p in ranked]})
+            if aside is not None:
+                results[-1]["drawing"] = file_name(len(results), picture.name)
+                labelled(image, describe(ranked[:1])).save(aside / results[-1]["drawing"])
+    report_skipped(len(pictures) - len(results), len(pictures))
+    return results
+
+
+def predict_dense(
+    trained: TrainedModel,
+    task: WithHead,
+    pictures: Sequence[Picture],
+    known: dict[str, list[Found]],
+    batch_size: int,
+    least: float,
+    aside: Path | None,
+) -> list[dict[str, Any]]:
+    """For each readable picture what is found in it, as COCO's result files say it, and with names of classes."""
+    names = dict(zip(task.category_ids, task.classes, strict=True))
+    numbers = picture_numbers(pictures)
+    results: list[dict[str, Any]] = []
+    progress = track(pictures, total=len(pictures), label="predict")
+    for group in batches(readable(progress), batch_size):
+        asked = [task.questions(image, known.get(picture.name, [])) for picture, image in group]
+        samples = [
+            (image, question) for (_, image), questions in zip(group, asked, strict=True) for question in questions
+        ]
+        answers = iter([each for part in batches(samples, batch_size) for each in ask(trained, task, part)])
+        for (picture, image), questions in zip(group, asked, strict=True):
+            found = [next(answers) for _ in questions]
+            rows = [row for one, question in zip(found, questions, strict=True) for row in task.rows(one, question)]
+            results.append(
+                {
+                    "image": picture.name,
+                    "id": numbers[picture.name],
+                    "width": image.width,
+                    "height": image.height,
+                    "predictions": [{"class": names[row["category_id"]], **row} for row in rows],
+                }
+            )
+            if aside is not None:
+                results[-1]["drawing"] = file_name(len(results), picture.name)
+                drawing = drawn(task, image, found, least)
+                if isinstance(task, Segment):
+                    semantic = found[0]["semantic"].numpy()
+                    drawing = with_legend(drawing, semantic, task.classes)
+                    results[-1]["labels"] = results[-1]["drawing"].replace(".png", "_labels.png")
+                    Image.fromarray(semantic).save(aside / results[-1]["labels"])
+                drawing.save(aside / results[-1]["drawing"])
+    report_skipped(len(pictures) - len(results), len(pictures))
+    return results
+
+
+@torch.inference_mode()
+def ask(
+    trained: TrainedModel, task: WithHead, samples: Sequence[tuple[Image.Image, dict[str, Any]]]
+) -> list[Prediction]:
+    """One prediction for each pair of a picture and a question about it."""
+    device = next(trained.model.parameters()).device
+    view = task.evaluation_view(trained.preprocess)
+    pixels, targets = task.collate([view(picture, question) for picture, question in samples])
+    moved = {key: value.to(device) if isinstance(value, torch.Tensor) else value for key, value in targets.items()}
+    predictions = task.predict(trained.model, trained.preprocess.normalise_bytes(pixels.to(device)), moved)
+    for prediction in predictions:
+        require_numbers(trained.name, torch.cat([value.double().flatten() for value in prediction.values()]))
+    return predictions
+
+
+def drawn(task: WithHead, picture: Image.Image, found: Sequence[Prediction], least: float) -> Image.Image:
+    """The picture, enlarged if it is small, with what was found in it."""
+    picture, times = enlarged(picture)
+    if isinstance(task, Segment):
+        semantic = found[0]["semantic"].numpy().repeat(times, 0).repeat(times, 1)
+        return draw_classes(picture, semantic, task.classes)
+    if isinstance(task, Keypoints):
+        points = np.stack([one["keypoints"].double().numpy() for one in found]) * (times, times, 1)
+        return draw_keypoints(picture, points, task.skeleton, least=least)
+    (answer,) = found
+    shown = answer["scores"] >= least
+    labels, scores = answer["labels"][shown].tolist(), answer["scores"][shown].tolist()
+    captions = [f"{task.classes[label]} {score:.0%}" for label, score in zip(labels, scores, strict=True)]
+    masks = answer["masks"][shown].numpy().repeat(times, 1).repeat(times, 2) if "masks" in answer else None
+    return draw_objects(picture, answer["boxes"][shown].double().numpy() * times, labels, captions, masks=masks)
+
+
+def picture_numbers(pictures: Sequence[Picture]) -> dict[str, int]:
+    """The number of each picture in a result file: as in its name where all have one, as COCO's do; else its place."""
+    stems = [Path(picture.name).stem for picture in pictures]
+    if all(stem.isdecimal() for stem in stems) and len({*map(int, stems)}) == len(stems):
+        return {picture.name: int(stem) for picture, stem in zip(pictures, stems, strict=True)}
+    return {picture.name: number for number, picture in enumerate(pictures, 1)}
+
+
+def read_boxes(file: Path, task: WithHead) -> dict[str, list[Found]]:
+    """Picture -> the objects that a detector found in it, of the classes that the task knows."""
+    if not isinstance(task, Keypoints):
+        raise InputError(f"--boxes {file} given; only a model for keypoints asks where objects are")
+    try:
+        images = json.loads(file.read_text(encoding="utf-8"))["images"]
+        return {
+            image["image"]: [
+                Found((x, y, x + width, y + height), task.classes.index(row["class"]))
+                for row in image["predictions"]
+                if row["class"] in task.classes
+                for x, y, width, height in [row["bbox"]]
+            ]
+            for image in images
+        }
+    except (OSError, ValueError, KeyError, TypeError) as reason:
+        raise InputError(
+            f"--boxes {file} cannot be used ({type(reason).__name__}: {reason}); give predictions.json of a detector"
+        ) from reason
+
+
+def write_results(aside: Path, model: str, task: Task, results: Sequence[dict[str, Any]]) -> None:
+    files = [result[kind] for result in results for kind in ("drawing", "labels") if kind in result]
+    content: dict[str, Any] = {"model": model, "images": results, "files": files}
+    if isinstance(task, WithHead):
+        rows = [
+            {"image_id": result["id"], **{key: value for key, value in row.items() if key != "class"}}
+            for result in results
+            for row in result["predictions"]
+        ]
+        write_json(aside / COCO, rows)
+        categories = zip(task.category_ids, task.classes, strict=True)
+        content["categories"] = [{"id": number, "name": name} for number, name in categories]
+        content["files"].append(COCO)
+    write_json(aside / RESULT, content)
+
+
+T = TypeVar("T")
+
+
+def batches(items: Iterable[T], batch_size: int) -> Iterator[list[T]]:
+    iterator = iter(items)
     while batch := list(islice(iterator, batch_size)):
-        yield [picture.name for picture, _ in batch], [image for _, image in batch]
+        yield batch
 
 
 def rank_classes(trained: TrainedModel, images: Sequence[Image.Image], top_k: int) -> list[list[tuple[str, float]]]:
@@ -108,8 +273,20 @@ def describe(ranked: Iterable[tuple[str, float]]) -> str:
     return "   ".join(f"{name} {probability:.1%}" for name, probability in ranked)
 
 
-def print_results(results: Sequence[dict[str, Any]]) -> None:
+def print_results(results: Sequence[dict[str, Any]], least: float) -> None:
     width = max(len(result["image"]) for result in results)
     for result in results:
-        ranked = [(entry["class"], entry["probability"]) for entry in result["predictions"]]
-        print(f"{result['image']:<{width}}  {describe(ranked)}")
+        print(f"{result['image']:<{width}}  {summary(result['predictions'], least)}")
+
+
+def summary(predictions: Sequence[dict[str, Any]], least: float) -> str:
+    """One line: probabilities of classes, how many objects of each class, or what covers how much of the picture."""
+    if predictions and "probability" in predictions[0]:
+        return describe((entry["class"], entry["probability"]) for entry in predictions)
+    shown = [entry for entry in predictions if entry["score"] >= least]
+    counts = Counter(entry["class"] for entry in shown)
+    if shown and all("bbox" not in entry for entry in shown):
+        return ", ".join(counts)
+    return (
+        ", ".join(f"{count} {name}" for name, count in counts.most_common()) or f"nothing with a score from {least:g}"
+    )

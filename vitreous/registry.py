@@ -132,12 +132,20 @@ def _entrypoint(name: str, family: type[nn.Module], arguments: Mapping[str, Any]
             feature_cfg=dict(out_indices=(0, 1, 2, 3), feature_cls="getter"),
             **{**arguments, **given},
         )
-        model.pretrained_cfg["first_conv"] = getattr(model, "model", model).first_conv
+        backbone = getattr(model, "model", model)
+        model.pretrained_cfg |= dict(first_conv=backbone.first_conv, pool_size=_pool_size(model, backbone))
         return model
 
     entrypoint.__name__ = entrypoint.__qualname__ = name
     entrypoint.__module__ = family.__module__
     return entrypoint
+
+
+def _pool_size(model: Any, backbone: Any) -> tuple[int, ...] | None:
+    """The grid that is pooled at the default image size, as timm's records have it; None where a token is taken."""
+    if backbone.pooling[0] != "avg":
+        return None
+    return tuple(-(-side // backbone.strides[-1]) for side in model.pretrained_cfg["input_size"][1:])
 
 
 def _weights_source(name: str, config: Mapping[str, Any], cache: str | Path | None) -> Any:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
+from vitreous.data.run_lengths import run_lengths
 from vitreous.data.shapes import CATEGORIES, KEYPOINTS, Difficulty, Scene, Shapes
 from vitreous.errors import InputError
 from vitreous.training.progress import track
@@ -166,11 +166,3 @@ def _annotation(scene: Scene, number: int) -> dict[str, Any]:
         "keypoints": [round(value, 2) for value in points.flatten().tolist()],
         "num_keypoints": int(np.count_nonzero(points[:, 2])),
     }
-
-
-def run_lengths(mask: NDArray[np.bool_]) -> list[int]:
-    """COCO's uncompressed run-length code: lengths of the runs of 0, 1, 0, ... down the columns."""
-    flat = mask.flatten(order="F")
-    ends = np.flatnonzero(flat[1:] != flat[:-1]) + 1
-    lengths = np.diff(np.concatenate([[0], ends, [flat.size]])).tolist()
-    return [0, *lengths] if flat[0] else lengths

@@ -19,23 +19,15 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.data.loader import Batch, BatchSampler, Loader, mix, seed_everything, worker_failures_explained
-from vitreous.data.source import ImageSet, describe, open_data
+from vitreous.data.source import ImageSet, describe
 from vitreous.errors import InputError
 from vitreous.evaluate import Scores, evaluation_loader, score
 from vitreous.metrics.figures import as_text
-from vitreous.registry import is_stored, resolve_name
-from vitreous.tasks.base import Task
-from vitreous.tasks.classify import Classify
+from vitreous.registry import is_stored, resolve_name, stored_arguments
 from vitreous.training.bad_images import BadImages
-from vitreous.training.build import (
-    build_distillation,
-    build_model,
-    model_arguments,
-    preprocess_for,
-    teacher_fingerprint,
-)
+from vitreous.training.build import assemble, teacher_fingerprint
 from vitreous.training.console import Clock, EpochTable, Pace, duration
-from vitreous.training.device import autocast
+from vitreous.training.device import autocast, keep_freed_memory
 from vitreous.training.distributed import ALONE, Refusal, World, processes
 from vitreous.training.ema import WeightAverage
 from vitreous.training.model_folder import save_model
@@ -44,7 +36,9 @@ from vitreous.training.parallel import copy_on_each, part_on_each, require_split
 from vitreous.training.progress import track
 from vitreous.training.recipe import as_recipe, with_recipe
 from vitreous.training.run import RunFolder
-from vitreous.training.settings import FREE, TrainSettings, takes
+from vitreous.training.settings import FREE, TrainSettings
+from vitreous.training.signature import takes
+from vitreous.training.splits import open_splits, require_same_data
 from vitreous.training.state import Position, TrainState
 from vitreous.training.stop import StopRequested, StopSignals
 from vitreous.training.synced_norm import synchronise_norms
@@ -88,7 +82,7 @@ def train(settings: TrainSettings) -> Path:
         if settings.teacher is not None:
             fingerprints["teacher"] = teacher_fingerprint(settings.teacher)
         require_same_data(world, fingerprints)
-        say(describe(settings.data, **images))
+        say(describe(settings.data, settings.task, **images))
         if is_stored(settings.model) and not settings.pretrained and settings.weights is None:
             say(f"model: {settings.model}, its architecture only; add --pretrained to start from its weights")
         known = run.holds(settings.arguments(), fingerprints, free=FREE, resume=settings.resume)
@@ -133,20 +127,12 @@ class Training:
     ) -> None:
         self.settings, self.run, self.stop, self.table = settings, run, stop, EpochTable()
         self.world, self.device = world, world.device
-        self.classes = images["train"].classes
-        self.model_args = model_arguments(settings)
-        model, notes = build_model(settings, self.model_args, len(self.classes))
+        self.model, self.model_args, self.task, self.preprocess, notes = assemble(
+            settings, images["train"], self.device
+        )
         for note in notes:
             say(note)
-        self.preprocess = preprocess_for(model, settings)
-        self.task: Task = Classify(
-            self.classes,
-            label_smoothing=settings.label_smoothing,
-            mixup=settings.mixing(),
-            distillation=build_distillation(settings, self.classes, self.preprocess, self.device),
-        )
         self.layout = torch.channels_last if settings.channels_last else torch.contiguous_format
-        self.model = self.task.model(model)
         self.train_loader, self.val_loader = self._loaders(images["train"], images["val"])
         self.steps_per_epoch = self.train_loader.sampler.batches
         self.total_steps = settings.all_epochs * self.steps_per_epoch
@@ -160,6 +146,7 @@ class Training:
     def spread(self) -> None:
         """Bring the model to its device, and to all processes."""
         settings, model = self.settings, self.model
+        keep_freed_memory(self.device)
         if self.world.size > 1:
             model = synchronise_norms(model, self.device)
         if not settings.shard:
@@ -169,6 +156,7 @@ class Training:
             for each in [model] if ema is None else [model, ema.model]:
                 part_on_each(each, self.device)
         self.state = self._initial_state(model, ema)
+        self.parameters = list(model.parameters())  # walking through the model takes a while, so not in every step
         # Compiled for each shape anew: what a step computes must not depend on the shapes that came before a restart.
         learner: Any = torch.compile(model, dynamic=False) if settings.compile else model
         copied = self.world.size > 1 and not settings.shard
@@ -186,6 +174,7 @@ class Training:
                 betas=settings.betas,
                 eps=settings.eps,
                 layer_decay=settings.layer_decay,
+                head_lr=settings.head_lr,
             ),
             scaler=torch.amp.GradScaler(self.device.type, enabled=settings.amp == "fp16"),
             ema=ema,
@@ -207,7 +196,7 @@ class Training:
             rank=self.world.rank,
             world=self.world.size,
         )
-        views = self.task.dataset(train_images, settings.augmentation(self.preprocess))
+        views = self.task.dataset(train_images, self.task.training_view(self.preprocess, settings))
         train_loader = Loader(
             views,
             sampler,
@@ -305,10 +294,9 @@ class Training:
     def clip_gradients(self) -> Tensor:
         """Returns the norm of the gradient before clipping."""
         self.state.scaler.unscale_(self.state.optimizer)
-        parameters = list(self.state.model.parameters())
-        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        norm = nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
         if self.settings.clip_grad:
-            nn.utils.clip_grads_with_norm_(parameters, self.settings.clip_grad, norm)
+            nn.utils.clip_grads_with_norm_(self.parameters, self.settings.clip_grad, norm)
         return whole(norm)
 
     def not_finite_loss(self, losses: list[float], pieces: list[Batch], epoch: int) -> InputError:
@@ -357,6 +345,8 @@ class Training:
         position = self.state.position
         shown = {"epoch": f"{epoch + 1}/{self.settings.all_epochs}", "loss": f"{position.train_loss:.4f}"}
         for name, value in scores.values.items():
+            if self.task.shown and name not in self.task.shown:
+                continue
             shown["val loss" if name == "loss" else name] = as_text(name, value)
         shown |= {"lr": f"{self.lr():.1e}", "img/s": f"{self.rate:.0f}", "time": duration(seconds)}
         shown["left"] = duration(self.pace.left(position.step, self.total_steps))
@@ -366,11 +356,12 @@ class Training:
         save_model(
             self.run.path / name,
             self.state.shown_model,
-            name=self.settings.model,
+            name=stored_arguments(self.settings.model)[0],
             model_args=self.model_args,
             task=self.settings.task,
-            classes=self.classes,
+            classes=self.task.classes,
             preprocess=self.preprocess,
+            task_args=self.task.arguments(),
             world=self.world,
         )
 
@@ -421,30 +412,10 @@ class Training:
         self.val_loader.close()
 
 
-def open_splits(settings: TrainSettings) -> dict[str, ImageSet]:
-    size = (settings.size, settings.size)
-    counts = {"train": settings.train_count, "val": settings.val_count}
-    quarantine = None if settings.quarantine is None else Path(settings.quarantine)
-    return {
-        split: open_data(settings.data, split, size=size, count=count, quarantine=quarantine)
-        for split, count in counts.items()
-    }
-
-
 def grouped(batches: Iterable[Batch], count: int) -> Iterator[list[Batch]]:
     iterator = iter(batches)
     while group := list(islice(iterator, count)):
         yield group
-
-
-def require_same_data(world: World, fingerprints: dict[str, str]) -> None:
-    """Processes on several machines may well find different files under the same path."""
-    for rank, other in enumerate(world.gather(fingerprints)):
-        for split, fingerprint in fingerprints.items():
-            if other[split] != fingerprint:
-                raise Refusal(
-                    f"process {rank} has other data in split '{split}' than process {world.rank}; all need the same"
-                )
 
 
 def require_images_for_all(sampler: BatchSampler, settings: TrainSettings) -> None:

@@ -1,6 +1,8 @@
+import multiprocessing
 import os
 import random
 import signal
+import time
 
 import numpy as np
 import pytest
@@ -8,7 +10,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vitreous.data.loader import BatchSampler, Loader, mix, seed_everything, seeded, stack
+from vitreous.data.loader import (
+    GLANCE,
+    WORKER_TIMEOUT,
+    BatchSampler,
+    Loader,
+    mix,
+    seed_everything,
+    seeded,
+    stack,
+)
 from vitreous.errors import InputError
 
 
@@ -39,6 +50,10 @@ def refuse() -> None:
 
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def hang() -> None:
+    time.sleep(600)
 
 
 def batches(*, workers: int = 0, epoch: int = 3, start: int = 0, samples=None, **options):
@@ -116,6 +131,17 @@ def test_bad_input_in_a_worker_keeps_its_message(workers):
 def test_a_killed_worker_is_reported():
     with pytest.raises(InputError, match="--workers 0"):
         batches(workers=1, samples=Broken(die))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("action", [refuse, die, hang])
+def test_no_worker_outlives_a_failure(action):
+    loader = Loader(Broken(action), BatchSampler(23, 4), stack, workers=2, worker_timeout=1.5)
+    with pytest.raises(InputError, match=r"--workers 0|five\.jpg"):
+        list(loader)
+    loader.close()
+    assert not multiprocessing.active_children()
+    assert WORKER_TIMEOUT + 2 * GLANCE < 30, "seconds after which a worker that hangs has been noticed"
 
 
 def test_loading_leaves_the_global_generators_alone():

@@ -6,10 +6,15 @@ from torch import nn
 
 import vitreous
 from vitreous.errors import InputError
-from vitreous.heads.pyramid import Pyramid, pyramid
+from vitreous.heads.pyramid import Pyramid, group_norm, pyramid
 
 SHORT = dict(depths=(1, 1, 1, 1))
-EXTRAS = {None: (4, 8, 16, 32), "pool": (4, 8, 16, 32, 64), "p6p7": (8, 16, 32, 64, 128)}
+EXTRAS = {
+    None: (4, 8, 16, 32),
+    "pool": (4, 8, 16, 32, 64),
+    "p6p7": (8, 16, 32, 64, 128),
+    "p6p7_c5": (8, 16, 32, 64, 128),
+}
 
 
 @pytest.mark.parametrize("extra", EXTRAS)
@@ -19,7 +24,7 @@ def test_levels_have_their_strides_names_and_channels(extra: str | None, size: t
     assert model.strides == EXTRAS[extra]
     with torch.no_grad():
         maps = model(torch.randn(2, 3, *size))
-    behind = {None: [], "pool": ["pool"], "p6p7": ["p6", "p7"]}[extra]
+    behind = {None: [], "pool": ["pool"], "p6p7": ["p6", "p7"], "p6p7_c5": ["p6", "p7"]}[extra]
     own = len(model.strides) - len(behind)
     assert list(maps) == [*map(str, range(own)), *behind]
     for level, stride in zip(maps.values(), model.strides, strict=True):
@@ -64,12 +69,31 @@ def test_models_of_timm(name: str) -> None:
         assert shapes == [(12, 16, 24), (12, 8, 12), (12, 4, 6), (12, 2, 3), (12, 1, 2)]
 
 
-def test_batch_norm_on_request() -> None:
-    def norms(norm: str | None) -> int:
-        fpn = pyramid("paca_b0", channels=12, norm=norm, **SHORT).fpn
-        return sum(isinstance(module, nn.BatchNorm2d) for module in fpn.modules())
+@pytest.mark.parametrize(("norm", "layer"), [("bn", nn.BatchNorm2d), ("gn", nn.GroupNorm)])
+def test_norms_on_request(norm: str, layer: type) -> None:
+    def norms(chosen: str | None) -> int:
+        fpn = pyramid("paca_b0", channels=12, norm=chosen, **SHORT).fpn
+        return sum(isinstance(module, layer) for module in fpn.modules())
 
-    assert (norms(None), norms("bn")) == (0, 8)
+    assert (norms(None), norms(norm)) == (0, 8)
+
+
+@pytest.mark.parametrize(("channels", "groups"), [(256, 32), (64, 8), (34, 2), (12, 1), (4, 1)])
+def test_groups_of_norms_are_never_single_channels(channels: int, groups: int) -> None:
+    norm = group_norm(channels)
+    assert norm.num_groups == groups
+    assert norm(torch.randn(1, channels, 1, 1)).abs().sum() > 0
+
+
+@pytest.mark.parametrize("channels", [12, 256])  # paca_b0's last map has 256 itself
+def test_where_the_levels_behind_the_last_come_from(channels: int) -> None:
+    images = torch.randn(1, 3, 64, 96)
+    for extra in ("p6p7", "p6p7_c5"):
+        model = pyramid("paca_b0", channels=channels, extra=extra, **SHORT).eval()
+        with torch.no_grad():
+            maps = model(images)
+            source = maps["2"] if extra == "p6p7" else model.body(images)[-1]
+            torch.testing.assert_close(maps["p6"], model.fpn.extra_blocks.p6(source))
 
 
 @pytest.mark.parametrize(
@@ -77,8 +101,8 @@ def test_batch_norm_on_request() -> None:
     [
         (dict(levels=(4, 64)), "levels=(4, 64) given; this model has maps of strides 4, 8, 16, 32"),
         (dict(levels=()), r"levels=() given"),
-        (dict(extra="p6"), "extra='p6' given; accepted: 'pool', 'p6p7', None"),
-        (dict(norm="gn"), "norm='gn' given; accepted: 'bn', None"),
+        (dict(extra="p6"), "extra='p6' given; accepted: None, 'pool', 'p6p7', 'p6p7_c5'"),
+        (dict(norm="ln"), "norm='ln' given; accepted: 'bn', 'gn', None"),
         (dict(channels=0), "channels=0 given"),
     ],
 )

@@ -3,7 +3,7 @@ import torch
 
 from vitreous import record
 from vitreous.errors import InputError
-from vitreous.heads.semantic import PaCaHead, Segmentation
+from vitreous.heads.semantic import PaCaHead, pixel_loss
 
 CHANNELS = (8, 12, 16, 20)
 
@@ -28,9 +28,8 @@ def test_taps_sum_to_one_and_change_nothing() -> None:
 
 def test_every_parameter_learns() -> None:
     head = PaCaHead(CHANNELS, 5, width=16).train()
-    losses = head.losses(head(pyramid()), torch.randint(0, 5, (2, 70, 99)))
-    sum(losses.values()).backward()
-    assert set(losses) == {"segment", "clusters"}
+    labels = torch.randint(0, 5, (2, 70, 99))
+    sum(pixel_loss(logits, labels) for logits in head(pyramid())).backward()
     assert all(p.grad is not None for p in head.parameters())
 
 
@@ -43,23 +42,20 @@ def test_size_is_the_published_one() -> None:
 
 def test_ignored_pixels_do_not_count_and_none_left_is_no_nan() -> None:
     logits = torch.randn(1, 3, 4, 4)
-    output = Segmentation(logits, logits)
     labels = torch.zeros(1, 4, 4, dtype=torch.long)
     half = labels.clone()
     half[:, :2] = 255
-    full, part = (PaCaHead.losses(output, target)["segment"] for target in (labels, half))
     by_hand = -logits.log_softmax(1)[0, 0]
-    torch.testing.assert_close(full, by_hand.mean())
-    torch.testing.assert_close(part, by_hand[2:].mean())
-    nothing = PaCaHead.losses(output, torch.full_like(labels, 255))
-    assert all(loss == 0 for loss in nothing.values())
+    torch.testing.assert_close(pixel_loss(logits, labels), by_hand.mean())
+    torch.testing.assert_close(pixel_loss(logits, half), by_hand[2:].mean())
+    assert pixel_loss(logits, torch.full_like(labels, 255)) == 0
 
 
 def test_two_classes_and_one_image_are_enough_to_train() -> None:
     """The norms of the two cluster tokens have two values a channel then, which is as few as there can be."""
     head = PaCaHead(CHANNELS, 2, width=16).train()
-    losses = head.losses(head(pyramid(batch=1)), torch.randint(0, 2, (1, 70, 99)))
-    sum(losses.values()).backward()
+    labels = torch.randint(0, 2, (1, 70, 99))
+    sum(pixel_loss(logits, labels) for logits in head(pyramid(batch=1))).backward()
     assert all(torch.isfinite(p.grad).all() for p in head.parameters())
 
 

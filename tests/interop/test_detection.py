@@ -5,7 +5,7 @@ import torch
 from torchvision.models.detection import FCOS, FasterRCNN, MaskRCNN, RetinaNet
 
 import vitreous
-from tests.interop.families import FAMILIES, SHORT, assert_every_parameter_has_a_gradient
+from tests.models.families import ONE_OF_EACH, assert_every_parameter_has_a_gradient, short
 
 SIZES = ((70, 99), (61, 83))  # neither a multiple of 32 nor alike
 SMALL = dict(min_size=64, max_size=96)
@@ -18,7 +18,7 @@ DETECTORS = {  # detector -> the pyramid it takes, and what makes it show what i
     ),
     FCOS: (dict(extra="p6p7"), dict(score_thresh=0.0)),
 }
-EVERY_FAMILY = [(name, detector) for name in FAMILIES for detector in (FasterRCNN, RetinaNet)]
+EVERY_FAMILY = [(name, detector) for name in ONE_OF_EACH for detector in (FasterRCNN, RetinaNet)]
 ONE_FAMILY = [("paca_b0", MaskRCNN), ("paca_b0", FCOS)]
 
 
@@ -34,7 +34,7 @@ def examples() -> tuple[list[torch.Tensor], list[dict[str, torch.Tensor]]]:
 @pytest.mark.parametrize(("name", "detector"), EVERY_FAMILY + ONE_FAMILY)
 def test_a_training_step_and_boxes_within_the_image(name: str, detector: type) -> None:
     levels, shown = DETECTORS[detector]
-    backbone = vitreous.pyramid(name, channels=32, **levels, **SHORT[name])
+    backbone = vitreous.pyramid(name, channels=32, **levels, **short(name))
     model = detector(backbone, num_classes=3, **SMALL, **shown).train()
     images, targets = examples()
     losses = model(images, targets)

@@ -11,21 +11,25 @@ from torch import nn
 from torchvision.transforms.functional import gaussian_blur
 
 import vitreous
-from tests.interop.families import FAMILIES, small
+from tests.models.families import ONE_OF_EACH, small
 
 IMAGES = torch.randn(2, 3, 70, 99, generator=torch.Generator().manual_seed(1))
 CLASS = 1
 
 
 @pytest.mark.parametrize("stage", [1, -1])
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_grad_cam(name: str, stage: int) -> None:
-    model = small(name).eval()
+    model = small(name, 1).eval()
     with GradCAM(model, [model.stages[stage].output]) as cam:
-        maps = cam(IMAGES, [ClassifierOutputTarget(CLASS)] * len(IMAGES))
-    assert maps.shape == (2, 70, 99)
-    assert np.isfinite(maps).all()
-    assert (np.ptp(maps, axis=(1, 2)) > 0.5).all(), "a map is scaled to fill 0 to 1 unless no gradient arrived"
+        speaks_for = cam(IMAGES, [ClassifierOutputTarget(CLASS)] * len(IMAGES))
+        speaks_against = cam(IMAGES, [lambda logits: -logits[CLASS]] * len(IMAGES))
+    assert speaks_for.shape == (2, 70, 99)
+    # Values below 0 are cut off and the rest is scaled to fill 0 to 1, so that one of the two does unless no gradient
+    # arrived.
+    filled = np.maximum(np.ptp(speaks_for, axis=(1, 2)), np.ptp(speaks_against, axis=(1, 2)))
+    assert (filled > 0.5).all()
+    assert np.isfinite(filled).all()
 
 
 def weighted(model: nn.Module, stage: int) -> torch.Tensor:
@@ -43,7 +47,7 @@ def scaled(maps: torch.Tensor) -> torch.Tensor:
 
 
 def test_grad_cam_is_what_its_definition_says() -> None:
-    model = small("paca_b0").eval()
+    model = small("paca_b0", 1).eval()
     with GradCAM(model, [model.stages[1].output]) as cam:
         theirs = cam(IMAGES, [ClassifierOutputTarget(CLASS)] * len(IMAGES))
     ours = scaled(F.interpolate(scaled(weighted(model, 1).relu()), IMAGES.shape[2:], mode="bilinear"))
@@ -51,9 +55,9 @@ def test_grad_cam_is_what_its_definition_says() -> None:
     np.testing.assert_allclose(theirs, ours[:, 0].numpy(), atol=2e-3)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_captum_layer_grad_cam(name: str) -> None:
-    model = small(name).eval()
+    model = small(name, 1).eval()
     for stage in (1, 3):
         maps = LayerGradCam(model.forward, model.stages[stage].output).attribute(IMAGES, target=CLASS)
         torch.testing.assert_close(maps.detach(), weighted(model, stage), rtol=1e-4, atol=1e-7)
@@ -68,16 +72,16 @@ def assert_adds_up(model: nn.Module, image: torch.Tensor, baseline: torch.Tensor
     torch.testing.assert_close(attribution.sum(), change, rtol=rtol, atol=0.0)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_captum_integrated_gradients_between_near_images(name: str) -> None:
     """So near that no foreground token of PartialFormer becomes background, where its output jumps."""
     image = IMAGES[:1].double()
     near = image + 1e-5 * torch.randn_like(image)
     # A change of 1e-10 between outputs near 1 keeps six digits in double precision.
-    assert_adds_up(small(name).double().eval(), image, near, steps=4, rtol=1e-5)
+    assert_adds_up(small(name, 1).double().eval(), image, near, steps=4, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", [name for name in FAMILIES if name != "partialformer_b0"])
+@pytest.mark.parametrize("name", [name for name in ONE_OF_EACH if name != "partialformer_b0"])
 def test_captum_integrated_gradients_from_a_blurred_image(name: str) -> None:
     # Sixteen steps of a smooth path: the sum was seen within 0.5 % of the integral.
-    assert_adds_up(small(name).eval(), IMAGES[:1], gaussian_blur(IMAGES[:1], 31), steps=16, rtol=0.03)
+    assert_adds_up(small(name, 1).eval(), IMAGES[:1], gaussian_blur(IMAGES[:1], 31), steps=16, rtol=0.03)

@@ -11,7 +11,7 @@ from timm.models import save_for_hf
 from torch import nn
 
 import vitreous
-from tests.interop.families import FAMILIES, SHORT, save_small, small
+from tests.models.families import ONE_OF_EACH, save_small, short, small
 from vitreous.errors import InputError
 from vitreous.training.build import model_arguments
 from vitreous.training.settings import TrainSettings
@@ -22,7 +22,7 @@ CREATE = pytest.mark.parametrize("create", [timm.create_model, vitreous.create_m
 def unusual(name: str) -> dict:
     """Arguments that differ from the variant's, as many as a family has."""
     resolution = dict(patch=8) if "xcit" in name else dict(stem_stride=2)
-    return {**SHORT[name], **resolution, "in_chans": 1, "num_classes": 4}
+    return {**short(name), **resolution, "in_chans": 1, "num_classes": 4}
 
 
 @torch.no_grad()
@@ -33,9 +33,9 @@ def assert_equal_outputs(loaded: nn.Module, model: nn.Module) -> None:
 
 @CREATE
 @pytest.mark.parametrize("safe", [True, False], ids=["safetensors", "bin"])  # the latter is timm's default
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_folder_written_by_timm(name: str, safe: bool, create, tmp_path: Path) -> None:
-    model = small(name, **unusual(name)).eval()
+    model = small(name, 1, **unusual(name)).eval()
     save_for_hf(model, tmp_path, model_args=unusual(name), safe_serialization=safe)
     loaded = create(f"local-dir:{tmp_path}", pretrained=True)
     assert_equal_outputs(loaded, model)
@@ -44,13 +44,13 @@ def test_folder_written_by_timm(name: str, safe: bool, create, tmp_path: Path) -
 
 
 @CREATE
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_folder_written_by_us(name: str, create, tmp_path: Path) -> None:
     model = save_small(tmp_path / "best", name, in_chans=1)
     assert_equal_outputs(create(f"local-dir:{tmp_path / 'best'}", pretrained=True), model)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_maps_of_a_folder(name: str, tmp_path: Path) -> None:
     model = save_small(tmp_path / "best", name)
     maps = timm.create_model(f"local-dir:{tmp_path / 'best'}", pretrained=True, features_only=True).eval()
@@ -72,8 +72,8 @@ def test_hub(create, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         return str(tmp_path / filename)
 
     monkeypatch.setattr("timm.models._hub.hf_hub_download", fetch)
-    model = small("mat_1").eval()
-    save_for_hf(model, tmp_path, model_args=SHORT["mat_1"], safe_serialization=True)
+    model = small("mat_1", 1).eval()
+    save_for_hf(model, tmp_path, model_args=short("mat_1"), safe_serialization=True)
     assert_equal_outputs(create("hf-hub:somebody/mat", pretrained=True), model)
 
 

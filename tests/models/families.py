@@ -1,33 +1,47 @@
 """A small member of every family, and what tests need of it: few blocks, and weights that leave no part silent."""
 
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
 import timm
 import torch
 from torch import nn
 
 import vitreous  # noqa: F401  (registers the models)
+from vitreous.data.transforms import Preprocess
 from vitreous.registry import ENTRIES
+from vitreous.training.model_folder import save_model
 
-FAMILIES = (
-    "paca_tiny",
-    "paca_tiny_teacher",
-    "paca_b0",
-    "paca_b0_cifar",
-    "xcit_nano_12_p16",
-    "xcit_nano_12_p8",
-    "emsnet_xxtiny",
-    "mat_1",
-    "partialformer_b0",
-)
+ONE_OF_EACH = ("paca_tiny", "paca_b0", "xcit_nano_12_p16", "emsnet_xxtiny", "mat_1", "partialformer_b0")
+FAMILIES = (*ONE_OF_EACH, "paca_tiny_teacher", "paca_b0_cifar", "xcit_nano_12_p8")  # what differs in kind
 
 
-def small(name: str, blocks: int = 2, **arguments) -> nn.Module:
-    """A model of at most `blocks` blocks per stage: the same kinds of layers, built and run in a moment."""
+def short(name: str, blocks: int = 1) -> dict[str, Any]:
+    """Arguments for at most `blocks` blocks per stage: the same kinds of layers, built and run in a moment."""
     full = ENTRIES[name].arguments
     if "depths" in full:
-        short = {"depths": tuple(min(depth, blocks) for depth in full["depths"])}
-    else:  # a column of equal blocks needs only one for each stage
-        short = {"depth": 4, "ends": (0, 1, 2, 3)}
-    return timm.create_model(name, **{**short, "num_classes": 5, **arguments})
+        return {"depths": tuple(min(depth, blocks) for depth in full["depths"])}
+    return {"depth": 4, "ends": (0, 1, 2, 3)}  # a column of equal blocks needs only one for each stage
+
+
+def small(name: str, blocks: int = 2, **arguments: Any) -> nn.Module:
+    return timm.create_model(name, **{**short(name, blocks), "num_classes": 5, **arguments})
+
+
+def save_small(folder: Path, name: str, **arguments: Any) -> nn.Module:
+    """A model folder as `vitreous train` leaves it; returns the model that is in it."""
+    model = small(name, 1, num_classes=3, **arguments).eval()
+    save_model(
+        folder,
+        model,
+        name=name,
+        model_args={**short(name), **arguments},
+        task="classify",
+        classes=("ant", "bee", "cat"),
+        preprocess=Preprocess((64, 64)),
+    )
+    return model
 
 
 def awake(model: nn.Module) -> nn.Module:
@@ -41,3 +55,22 @@ def awake(model: nn.Module) -> nn.Module:
             if name.endswith("running_var"):
                 buffer.uniform_(0.5, 2.0, generator=generator)
     return model
+
+
+def assert_trains(model: nn.Module, sizes: Iterable[tuple[int, int]]) -> None:
+    """A backward pass at every size reaches every parameter."""
+    model.train()
+    for size in sizes:
+        model.zero_grad()
+        outputs = model(torch.randn(2, 3, *size))
+        assert torch.isfinite(outputs).all()
+        outputs.square().mean().backward()
+        assert_every_parameter_has_a_gradient(model)
+
+
+def assert_every_parameter_has_a_gradient(model: nn.Module) -> None:
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    without = [name for name, gradient in gradients.items() if gradient is None]
+    assert not without, f"no gradient: {without}"
+    broken = [name for name, gradient in gradients.items() if not torch.isfinite(gradient).all()]
+    assert not broken, f"gradient not finite: {broken}"

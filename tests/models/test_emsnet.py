@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tests.models.families import assert_trains
 from tests.models.test_paca import Copies
 from vitreous import record
 from vitreous.errors import InputError
@@ -214,11 +215,7 @@ def test_gradients_reach_every_tap() -> None:
     ids=str,
 )
 def test_options_train_and_take_any_size(options: dict) -> None:
-    model = EMSNet(**{**SHAPE, **options}).train()
-    for size in ((64, 64), (70, 99)):
-        model.zero_grad()
-        model(torch.randn(2, 3, *size)).square().sum().backward()
-        assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in model.parameters())
+    assert_trains(EMSNet(**{**SHAPE, **options}), [(64, 64), (70, 99)])
 
 
 def test_small_images_with_a_small_stride() -> None:
@@ -277,6 +274,7 @@ def test_autocast_stays_close() -> None:
         (dict(local_heads=(1, 3, 1, 1)), "3 local heads cannot divide 4 of the 32 channels"),
         (dict(global_heads=(1, 1, 0, 1)), "0 global heads cannot divide 6 of the 48 channels"),
         (dict(local_heads=(1, 1)), "2 entries"),
+        (dict(local_heads=2), "local_heads=2 given; it takes a tuple"),
         (dict(depths=(1, 1)), "2 entries"),
         (dict(stem_stride=3), "accepted: 1, 2, 4"),
         (dict(branch=()), "nearest: branches"),

@@ -31,11 +31,7 @@ LONG = [
     *((name, {}) for name in FAMILIES),
     ("mat_1", dict(mixers=("none", "window", "mat", "mat"))),
     ("partialformer_b0", dict(project="needed", max_foreground=4)),
-    pytest.param(
-        "xcit_nano_12_p16",
-        dict(dense=True),
-        marks=pytest.mark.xfail(strict=True, reason="cropping its maps ties the program to the example's divisibility"),
-    ),
+    ("xcit_nano_12_p16", dict(dense=True)),
 ]
 
 

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.models.families import assert_trains
 from vitreous import record
 from vitreous.models.paca import PaCa
 
@@ -52,11 +53,7 @@ def test_attention_is_the_formula_of_the_paper() -> None:
     ids=str,
 )
 def test_options_train_and_take_any_size(options: dict) -> None:
-    model = PaCa(**{**SHAPE, **options}).train()
-    for size in ((64, 64), (70, 99)):
-        model.zero_grad()
-        model(torch.randn(2, 3, *size)).square().sum().backward()
-        assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in model.parameters())
+    assert_trains(PaCa(**{**SHAPE, **options}), [(64, 64), (70, 99)])
 
 
 def test_learned_positions_reach_the_output() -> None:

@@ -37,6 +37,9 @@ class TestTimmContract:
         assert f"{config['classifier']}.weight" in state
         assert state[f"{config['first_conv']}.weight"].shape[1] == 3
         assert config["architecture"] == name
+        with torch.no_grad():
+            final = model.eval().forward_features(torch.randn(1, *config["input_size"]))
+        assert config["pool_size"] == (None if name.startswith("xcit") else final.shape[2:])
         data = timm.data.resolve_model_data_config(model)
         assert data["input_size"] == ((3, 32, 32) if "cifar" in name else (3, 224, 224))
         timm.data.create_transform(**data)
@@ -196,12 +199,12 @@ class TestTimmContract:
 
 
 @pytest.mark.filterwarnings("ignore:The nodes obtained by tracing")  # folded norms make training another graph
-@pytest.mark.parametrize("name", [name for name in FAMILIES if not name.startswith("xcit")])
+@pytest.mark.parametrize("name", FAMILIES)
 def test_symbolic_tracing(name: str) -> None:
     """timm's feature extractors trace with torch.fx, which cannot follow a branch on a size.
 
-    So a stage is one node of the graph. XCiT cannot be traced: it makes positions from the size of the grid.
-    torch.jit is not supported by any family; torch.export takes the place of both, see test_graphs.py.
+    So a stage is one node of the graph. torch.jit is not supported by any family; torch.export takes its place, see
+    test_graphs.py.
     """
     model = small(name, 1).eval()
     _, nodes = get_graph_node_names(model)

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 import vitreous
-from tests.models.families import awake
+from tests.models.families import ONE_OF_EACH, awake, small
 from vitreous.errors import InputError
 from vitreous.manifest import manifest_of
 from vitreous.models.paca import PaCa
@@ -59,12 +59,12 @@ def test_wrappings_and_prefixes(model: PaCa, wrap, tmp_path: Path) -> None:
 def test_safetensors_url_and_timm_paths(model: PaCa, tmp_path: Path) -> None:
     save_file(model.state_dict(), tmp_path / "model.safetensors")
     expected = model(IMAGES)
-    small = dict(ARGUMENTS, num_classes=4)
-    by_url = PaCa(**small)
+    arguments = dict(ARGUMENTS, num_classes=4)
+    by_url = PaCa(**arguments)
     by_url.load_weights((tmp_path / "model.safetensors").as_uri())
-    by_path = timm.create_model("paca_tiny", checkpoint_path=str(tmp_path / "model.safetensors"), **small)
+    by_path = timm.create_model("paca_tiny", checkpoint_path=str(tmp_path / "model.safetensors"), **arguments)
     overlay = {"file": str(tmp_path)}
-    by_folder = timm.create_model("paca_tiny", pretrained=True, pretrained_cfg_overlay=overlay, **small)
+    by_folder = timm.create_model("paca_tiny", pretrained=True, pretrained_cfg_overlay=overlay, **arguments)
     for made in (by_url, by_path, by_folder):
         torch.testing.assert_close(made.eval()(IMAGES), expected)
 
@@ -99,11 +99,20 @@ def test_what_does_not_fit_is_named_and_nothing_is_touched(model: PaCa) -> None:
     assert (report.missing, report.unexpected) == (["stages.0.norm.weight"], ["extra"])
 
 
-def test_nan_weights_are_refused(model: PaCa) -> None:
-    state = {key: value.clone() for key, value in model.state_dict().items()}
-    state["head.weight"][0, 0] = torch.nan
-    with pytest.raises(InputError, match=r"NaN or infinite values in 1 tensors, first head.weight"):
-        PaCa(**ARGUMENTS, num_classes=4).load_weights(state)
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_weights_that_are_not_finite_are_refused(name: str, tmp_path: Path) -> None:
+    model = small(name, 1)
+    state = model.state_dict()
+    state["head.weight"][0, :3] = torch.tensor([torch.nan, torch.inf, -torch.inf])
+    torch.save(state, tmp_path / "weights.pth")
+    says = rf"NaN or infinite values in 1 of \d+ tensors, first head.weight with 3 of {5 * model.num_features} values"
+    fresh = small(name, 1)
+    for load in (fresh.load_weights, fresh.load_state_dict):
+        with pytest.raises(InputError, match=says):
+            load(state)
+    assert fresh.head.weight.isfinite().all()
+    with pytest.raises(InputError, match=says):
+        small(name, 1, checkpoint_path=str(tmp_path / "weights.pth"))
 
 
 class Hostile:

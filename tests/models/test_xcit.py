@@ -153,6 +153,17 @@ def test_half_precision_stays_finite_on_large_maps() -> None:
     torch.testing.assert_close(low.float(), full, rtol=0.05, atol=0.05)
 
 
+def test_half_precision_of_large_values() -> None:
+    """Squares of 50 sum up to more than float16 can hold over 400 positions, in the covariance too."""
+    layer = randomised(ChannelAttention(32, 4))
+    x = 50 * torch.randn(1, 20, 20, 32)
+    with torch.no_grad():
+        full = layer(x)
+        with torch.autocast("cpu", torch.float16):
+            low = layer(x)
+    assert (low - full).norm() < 0.01 * full.norm()  # float16 has three digits
+
+
 def test_temperatures_and_class_token_are_not_decayed() -> None:
     names = XCiT(**SMALL).no_weight_decay()
     assert "class_token" in names
@@ -164,7 +175,10 @@ def test_temperatures_and_class_token_are_not_decayed() -> None:
     [
         (dict(patch=12), "accepted: 16, 8"),
         (dict(heads=5), "5 heads cannot divide 32"),
+        (dict(heads=(4, 4, 4, 4)), r"heads=\(4, 4, 4, 4\) given; it is a whole number"),
         (dict(ends=(1, 2)), "four rising block numbers"),
+        (dict(ends=(-3, 1, 2, 5)), "four rising block numbers"),
+        (dict(tokens_norm="no"), "tokens_norm='no' given; accepted: True, False"),
         (dict(global_pool="max"), "accepted: 'token', 'avg'"),
     ],
 )

@@ -4,19 +4,23 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.distributed import DistError, TCPStore
 
 from tests.tiny_model import save_tiny_model
 from tests.training.ranks import Ranks, finish_training, start_training
 from vitreous.errors import InputError
 from vitreous.manifest import sha256
 from vitreous.train import Training, train
-from vitreous.training.distributed import LOST, processes
+from vitreous.training import distributed
+from vitreous.training.distributed import LOST, _meet, processes
 from vitreous.training.model_folder import load_model
 from vitreous.training.run import RunFolder, read_metrics
 
@@ -90,6 +94,18 @@ def test_evaluation_in_shares_is_exactly_that_of_one_process(tmp_path):
     assert found[1]["images"] == 21
     assert found[2] == found[1]
     assert found[4] == found[1]
+
+
+def test_the_first_process_alone_talks_and_writes(tmp_path):
+    """TensorBoard's files are named after the process that wrote them."""
+    out = tmp_path / "run"
+    ranks = start_training(2, out, TINY | dict(tensorboard=True))
+    first = ranks.processes[0].pid
+    assert ranks.wait() == [0, 0], ranks.said_by_all()
+    assert ranks.said(1) == ""
+    assert ranks.said(0).count("epoch    loss") == 1
+    assert [path.name.split(".")[-2] for path in (out / "tensorboard").iterdir()] == [str(first)]
+    assert [line["step"] for line in read_metrics(out) if line["split"] == "train"] == list(range(1, 11))
 
 
 # ---- the same bits ------------------------------------------------------------------------------------------------
@@ -242,6 +258,38 @@ def test_a_folder_in_use_is_refused_to_all(tmp_path):
         ranks = start_training(2, tmp_path / "run", TINY)
         assert ranks.wait() == [2, 2]
     assert ranks.said_by_all().count("is in use by process") == 1
+
+
+def test_meetings_on_one_store_never_include_the_dead(monkeypatch):
+    """torchrun keeps the store over restarts: the numbers of processes killed on their way are still there."""
+    limit = timedelta(seconds=30)
+    monkeypatch.setattr(distributed, "MEETING", limit)
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=limit)
+    names = set()
+    for size in (2, 2, 4, 3):
+        server.set("vitreous/present/1", "dead")
+        found: dict[int, str] = {}
+
+        def join(rank: int, size: int = size, found: dict[int, str] = found) -> None:
+            time.sleep(0.1 * (rank == 1))  # the others have seen the dead one by then
+            found[rank] = _meet(TCPStore("127.0.0.1", server.port, is_master=False, timeout=limit), rank, size)
+
+        threads = [threading.Thread(target=join, args=(rank,)) for rank in range(size)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(found) == size
+        assert len(set(found.values())) == 1, "all are at the same meeting"
+        names |= set(found.values())
+    assert len(names) == 4, "and never at an earlier one"
+
+
+def test_who_waits_in_vain_is_told(monkeypatch):
+    monkeypatch.setattr(distributed, "MEETING", timedelta(seconds=0.3))
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    with pytest.raises(DistError, match="did not come"):
+        _meet(server, 0, 2)
 
 
 def test_processes_without_torchrun_are_told_how(monkeypatch):

@@ -6,6 +6,8 @@ from torch import nn
 
 import vitreous  # noqa: F401  (registers the models)
 from vitreous.errors import InputError
+from vitreous.heads.segment import build_segmenter
+from vitreous.registry import create_model
 from vitreous.training.optim import (
     build_optimizer,
     exempt_parameters,
@@ -121,3 +123,29 @@ def test_restored_optimizer_goes_on_to_the_same_bits(layout):
         assert torch.equal(value, again.state_dict()[key]), key
     for key, value in optimizer_tensors(model, optimizer).items():
         assert torch.equal(value, optimizer_tensors(again, restored)[key]), key
+
+
+def with_head() -> nn.Module:
+    arguments = dict(dims=(8, 16, 24, 32), depths=(1, 1, 1, 1), heads=(1, 2, 3, 4), clusters=(4, 4, 4, 0))
+    return build_segmenter(create_model("paca_tiny", features_only=True, **arguments), "fpn", 3, pyramid=8, width=8)
+
+
+def test_a_head_comes_after_the_last_layer_and_has_a_rate_of_its_own():
+    model = with_head()
+    rates = {}
+    optimizer = build_optimizer(model, lr=1.0, weight_decay=0.1, layer_decay=0.5, head_lr=3.0)
+    for group in optimizer.param_groups:
+        rates |= {id(parameter): group["initial_lr"] for parameter in group["params"]}
+    found = {name: rates[id(parameter)] for name, parameter in model.named_parameters()}
+    assert {rate for name, rate in found.items() if name.startswith("decoder.")} == {3.0}
+    body = {name: rate for name, rate in found.items() if name.startswith("levels.")}
+    assert max(body.values()) == 0.5
+    assert found["levels.body.model.stages.0.blocks.0.norm1.weight"] < max(body.values())
+
+
+def test_what_a_backbone_exempts_from_decay_is_exempt_below_a_head_too():
+    model = with_head()
+    backbone = model.levels.backbone
+    named = {f"levels.body.model.{name}" for name in backbone.no_weight_decay()}
+    assert named <= exempt_parameters(model)
+    assert "decoder.classifier.weight" not in exempt_parameters(model)

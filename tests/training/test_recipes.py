@@ -6,23 +6,32 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 import vitreous_command
+from vitreous.data.source import open_data
+from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
+from vitreous.registry import create_model
+from vitreous.tasks.base import load_task
 from vitreous.train import train
 from vitreous.training.recipe import FOLDER, KEYS, PERSONAL, as_recipe, load_recipe, recipe_names, with_recipe
 from vitreous.training.settings import TrainSettings
 
 NAMES = [
-    "emsnet_imagenet", "finetune", "mat_imagenet", "paca_cifar100", "paca_imagenet", "paca_v1_imagenet",
-    "partialformer_imagenet", "quick", "xcit_imagenet",
+    "ade20k_fpn_80k", "ade20k_paca_160k", "ade20k_upernet_160k", "coco_atss_1x", "coco_keypoints_256x192",
+    "coco_maskrcnn_1x", "coco_maskrcnn_3x", "coco_retinanet_1x", "coco_sparsercnn_1x", "coco_ssd_320",
+    "emsnet_imagenet", "finetune", "finetune_detect", "finetune_keypoints", "finetune_segment", "mat_imagenet",
+    "paca_cifar100", "paca_imagenet", "paca_v1_imagenet", "partialformer_imagenet", "quick", "xcit_imagenet",
 ]  # fmt: skip
-SMALLEST = {
+SMALLEST = dict.fromkeys(NAMES, "paca_b0") | {
     "paca_imagenet": "paca_tiny", "paca_v1_imagenet": "paca_b0", "paca_cifar100": "paca_b0_cifar",
     "xcit_imagenet": "xcit_nano_12_p16", "emsnet_imagenet": "emsnet_xxtiny", "mat_imagenet": "mat_1",
     "partialformer_imagenet": "partialformer_b0", "finetune": "resnet18", "quick": "paca_b0",
+    "coco_maskrcnn_3x": "xcit_tiny_12_p16", "ade20k_fpn_80k": "xcit_tiny_12_p16", "coco_ssd_320": "mat_1",
 }  # fmt: skip
+DENSE = [name for name in NAMES if name.startswith(("ade20k", "coco", "finetune_"))]
 
 
 def written(tmp_path: Path, text: str) -> str:
@@ -41,6 +50,55 @@ def test_recipe_fits_the_models_it_was_made_for_and_says_its_source(name):
     assert settings.epochs == load_recipe(name).values["epochs"]
     text = (FOLDER / f"{name}.yaml").read_text()
     assert re.match(r"# .*\n(#.*\n)*# Source: ", text)
+
+
+# What the papers state for dense tasks: model -> (head, lr, decay, batch, epochs, drop path).
+DENSE_STATED = {
+    ("coco_maskrcnn_1x", "paca_tiny"): ("maskrcnn", 1e-4, 0.05, 16, 12, 0.1),
+    ("coco_maskrcnn_1x", "paca_b1"): ("maskrcnn", 2e-4, 1e-4, 16, 12, None),
+    ("coco_maskrcnn_1x", "emsnet_tiny"): ("maskrcnn", 1e-4, 0.05, 4, 12, None),
+    ("coco_maskrcnn_3x", "xcit_small_12_p8"): ("maskrcnn", 1e-4, 0.05, 16, 36, 0.05),
+    ("coco_retinanet_1x", "mat_2"): ("retinanet", 1e-4, 0.05, 16, 12, 0.05),
+    ("coco_retinanet_1x", "partialformer_b1"): ("retinanet", 1e-4, 0.05, 16, 12, None),
+    ("coco_atss_1x", "partialformer_b1"): ("atss", 1e-4, 0.05, 16, 12, None),
+    ("coco_sparsercnn_1x", "partialformer_b1"): ("sparsercnn", 1e-4, 0.05, 16, 12, None),
+    ("coco_ssd_320", "mat_1"): ("ssdlite", 1e-4, 0.05, 192, 200, 0.05),
+    ("ade20k_fpn_80k", "xcit_medium_24_p16"): ("fpn", 6e-5, 0.01, 16, 64, 0.2),
+    ("ade20k_fpn_80k", "mat_2"): ("fpn", 2e-4, 1e-4, 16, 64, None),
+    ("ade20k_fpn_80k", "partialformer_b1"): ("fpn", 2e-4, 0.01, 16, 64, None),
+    ("ade20k_upernet_160k", "paca_base"): ("upernet", 6e-5, 0.01, 16, 127, 0.1),
+    ("ade20k_paca_160k", "paca_base"): ("paca", 6e-5, 0.01, 16, 127, 0.5),
+    ("ade20k_paca_160k", "paca_small"): ("paca", 6e-5, 0.01, 16, 127, 0.1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("recipe", "model"), DENSE_STATED)
+def test_settings_of_dense_tasks_are_the_stated_ones(recipe, model):
+    s = with_recipe(model, "data", recipe=recipe)
+    assert (s.head, s.lr, s.weight_decay, s.batch_size, s.epochs, s.drop_path) == DENSE_STATED[recipe, model]
+    factor = 1e-6 if s.task == "segment" else {"sparsercnn": 1e-2, "ssdlite": 1e-2}.get(s.head, 1e-3)
+    assert s.warmup_lr == pytest.approx(s.lr * factor)
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_heads_and_views_of_dense_recipes_can_be_built(name):
+    """On the smallest pictures of `shapes`, from which a task learns what it needs to know about the data."""
+    model = SMALLEST[name]
+    settings = with_recipe(model, "shapes", recipe=name, pretrained=False, train_count=1, val_count=1)
+    images = open_data("shapes", "train", size=(64, 64), count=1, task=settings.task)
+    task = load_task(settings.task).from_settings(settings, images)
+    for view in (task.training_view(Preprocess((64, 64)), settings), task.evaluation_view(Preprocess((64, 64)))):
+        pixels, _ = view(*images[0])
+        assert pixels.dtype == torch.uint8
+    if "head_args" in load_recipe(name).values:
+        backbone = create_model(model, features_only=True)
+        assert task.model(backbone)
+
+
+def test_clusters_for_ade20k_are_two_hundred_where_there_are_any():
+    for recipe in ("ade20k_upernet_160k", "ade20k_paca_160k"):
+        for model, clusters in [("paca_small", (200, 200, 200, 0)), ("paca_small_teacher", (200, 200, 200, 200))]:
+            assert with_recipe(model, "ade", recipe=recipe).model_arguments()["clusters"] == clusters
 
 
 # What the papers and their repositories state: (lr at the recipe's batch, floor, start, batch, epochs, decay).

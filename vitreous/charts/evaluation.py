@@ -65,6 +65,7 @@ class Evaluation(NamedTuple):
     examination: Examination | None  # None for tasks that have no more to tell
     mistakes: tuple[WorstMistake, ...]
     unreadable: tuple[tuple[str, str], ...] = ()  # image and reason; they are no part of the figures
+    metric: Any = None  # of tasks without an examination: what it counted, class by class
 
     def facts(self) -> dict[str, Any]:
         height, width = self.size
@@ -95,6 +96,8 @@ def grids(evaluation: Evaluation, *, most_rows: int | None = None) -> list[Grid]
         found.append(Grid("at other sizes", ("size", *names, "images/s"), lines))
     if evaluation.examination is not None:
         found += class_grids(evaluation.examination, most_rows)
+    else:
+        found += [_class_grid(title, rows, most_rows) for title, rows in parts_by_class(evaluation.metric).items()]
     if evaluation.unreadable:
         title = f"{len(evaluation.unreadable)} images could not be read and are no part of the figures"
         shown = evaluation.unreadable[:most_rows]
@@ -115,6 +118,38 @@ def class_grids(examination: Examination, most_rows: int | None) -> list[Grid]:
     found = [Grid(title, ("class", "images", "recall", "precision"), rows)]
     confused = [(true, answer, str(n)) for true, answer, n in examination.accuracy.confused(MOST_CONFUSED)]
     return [*found, Grid("most frequent mistakes", ("true class", "answer", "images"), confused)] if confused else found
+
+
+def parts_by_class(metric: Any) -> dict[str, dict[str, dict[str, float | None]]]:
+    """Table -> class (or keypoint) -> measure -> figure, of all that a metric tells apart."""
+    found: dict[str, dict[str, dict[str, float | None]]] = {}
+    for prefix, part in getattr(metric, "parts", {"": metric}).items():
+        if hasattr(part, "per_class") and getattr(part, "kind", None) != "keypoints":  # those are told by joint
+            title, figures = f"classes ({prefix.strip('_')})" if prefix else "classes", part.per_class()
+            found[title] = {name: _as_dict(value) for name, value in figures.items()}
+        if hasattr(part, "per_joint"):
+            found["keypoints"] = {name: {"found": share} for name, share in part.per_joint().items()}
+    return found
+
+
+def _as_dict(figures: Any) -> dict[str, float | None]:
+    """Of several figures that have names, or of a single one, which is COCO's average precision."""
+    return figures._asdict() if hasattr(figures, "_asdict") else {"AP": figures}
+
+
+def _class_grid(title: str, rows: dict[str, dict[str, float | None]], most_rows: int | None) -> Grid:
+    """Of many classes those with the lowest figures in the last column."""
+    shown = list(rows.items())
+    if most_rows is not None and len(shown) > most_rows:
+        told = [row for row in shown if [*row[1].values()][-1] is not None]
+        shown = sorted(told, key=lambda row: [*row[1].values()][-1])[:LOWEST]  # type: ignore[return-value, arg-type]
+        title = f"{title} with the lowest figures, of {len(told)}"
+    measures = [*next(iter(rows.values()))] if rows else []
+    lines = [
+        (name, *(str(value) if isinstance(value, int) else as_text("", value) for value in figures.values()))
+        for name, figures in shown
+    ]
+    return Grid(title, ("keypoint" if title.startswith("keypoint") else "class", *measures), lines)
 
 
 def as_table(grid: Grid) -> Table:
@@ -170,6 +205,8 @@ def as_json(evaluation: Evaluation) -> dict[str, Any]:
             "reliability": [row._asdict() for row in evaluation.examination.calibration.bins()],
             "worst": [{k: v for k, v in m._asdict().items() if k != "picture"} for m in evaluation.mistakes],
         }
+    elif evaluation.metric is not None:
+        content |= {title.replace(" ", "_"): rows for title, rows in parts_by_class(evaluation.metric).items()}
     return content
 
 
@@ -197,7 +234,7 @@ def pictures(evaluation: Evaluation) -> dict[str, tuple[Image.Image, str]]:
         found["confusion.png"] = confusion_picture(counts, accuracy.classes, heading=heading), "Confusion matrix"
         heading = f"Expected calibration error {evaluation.values['ece']:.1%}"
         found["reliability.png"] = reliability_picture(calibration.bins(), heading=heading), "Reliability diagram"
-    if evaluation.sizes:
+    if evaluation.sizes and examination is not None:
         found["sizes.png"] = _sizes_picture(evaluation), "Accuracy at other sizes"
     if evaluation.mistakes:
         found["mistakes.png"] = _mistakes_picture(evaluation), "Wrong with the largest confidence"

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
+from vitreous.data.annotation_notes import KINDS, Note, notes_on, parts_of, read_target
 from vitreous.data.image import ImageError, Stored, stored_as
 from vitreous.data.image_set import ImageSet
 from vitreous.data.loader import BatchSampler, Loader
@@ -32,12 +33,18 @@ class Seen(NamedTuple):
 
     split: str
     name: str
-    label: str
+    label: str  # the class of the whole picture; empty where classes are of parts of it
     size: tuple[int, int]  # (W, H), upright; (0, 0) if it cannot be read
     pixels: bytes  # digest of size and pixels; empty if it cannot be read
     look: int | None
     stored: Stored | None  # None for plain pixels
     error: str  # without the name of the picture
+    parts: tuple[str, ...] = ()  # class of each object, or those that some pixel has
+    notes: tuple[Note, ...] = ()  # about what is in it
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return (self.label,) if self.label else self.parts
 
 
 class Finding(NamedTuple):
@@ -61,7 +68,9 @@ class Looker:
 
     def __getitem__(self, index: int) -> Seen:
         images, name = self.images, self.images.name(index)
-        label, stored = images.classes[images.target(index)["labels"]], None
+        target, notes = read_target(images, index)
+        label = images.classes[target["labels"]] if "labels" in target else ""
+        parts, stored = parts_of(target, images.classes), None
         encoded: Path | bytes | None = None
         try:
             encoded = images.encoded(index)
@@ -71,9 +80,10 @@ class Looker:
             reason = str(error)
             for called in (name, str(encoded)) if isinstance(encoded, Path) else (name,):
                 reason = reason.removeprefix(f"image {called!r} ")
-            return Seen(self.split, name, label, (0, 0), b"", None, stored, reason)
+            return Seen(self.split, name, label, (0, 0), b"", None, stored, reason, parts)
         digest = hashlib.blake2b(f"{picture.size}".encode() + picture.tobytes(), digest_size=16).digest()
-        return Seen(self.split, name, label, picture.size, digest, look(picture), stored, "")
+        notes = (*notes, *notes_on(target, picture.height, picture.width))
+        return Seen(self.split, name, label, picture.size, digest, look(picture), stored, "", parts, notes)
 
 
 def look_at(images: ImageSet, split: str, *, workers: int) -> Iterator[Seen]:
@@ -103,7 +113,8 @@ def findings(splits: Mapping[str, ImageSet], seen: Iterable[Seen], *, smallest: 
     """Problems first, then remarks."""
     pictures = list(seen)
     readable = [one for one in pictures if not one.error]
-    found = [*_unreadable(pictures), *_classes(splits, pictures), *_copies(readable)]
+    found = [*_unreadable(pictures), *_faults(splits), *_noted(readable)]
+    found += [*_classes(splits, pictures), *_copies(readable)]
     found += [*_stored(readable), *_small(readable, smallest), *_balance(pictures)]
     if near:
         found += _near(readable)
@@ -118,6 +129,27 @@ def _unreadable(pictures: list[Seen]) -> Iterator[Finding]:
         yield Finding("unreadable", True, f"{_images(bad)} cannot be read", shown, leave_out)
 
 
+def _faults(splits: Mapping[str, ImageSet]) -> Iterator[Finding]:
+    """What training would refuse as a whole."""
+    faults = tuple(fault for images in splits.values() for fault in getattr(images, "faults", ()))
+    if faults:
+        text = _count(faults, "annotation is wrong", "annotations are wrong")
+        yield Finding("faults", True, f"{text}; train and evaluate refuse them", faults)
+
+
+def _noted(readable: list[Seen]) -> Iterator[Finding]:
+    """What is wrong with the annotations of single pictures, by kind."""
+    for kind, (problem, text) in KINDS.items():
+        about = [(one, note) for one in readable for note in one.notes if note.kind == kind]
+        if about:
+            shown = tuple(f"{one.name}: {note.text}" if note.text else one.name for one, note in about)
+            leave_out = tuple({one.name: note.text or text for one, note in about}.items())
+            pictures = len({one.name for one, _ in about})
+            yield Finding(
+                kind, problem, f"{pictures} {'image' if pictures == 1 else 'images'} {text}", shown, leave_out
+            )
+
+
 def _classes(splits: Mapping[str, ImageSet], pictures: list[Seen]) -> Iterator[Finding]:
     for one, other in combinations(splits, 2):
         for here, there in ((one, other), (other, one)):
@@ -125,12 +157,13 @@ def _classes(splits: Mapping[str, ImageSet], pictures: list[Seen]) -> Iterator[F
             if only:
                 text = _count(only, f"class of {here} is", f"classes of {here} are")
                 yield Finding("classes differ", True, f"{text} not in {there}", tuple(only))
-    filled = {(one.split, one.label) for one in pictures}
+    filled = {(one.split, name) for one in pictures for name in one.classes}
+    whole = any(one.label for one in pictures)  # of objects a class may well be rare
     for split, images in splits.items():
         empty = tuple(name for name in images.classes if (split, name) not in filled)
         if empty:
             text = _count(empty, f"class of {split} has", f"classes of {split} have")
-            yield Finding("empty classes", True, f"{text} no images", empty)
+            yield Finding("empty classes", whole, f"{text} no {'images' if whole else 'objects'}", empty)
 
 
 def _copies(readable: list[Seen]) -> Iterator[Finding]:
@@ -151,7 +184,7 @@ def _copies(readable: list[Seen]) -> Iterator[Finding]:
     }
     for kind, alike in kinds.items():
         if alike:
-            shown = tuple(" = ".join(f"{one.name} ({one.label})" for one in group) for group in alike)
+            shown = tuple(" = ".join(_called(one) for one in group) for group in alike)
             leave_out = tuple(entry for group in alike for entry in _superfluous(kind, group))
             yield Finding(
                 kind,
@@ -160,6 +193,10 @@ def _copies(readable: list[Seen]) -> Iterator[Finding]:
                 shown,
                 leave_out,
             )
+
+
+def _called(one: Seen) -> str:
+    return f"{one.name} ({one.label})" if one.label else one.name
 
 
 def _superfluous(kind: str, group: list[Seen]) -> list[tuple[str, str]]:
@@ -201,10 +238,12 @@ def _balance(pictures: list[Seen]) -> Iterator[Finding]:
     counts: dict[str, int] = defaultdict(int)
     for one in pictures:
         if one.split == "train":
-            counts[one.label] += 1
+            for name in one.classes:
+                counts[name] += 1
     if counts and max(counts.values()) > UNEVEN * min(counts.values()):
         most, least = max(counts, key=lambda name: counts[name]), min(counts, key=lambda name: counts[name])
-        text = f"train has {counts[most]} images of {most} but {counts[least]} of {least}"
+        what = "images" if any(one.label for one in pictures) else "objects"
+        text = f"train has {counts[most]} {what} of {most} but {counts[least]} of {least}"
         yield Finding("uneven", False, text)
 
 

@@ -45,6 +45,7 @@ UPRIGHT = {  # EXIF orientation -> what undoes it
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+SIDEWAYS = (5, 6, 7, 8)  # orientations that swap the sides
 
 # How PNG packs a pixel -> factor from a transparent colour as stored to the same colour among Pillow's pixels.
 STORED_TO_PIXEL = {"L;2": 85.0, "L;4": 17.0, "RGB;16B": 1 / 256}
@@ -114,6 +115,12 @@ def stored_as(source: Source, *, name: str | None = None) -> Stored:
         deep = image.mode.startswith("RGB") and tile and ";16" in str(tile[0][3])  # Pillow itself calls it 8-bit RGB
         mode = f"{image.mode};16" if deep else image.mode
         return Stored(image.format or "", mode, image.size, _orientation(image))
+
+
+def upright_size(source: Source) -> tuple[int, int]:
+    """(W, H) of the picture that `load_image` gives; only the head of the file is read."""
+    stored = stored_as(source)
+    return stored.size[::-1] if stored.orientation in SIDEWAYS else stored.size
 
 
 # ---- the file --------------------------------------------------------------------------------------------------

@@ -22,6 +22,10 @@ class ImageSet(ABC):
     classes: tuple[str, ...]
     # Lengths of stretches that lie in one file each, in the order of the indices; empty where it makes no difference.
     stretches: tuple[int, ...] = ()
+    category_ids: tuple[int, ...] = ()  # of the classes in the data's own files, where they have numbers
+    keypoint_names: tuple[str, ...] = ()
+    keypoint_pairs: tuple[tuple[int, int], ...] = ()  # those that trade places in a mirror
+    skeleton: tuple[tuple[int, int], ...] = ()  # pairs of keypoints joined by a line in drawings
 
     @property
     @abstractmethod
@@ -72,6 +76,8 @@ class Wrapped(ImageSet):
 
     def __init__(self, images: ImageSet) -> None:
         self.images, self.classes, self.stretches = images, images.classes, images.stretches
+        self.category_ids, self.skeleton = images.category_ids, images.skeleton
+        self.keypoint_names, self.keypoint_pairs = images.keypoint_names, images.keypoint_pairs
 
     @property
     def fingerprint(self) -> str:

@@ -60,7 +60,7 @@ class Made(NamedTuple):
 
 class Batch(NamedTuple):
     images: Tensor  # (B, 3, H, W)
-    targets: dict[str, Tensor]
+    targets: dict[str, Any]  # tensors, or lists with an entry for each image
     indices: tuple[int, ...]  # of the samples in the data set, for messages; none if all were unreadable
     unreadable: tuple[Unreadable, ...] = ()
 
@@ -309,10 +309,10 @@ class Loader:
 
     def on(
         self, batch: Batch, device: torch.device, layout: torch.memory_format = torch.contiguous_format
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    ) -> tuple[Tensor, dict[str, Any]]:
         """Images and targets of a batch on a device, ready for the model."""
         images = batch.images.to(device, memory_format=layout, non_blocking=True)
-        targets = {key: value.to(device, non_blocking=True) for key, value in batch.targets.items()}
+        targets = {key: _moved(value, device) for key, value in batch.targets.items()}
         return self.finish(images), targets
 
     def close(self, *, force: bool = False) -> None:
@@ -326,6 +326,13 @@ class Loader:
                     worker.kill()
         with suppress(RuntimeError):  # torch's report of the workers that were just killed
             iterator._shutdown_workers()  # type: ignore[attr-defined]
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    """Tensors and lists of them on a device; what is neither stays where it is."""
+    if isinstance(value, list):
+        return [_moved(item, device) for item in value]
+    return value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import NamedTuple, cast
 from PIL import Image
 
 from vitreous.data.image import SUFFIXES, load_image
-from vitreous.data.source import SHAPES_SEED
+from vitreous.data.shapes_images import SHAPES_SEED
 from vitreous.errors import InputError
 
 SAMPLES = re.compile(r"shapes(?::([a-z]+))?:([a-z]+):(\d{1,9})(?:-(\d{1,9}))?")  # difficulty, split, first, last

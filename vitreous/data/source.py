@@ -6,20 +6,25 @@ A new layout is one row of `LAYOUTS`.
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from PIL import Image
-
+from vitreous.data.annotations import OneObjectEach
 from vitreous.data.arrays import array_splits, looks_like_arrays, open_arrays
 from vitreous.data.cifar import find_cifar, open_cifar
+from vitreous.data.coco import coco_files, open_coco
 from vitreous.data.folder import ClassFolder, split_folders
 from vitreous.data.hugging_face import HuggingFaceSet, hugging_face_splits, looks_like_hugging_face
 from vitreous.data.image_set import SPLITS, ImageSet, Without, own_splits
+from vitreous.data.masks import MaskSet, mask_splits
 from vitreous.data.quarantine import read_quarantine, usual_place
+from vitreous.data.shapes_images import ShapesImages
 from vitreous.data.shards import ShardSet, looks_like_shards, shard_splits
+from vitreous.data.voc import open_voc, voc_splits
+from vitreous.data.yolo import YoloSet, yolo_splits
 from vitreous.errors import InputError
 
-SHAPES_SEED = 0  # the embedded data stay the same whatever the seed of a training run
+PURPOSES = {"classify": "classify", "detect": "detect", "segment": "segment", "keypoints": "find keypoints"}
+TASKS = tuple(PURPOSES)
+OBJECTS = ("detect", "keypoints")
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,9 @@ class Request:
     size: tuple[int, int]  # (H, W)
     count: int | None
     strict: bool  # refuse what training could not use, such as a class without pictures
+    task: str = "classify"
+    ignore: tuple[int, ...] | None = None  # values of masks that stand for no class
+    reduce_zero_label: bool = False  # value 0 of masks stands for no class, 1 for the first
 
     @property
     def path(self) -> Path:
@@ -44,46 +52,7 @@ class Layout:
     recognises: Callable[[str], bool]
     splits: Callable[[str], tuple[str, ...]]  # those that are there
     open: Callable[[Request], ImageSet]
-
-
-class ShapesImages(ImageSet):
-    """The embedded scenes as pictures with targets."""
-
-    def __init__(self, request: Request) -> None:
-        from vitreous.data.shapes import Shapes
-
-        difficulty = request.data.partition(":")[2] or "easy"
-        self._scenes = Shapes(
-            request.split,
-            count=request.count,
-            size=request.size,
-            seed=SHAPES_SEED,
-            difficulty=difficulty,  # type: ignore[arg-type]  # checked by Shapes
-        )
-        self.classes: tuple[str, ...] = self._scenes.classes
-        self._difficulty = difficulty
-
-    @property
-    def fingerprint(self) -> str:
-        scenes = self._scenes
-        size = f"{scenes.height}x{scenes.width}"
-        return f"shapes:{self._difficulty} {scenes.split} count={len(self)} size={size} seed={SHAPES_SEED}"
-
-    def __len__(self) -> int:
-        return len(self._scenes)
-
-    def name(self, index: int) -> str:
-        return f"{self._scenes.split}/{index}"
-
-    def target(self, index: int) -> dict[str, Any]:
-        return {"labels": self._scenes.label(index)}
-
-    def picture(self, index: int, *, at_least: int | None = None) -> Image.Image:
-        return Image.fromarray(self._scenes[index].image)
-
-    def object_mask(self, index: int) -> Image.Image | None:
-        scene = self._scenes[index]
-        return Image.fromarray(scene.semantic == scene.label + 1)
+    tasks: tuple[str, ...] = ("classify",)
 
 
 def _path(data: str) -> Path:
@@ -95,7 +64,14 @@ SHAPES = Layout(
     looks="shapes, shapes:medium, shapes:hard (drawn on the fly, nothing to download)",
     recognises=lambda data: data.partition(":")[0] == "shapes",
     splits=lambda data: tuple(SPLITS),
-    open=ShapesImages,
+    open=lambda request: ShapesImages(
+        request.split,
+        task=request.task,
+        size=request.size,
+        count=request.count,
+        difficulty=request.data.partition(":")[2] or "easy",
+    ),
+    tasks=TASKS,
 )
 LAYOUTS = (  # the first that recognises the data; class folders come last, as others have folders named train too
     SHAPES,
@@ -128,6 +104,44 @@ LAYOUTS = (  # the first that recognises the data; class folders come last, as o
         open=lambda request: HuggingFaceSet(request.path, request.split),
     ),
     Layout(
+        name="COCO",
+        looks="DIR/annotations/instances_train*.json, instances_val*.json (or person_keypoints_...) and their pictures",
+        recognises=lambda data: bool(coco_files(_path(data))),
+        splits=lambda data: own_splits(coco_files(_path(data))),
+        open=lambda request: open_coco(request.path, request.split, task=request.task, strict=request.strict),
+        tasks=OBJECTS,
+    ),
+    Layout(
+        name="Pascal VOC",
+        looks="DIR/JPEGImages, DIR/Annotations/*.xml, DIR/ImageSets/Main/{train,val}.txt; or DIR/train/*.jpg and *.xml",
+        recognises=lambda data: bool(voc_splits(_path(data))),
+        splits=lambda data: own_splits(voc_splits(_path(data))),
+        open=lambda request: open_voc(request.path, request.split, strict=request.strict),
+        tasks=("detect",),
+    ),
+    Layout(
+        name="YOLO",
+        looks="DIR/images/train/*.jpg, DIR/labels/train/*.txt (the same with val) and DIR/data.yaml with names",
+        recognises=lambda data: bool(yolo_splits(_path(data))),
+        splits=lambda data: own_splits(yolo_splits(_path(data))),
+        open=lambda request: YoloSet(request.path, request.split),
+        tasks=OBJECTS,
+    ),
+    Layout(
+        name="pictures with masks",
+        looks="DIR/images/train/*.jpg, DIR/masks/train/*.png (or annotations/, labels/; Cityscapes, CamVid), the same "
+        "with val, and DIR/classes.txt",
+        recognises=lambda data: bool(mask_splits(_path(data))),
+        splits=lambda data: own_splits(mask_splits(_path(data))),
+        open=lambda request: MaskSet(
+            request.path,
+            request.split,
+            ignore=request.ignore,
+            reduce_zero_label=request.reduce_zero_label,
+        ),
+        tasks=("segment",),
+    ),
+    Layout(
         name="class folders",
         looks="DIR/train/<class>/*.jpg and DIR/val/<class>/*.jpg (or test/ instead of val/)",
         recognises=lambda data: bool(own_splits(split_folders(_path(data)))),
@@ -137,15 +151,26 @@ LAYOUTS = (  # the first that recognises the data; class folders come last, as o
 )
 
 
-def recognise(data: str) -> Layout:
+def recognise(data: str, task: str = "classify") -> Layout:
     """The layout of a `--data` argument."""
+    if task not in TASKS:
+        raise InputError(f"unknown task '{task}'; accepted: {', '.join(TASKS)}")
     for layout in LAYOUTS:
-        if layout.recognises(data):
+        if task in layout.tasks and layout.recognises(data):
             return layout
     path = _path(data)
     problem = "its layout is not recognised" if path.exists() else "there is no such folder or file"
-    looks = "".join(f"\n  {layout.looks}" for layout in LAYOUTS)
-    raise InputError(f"cannot use data '{data}': {problem}; accepted:{looks}")
+    for layout in LAYOUTS:
+        if layout.recognises(data):
+            problem = f"it looks like {layout.name}, which serve --task {' or '.join(layout.tasks)}"
+            break
+    looks = "".join(f"\n  {layout.looks}" for layout in LAYOUTS if task in layout.tasks)
+    raise InputError(f"cannot use data '{data}' to {PURPOSES[task]}: {problem}; accepted:{looks}")
+
+
+def usual_task(data: str) -> str:
+    """What data of this layout are for, in the first place."""
+    return next((layout.tasks[0] for layout in LAYOUTS if layout.recognises(data)), "classify")
 
 
 def open_data(
@@ -156,6 +181,9 @@ def open_data(
     count: int | None = None,
     quarantine: Path | None = None,
     strict: bool = True,
+    task: str = "classify",
+    ignore: tuple[int, ...] | None = None,
+    reduce_zero_label: bool = False,
 ) -> ImageSet:
     """The pictures and targets of one split.
 
@@ -166,8 +194,11 @@ def open_data(
         count: How many of the embedded shapes.
         quarantine: List of pictures to leave out; default: quarantine.txt in the data's folder, if there is one.
         strict: Refuse what training could not use.
+        task: What the targets are for: classify, detect, segment or keypoints.
+        ignore: Values in masks that stand for no class; default: 255.
+        reduce_zero_label: Value 0 in masks stands for no class, value 1 for the first class, and so on.
     """
-    layout = recognise(data)
+    layout = recognise(data, task)
     if count is not None and count < 1:
         raise InputError(f"{count} images of split '{split}' were asked for; it must be at least 1")
     if count is not None and layout is not SHAPES:
@@ -175,16 +206,24 @@ def open_data(
             f"{count} images of split '{split}' were asked for, but only the number of embedded shapes can be chosen; "
             f"of '{data}' all images are used. Leave out the count"
         )
-    images = layout.open(Request(data, split, size, count, strict))
+    if (ignore is not None or reduce_zero_label) and (task != "segment" or layout is SHAPES):
+        raise InputError(f"'{data}' has no masks in files; leave out --ignore and --reduce-zero-label")
+    images = layout.open(Request(data, split, size, count, strict, task, ignore, reduce_zero_label))
     if quarantine is None and layout is not SHAPES and usual_place(data).is_file():
         quarantine = usual_place(data)
-    return images if quarantine is None else _without(images, quarantine, data, split)
+    kept = images if quarantine is None else _without(images, quarantine, data, split)
+    return OneObjectEach(kept, data) if task == "keypoints" and layout is not SHAPES else kept
 
 
-def open_raw(data: str) -> dict[str, ImageSet]:
+def open_raw(
+    data: str, task: str = "classify", *, ignore: tuple[int, ...] | None = None, reduce_zero_label: bool = False
+) -> dict[str, ImageSet]:
     """All splits as they are, with whatever is wrong with them."""
-    layout = recognise(data)
-    return {split: layout.open(Request(data, split, (64, 64), None, strict=False)) for split in layout.splits(data)}
+    layout = recognise(data, task)
+    return {
+        split: layout.open(Request(data, split, (64, 64), None, False, task, ignore, reduce_zero_label))
+        for split in layout.splits(data)
+    }
 
 
 def _without(images: ImageSet, quarantine: Path, data: str, split: str) -> ImageSet:
@@ -194,12 +233,15 @@ def _without(images: ImageSet, quarantine: Path, data: str, split: str) -> Image
     return kept
 
 
-def describe(data: str, **splits: ImageSet) -> str:
+def describe(data: str, task: str = "classify", /, **splits: ImageSet) -> str:
     """What was recognised, how much there is, and how much of it is left out."""
     sizes = ", ".join(f"{len(images)} {name}" for name, images in splits.items())
+    what = "objects" if any(isinstance(images, OneObjectEach) for images in splits.values()) else "images"
     classes = len(next(iter(splits.values())).classes)
-    lines = [f"data: {data} ({recognise(data).name}): {sizes} images, {classes} classes"]
+    lines = [f"data: {data} ({recognise(data, task).name}): {sizes} {what}, {classes} classes"]
     for name, images in splits.items():
+        if isinstance(images, OneObjectEach):
+            images = images.images
         if isinstance(images, Without):
             lines.append(f"data: {len(images.left_out)} {name} images left out by {images.because}")
     return "\n".join(lines)

@@ -3,13 +3,16 @@
     FasterRCNN(pyramid("paca_tiny"), num_classes=3)                  # also MaskRCNN, KeypointRCNN
     RetinaNet(pyramid("paca_tiny", extra="p6p7"), num_classes=3)     # also FCOS
 
+`heads/detect.py` builds whole detectors on it that take batches as this package makes them.
+
 Feature Pyramid Networks, Lin et al., arXiv 1612.03144. Levels are called "0", "1", … from fine to coarse, and those
 added behind them "pool", or "p6" and "p7": the names which these detectors look for.
 """
 
+import math
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, get_args
 
 from timm.models._features import FeatureGetterNet
 from torch import Tensor, nn
@@ -20,12 +23,37 @@ from vitreous.errors import InputError
 from vitreous.models.base import Backbone
 from vitreous.registry import create_model
 
-Extra = Literal["pool", "p6p7"]
-Norm = Literal["bn"]
-ADDED: dict[Extra | None, tuple[int, ...]] = {None: (), "pool": (2,), "p6p7": (2, 4)}  # strides in units of the last
+Extra = Literal["pool", "p6p7", "p6p7_c5"]
+Norm = Literal["bn", "gn"]
+ADDED: dict[Extra | None, tuple[int, ...]] = {  # strides in units of the last
+    None: (),
+    "pool": (2,),
+    "p6p7": (2, 4),
+    "p6p7_c5": (2, 4),
+}
 
 
-class Pyramid(nn.Module):
+class ChosenMaps(nn.Module):
+    """A backbone's maps of some strides."""
+
+    def __init__(self, backbone: nn.Module, levels: Sequence[int] | None, *, finest: int) -> None:
+        """`levels` are strides; by default all from `finest`."""
+        super().__init__()
+        network = feature_network(backbone)
+        # The deepest map of each stride, as in the paper.
+        index = {stride: i for i, stride in enumerate(network.feature_info.reduction())}
+        self.strides = choose_levels(index, levels, finest=finest)
+        channels = network.feature_info.channels()
+        self.widths = [channels[index[stride]] for stride in self.strides]
+        self.body, self.taken = narrowed(network, [index[stride] for stride in self.strides])
+        self.transposed = getattr(network, "output_fmt", None) == "NHWC"
+
+    def maps(self, images: Tensor) -> list[Tensor]:
+        maps = self.body(images)
+        return [maps[i].permute(0, 3, 1, 2) if self.transposed else maps[i] for i in self.taken]  # (B, C, H, W)
+
+
+class Pyramid(ChosenMaps):
     """Images (B, C, H, W) -> maps of all levels by name, fine to coarse, each with `out_channels` channels.
 
     `strides` has one entry for each. Images need no particular size: with our models a level's sides are the image's
@@ -41,28 +69,17 @@ class Pyramid(nn.Module):
         extra: Extra | None = "pool",
         norm: Norm | None = None,
     ) -> None:
-        super().__init__()
         check_arguments(channels, extra, norm)
-        network = feature_network(backbone)
-        # The deepest map of each stride, as in the paper.
-        index = {stride: i for i, stride in enumerate(network.feature_info.reduction())}
-        strides = choose_levels(index, levels, finest=8 if extra == "p6p7" else 4)
-        widths = network.feature_info.channels()
-        self.body, self.taken = narrowed(network, [index[stride] for stride in strides])
-        self.transposed = getattr(network, "output_fmt", None) == "NHWC"
+        super().__init__(backbone, levels, finest=8 if len(ADDED[extra]) == 2 else 4)
         self.fpn = FeaturePyramidNetwork(
-            [widths[index[stride]] for stride in strides],
-            channels,
-            extra_blocks=extra_levels(extra, channels),
-            norm_layer=nn.BatchNorm2d if norm == "bn" else None,
+            self.widths, channels, extra_levels(extra, self.widths[-1], channels), norm_layer(norm)
         )
         self.out_channels = channels
-        self.strides = (*strides, *(strides[-1] * times for times in ADDED[extra]))
+        self.own_levels = len(self.strides)  # those that are not `extra`
+        self.strides = (*self.strides, *(self.strides[-1] * times for times in ADDED[extra]))
 
     def forward(self, images: Tensor) -> OrderedDict[str, Tensor]:
-        maps = self.body(images)
-        taken = (maps[i].permute(0, 3, 1, 2) if self.transposed else maps[i] for i in self.taken)  # (B, C, H, W)
-        return self.fpn(OrderedDict((str(level), features) for level, features in enumerate(taken)))
+        return self.fpn(OrderedDict((str(level), features) for level, features in enumerate(self.maps(images))))
 
 
 def pyramid(
@@ -83,8 +100,9 @@ def pyramid(
         levels: Strides of the backbone's maps to build on; default: all from 4, or from 8 with "p6p7". These, up to
             stride 32, are what the default anchors of torchvision's detectors are made for.
         extra: Levels behind the coarsest: "pool" for one without weights, from which R-CNN detectors propose large
-            boxes; "p6p7" for two convolutions, as in RetinaNet and FCOS; None.
-        norm: "bn" puts a BatchNorm behind the convolutions of the levels.
+            boxes; "p6p7" for two convolutions on the coarsest level, as in FCOS; "p6p7_c5" for two on the backbone's
+            last map, as in RetinaNet; None.
+        norm: "bn" puts a BatchNorm behind the convolutions of the levels, "gn" a GroupNorm, which small batches need.
         model_arguments: For `create_model`, e.g. pretrained=True.
     """
     if isinstance(backbone, str):
@@ -99,9 +117,27 @@ def check_arguments(channels: int, extra: str | None, norm: str | None) -> None:
     if channels < 1:
         raise InputError(f"channels={channels} given; a level needs at least 1")
     if extra not in ADDED:
-        raise InputError(f"extra={extra!r} given; accepted: 'pool', 'p6p7', None")
-    if norm not in ("bn", None):
-        raise InputError(f"norm={norm!r} given; accepted: 'bn', None")
+        raise InputError(f"extra={extra!r} given; accepted: {', '.join(map(repr, ADDED))}")
+    check_norm(norm)
+
+
+def check_norm(norm: str | None) -> None:
+    if norm not in (*get_args(Norm), None):
+        raise InputError(f"norm={norm!r} given; accepted: 'bn', 'gn', None")
+
+
+def norm_layer(norm: str | None) -> Callable[[int], nn.Module] | None:
+    """What makes the norm behind a convolution of a pyramid or a head, given the channels; None for no norm."""
+    check_norm(norm)
+    return {"bn": nn.BatchNorm2d, "gn": group_norm, None: None}[norm]
+
+
+def group_norm(channels: int) -> nn.GroupNorm:
+    """Groups of 8 channels, as 32 groups of 256 in the paper (Wu and He, arXiv 1803.08494), or of more.
+
+    As many groups as channels, which 32 would be in narrow heads, leave nothing of a map with a single position.
+    """
+    return nn.GroupNorm(math.gcd(32, channels, max(channels // 8, 1)), channels)
 
 
 def feature_network(model: nn.Module) -> Any:
@@ -141,7 +177,9 @@ def narrowed(network: Any, indices: list[int]) -> tuple[nn.Module, Sequence[int]
     return FeatureGetterNet(model, tuple(network.out_indices[i] for i in indices)), range(len(indices))
 
 
-def extra_levels(extra: Extra | None, channels: int) -> ExtraFPNBlock | None:
-    if extra == "p6p7":
-        return LastLevelP6P7(channels, channels)
+def extra_levels(extra: Extra | None, last_width: int, channels: int) -> ExtraFPNBlock | None:
+    if extra in ("p6p7", "p6p7_c5"):
+        block = LastLevelP6P7(last_width if extra == "p6p7_c5" else channels, channels)
+        block.use_P5 = extra == "p6p7"  # torchvision would decide by the widths, which may happen to be equal
+        return block
     return LastLevelMaxPool() if extra == "pool" else None

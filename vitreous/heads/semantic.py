@@ -1,11 +1,13 @@
-"""Heads that label every pixel.
+"""Decoders that label every pixel, given the maps of a backbone, fine to coarse.
 
 `PaCaHead` is the segmentation head of PaCa-ViT (arXiv 2203.11987, CVPR version): as many clusters as classes, learned
-under an auxiliary loss of their own, are the only keys and values of a single attention layer.
+under an auxiliary loss of their own, are the only keys and values of a single attention layer. What it shares with the
+decoders of `semantic_fpn.py` and `upernet.py` stands before it.
 
 Shapes: B batch, C channels per input map, c head width, K classes, H W the finest input map, N = HW.
 """
 
+import math
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -22,11 +24,57 @@ from vitreous.layers.tap import Tap
 
 class Segmentation(NamedTuple):
     logits: Tensor  # (B, K, H, W) at the finest map's size
-    auxiliary: Tensor  # (B, K, H, W), trained beside it
+    auxiliary: Tensor | None = None  # (B, K, h, w), trained beside it
 
 
-def conv_norm_relu(in_dim: int, dim: int) -> nn.Sequential:
-    return nn.Sequential(nn.Conv2d(in_dim, dim, 1, bias=False), nn.BatchNorm2d(dim), nn.ReLU())
+class BatchNorm(nn.BatchNorm2d):
+    """Batch norm that trains on a single value per channel too, by the statistics it has collected.
+
+    Pooling one image to one cell leaves such a value, and a value alone has no spread to be divided by.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        if self.training and input.numel() == input.shape[1]:
+            return F.batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+        return super().forward(input)
+
+
+def conv_norm_relu(in_dim: int, dim: int, kernel_size: int = 1, *, norm: str = "bn") -> nn.Sequential:
+    """Convolution, norm, ReLU; "gn" norms groups of channels of each image, whatever the batch."""
+    # At most 32 groups, of eight channels or more: a map pooled to one cell has nothing else to compare with.
+    layer = BatchNorm(dim) if norm == "bn" else nn.GroupNorm(math.gcd(dim, min(32, max(1, dim // 8))), dim)
+    conv = nn.Conv2d(in_dim, dim, kernel_size, padding=kernel_size // 2, bias=False)
+    return nn.Sequential(conv, layer, nn.ReLU())
+
+
+def check_decoder(channels: Sequence[int], classes: int, norm: str = "bn", **widths: int) -> None:
+    """Refuse what no decoder can be built of."""
+    if classes < 2:
+        raise InputError(f"classes={classes} given; telling pixels apart takes at least 2: count the background too")
+    if min(widths.values()) < 1 or not channels:
+        given = ", ".join(f"{name}={width}" for name, width in widths.items())
+        raise InputError(f"{given}, channels={tuple(channels)} given; a head needs at least 1 of each")
+    if norm not in ("bn", "gn"):
+        raise InputError(f"norm={norm!r} given; accepted: 'bn' for batch norm, 'gn' for group norm")
+
+
+def start_decoder(decoder: nn.Module, *classifiers: nn.Conv2d) -> None:
+    """First weights of convolutions: Kaiming's; those of the layers that name the classes small and normal."""
+    for module in decoder.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+    for classifier in classifiers:
+        nn.init.normal_(classifier.weight, std=0.01)
+
+
+def pixel_loss(logits: Tensor, labels: Tensor, *, ignore: int = 255) -> Tensor:
+    """Cross-entropy at the size of the labels (B, H, W), averaged over the pixels that are not ignored; 0 for none."""
+    # A batch without a single labelled pixel must not give 0/0.
+    counted = (labels != ignore).sum().clamp(min=1)
+    logits = resize(logits.float(), labels.shape[1:])
+    return F.cross_entropy(logits, labels, ignore_index=ignore, reduction="sum") / counted
 
 
 class ClusterProjection(nn.Module):
@@ -49,12 +97,7 @@ class PaCaHead(nn.Module):
 
     def __init__(self, channels: Sequence[int], classes: int, *, width: int = 256, dropout: float = 0.1) -> None:
         super().__init__()
-        if classes < 2:
-            raise InputError(
-                f"classes={classes} given; telling pixels apart takes at least 2: count the background too"
-            )
-        if width < 1 or not channels:
-            raise InputError(f"width={width}, channels={tuple(channels)} given; a head needs at least 1 of each")
+        check_decoder(channels, classes, width=width)
         wide = width * len(channels)
         self.inputs = nn.ModuleList(conv_norm_relu(channel, width) for channel in channels)
         self.query = conv_norm_relu(wide, width)
@@ -65,15 +108,7 @@ class PaCaHead(nn.Module):
         self.proj = conv_norm_relu(width, width)
         self.dropout = nn.Dropout2d(dropout)
         self.classifier = nn.Conv2d(width, classes, 1)
-        self.apply(self._init_weights)
-        nn.init.normal_(self.classifier.weight, std=0.01)
-
-    @staticmethod
-    def _init_weights(module: nn.Module) -> None:
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
+        start_decoder(self, self.classifier)
 
     def forward(self, maps: Sequence[Tensor]) -> Segmentation:
         size = maps[0].shape[2:]
@@ -95,17 +130,6 @@ class PaCaHead(nn.Module):
             weights = self.attention(weights.transpose(1, 2).unflatten(2, size))  # (B, K, H, W)
             out = weights.flatten(2).transpose(1, 2) @ v
         return out.transpose(1, 2).unflatten(2, size)
-
-    @staticmethod
-    def losses(output: Segmentation, labels: Tensor, *, ignore: int = 255, weight: float = 0.4) -> dict[str, Tensor]:
-        """Cross-entropy of both outputs at label size (B, H, W), averaged over the pixels that are not ignored."""
-        # A batch without a single labelled pixel must not give 0/0.
-        counted = (labels != ignore).sum().clamp(min=1)
-        terms = {}
-        for name, logits, factor in (("segment", output.logits, 1.0), ("clusters", output.auxiliary, weight)):
-            total = F.cross_entropy(resize(logits, labels.shape[1:]), labels, ignore_index=ignore, reduction="sum")
-            terms[name] = factor * total / counted
-        return terms
 
     @staticmethod
     def translate(state: dict[str, Tensor]) -> dict[str, Tensor]:

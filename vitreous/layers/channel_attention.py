@@ -26,7 +26,9 @@ class ChannelAttention(nn.Module):
         _, H, W, C = x.shape
         tokens = x.flatten(1, 2)  # (B, N, C)
         # Three C x C products per image must cost less than the two passes over all positions they save.
-        many = eager_inference(x) and H * W > 2 * C and x.dtype.itemsize >= 4
+        # Sums of squares over all positions leave float16's range, to which autocast would bring them.
+        exact = x.dtype.itemsize >= 4 and not torch.is_autocast_enabled("cpu")
+        many = exact and eager_inference(x) and H * W > 2 * C
         return (self.through_covariance(tokens) if many else self.per_position(tokens)).unflatten(1, (H, W))
 
     def per_position(self, tokens: Tensor) -> Tensor:

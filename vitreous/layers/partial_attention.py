@@ -87,11 +87,11 @@ class PartialAttention(nn.Module):
         chosen = self.choose(self.score(score))  # (B, m)
         rows = (chosen + torch.arange(B, device=x.device)[:, None] * z.shape[1]).flatten()  # (B m), in the whole batch
         if self.settings.project == "needed":
-            front = self.attend_foreground(self.qkv(pick(z, rows)), chosen, (H, W))  # (B, m, C)
+            front = self.attend_foreground(self.qkv(pick(z, rows, chosen)), chosen, (H, W))  # (B, m, C)
             read = self.attend_tokens(front[:, :1], z, chosen, (H, W))  # (B, 1, C)
         else:
             qkv = self.qkv(z)  # (B, 1 + N, 3C)
-            front = self.attend_foreground(pick(qkv, rows), chosen, (H, W))  # (B, m, C)
+            front = self.attend_foreground(pick(qkv, rows, chosen), chosen, (H, W))  # (B, m, C)
             read = self.attend_background(front[:, :1], qkv[..., C:], chosen, (H, W))  # (B, 1, C)
         update = self.spread(read)
         out = z + update if self.settings.sqa_residual else update.expand_as(z).clone()  # (B, 1 + N, C)
@@ -159,9 +159,9 @@ class PartialAttention(nn.Module):
         return (read + self.qkv.bias[-read.shape[1] :])[:, None]
 
 
-def pick(x: Tensor, rows: Tensor) -> Tensor:
-    """Rows of (B, 1 + N, C), numbered through the batch, as (B, m, C)."""
-    return x.flatten(0, 1).index_select(0, rows).unflatten(0, (x.shape[0], -1))
+def pick(x: Tensor, rows: Tensor, chosen: Tensor) -> Tensor:
+    """The chosen rows (B, m) of (B, 1 + N, C), which are also given numbered through the batch: (B, m, C)."""
+    return x.flatten(0, 1).index_select(0, rows).unflatten(0, chosen.shape)
 
 
 def hide(scores: Tensor, chosen: Tensor, tokens: int) -> Tensor:

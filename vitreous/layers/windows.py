@@ -39,19 +39,19 @@ class Windows:
         B, C, (nh, nw), w = self.batch, x.shape[-1], self.grid, self.w
         if any(self.beyond):
             x = F.pad(x, (0, 0, 0, self.beyond[1], 0, self.beyond[0]))
-        windows = x.reshape(B, nh, w, nw, w, C).transpose(2, 3).reshape(-1, w * w, C)
+        windows = x.reshape(B, nh, w, nw, w, C).transpose(2, 3).reshape(B * nh * nw, w * w, C)
         return windows if token is None else torch.cat([token.expand(B * nh * nw, 1, C), windows], 1)
 
     def join(self, windows: Tensor) -> Tensor:
         """The map's tokens of (B n, t, C): (B, H, W, C)."""
-        (H, W), (nh, nw), w = self.size, self.grid, self.w
-        x = windows[:, self.extra :].reshape(self.batch, nh, nw, w, w, -1).transpose(2, 3)
-        x = x.reshape(self.batch, nh * w, nw * w, -1)
+        (H, W), (nh, nw), w, C = self.size, self.grid, self.w, windows.shape[-1]
+        x = windows[:, self.extra :].reshape(self.batch, nh, nw, w, w, C).transpose(2, 3)
+        x = x.reshape(self.batch, nh * w, nw * w, C)
         return x[:, :H, :W] if any(self.beyond) else x
 
     def summaries(self, windows: Tensor) -> Tensor:
         """The first token of each window of (B n, t, C): (B, n, C)."""
-        return windows[:, 0].unflatten(0, (self.batch, -1))
+        return windows[:, 0].unflatten(0, (self.batch, self.grid[0] * self.grid[1]))
 
 
 class ExportedWindows(Windows):

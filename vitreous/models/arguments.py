@@ -1,6 +1,8 @@
 """Arguments that several families take: what all hand on to `Backbone`, and checks with messages that help."""
 
+import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any, TypedDict, TypeVar
 
 from vitreous.errors import InputError, nearest
@@ -32,23 +34,30 @@ MEANINGS = {  # of arguments that mean the same in every family, for `vitreous i
 
 
 def split_options(
-    family: str, settings: type[Settings], options: Mapping[str, Any], defaults: Mapping[str, Any]
+    settings: type[Settings], options: Mapping[str, Any], defaults: Mapping[str, Any]
 ) -> tuple[Settings, Common]:
-    """A family's own settings, which is a dataclass, and what is for `Backbone`; unknown names are refused."""
-    known = list(settings.__dataclass_fields__)  # type: ignore[attr-defined]
-    for name in options:
-        if name not in known and name not in Common.__annotations__:
-            raise InputError(
-                f"unknown {family} option {name!r}; nearest: {nearest(name, known)}; all: {', '.join(known)}"
-            )
+    """A family's own settings, which is a dataclass, and what is for `Backbone`, which refuses unknown names."""
+    known = [field.name for field in fields(settings)]  # type: ignore[arg-type]
     own = {name: value for name, value in options.items() if name in known}
     common = Common(**{name: value for name, value in options.items() if name not in known})  # type: ignore[typeddict-item]
     return settings(**{**defaults, **own}), common
 
 
+def unknown_argument(family: type, settings: Any, name: str) -> InputError:
+    """The error that refuses a name which neither the family, nor its settings, nor `Backbone` knows."""
+    known = [p.name for p in inspect.signature(family).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    known += [field.name for field in fields(settings)] if settings is not None else []
+    known += Common.__annotations__
+    return InputError(
+        f"unknown {family.__name__} argument {name!r}; nearest: {nearest(name, known)}; all: {', '.join(known)}"
+    )
+
+
 def check_rows(dims: Sequence[int], **rows: Sequence[Any]) -> None:
     """Every row has an entry for every stage."""
-    for name, row in rows.items():
+    for name, row in {"dims": dims, **rows}.items():
+        if not isinstance(row, Sequence):
+            raise InputError(f"{name}={row!r} given; it takes a tuple with an entry for every stage")
         if len(row) != len(dims):
             raise InputError(f"{name}={tuple(row)} has {len(row)} entries; dims={tuple(dims)} asks for {len(dims)}")
 
@@ -57,6 +66,19 @@ def check_heads(dims: Sequence[int], heads: Sequence[int]) -> None:
     for dim, head in zip(dims, heads, strict=True):
         if head < 1 or dim % head:
             raise InputError(f"{head} heads cannot divide {dim} channels evenly; choose a divisor of {dim}")
+
+
+def check_counts(**counts: int) -> None:
+    for name, count in counts.items():
+        if not isinstance(count, int) or count < 1:
+            raise InputError(f"{name}={count!r} given; it is a whole number, at least 1")
+
+
+def check_flags(**flags: bool) -> None:
+    """Any text, "no" included, would count as true."""
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise InputError(f"{name}={flag!r} given; accepted: True, False")
 
 
 def check_stem_stride(stride: int) -> None:

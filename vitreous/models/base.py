@@ -22,7 +22,8 @@ from vitreous.errors import InputError
 from vitreous.layers.conv_norm import Projection
 from vitreous.layers.picture import picture
 from vitreous.layers.tap import Tap
-from vitreous.models.weights import LoadReport, apply_state, read_state
+from vitreous.models.arguments import unknown_argument
+from vitreous.models.weights import LoadReport, apply_state, check_finite, read_state
 
 
 class Features(NamedTuple):
@@ -71,9 +72,10 @@ class Backbone(nn.Module):
     pooling: tuple[str, ...] = ("avg", "")  # what `global_pool` may be; the first is the default
     dense_arguments: Mapping[str, Any] = {}  # what the constructor needs in place of its defaults for `features_only`
     reset_when_resized: str = r"$^"  # regular expression of parameters that may change shape between tasks
+    reset_when_missing: str = r"$^"  # and of those that weights made for another task lack
     growth: str | None = None  # one sentence for `vitreous info --scaling`: how the work grows with the image, and why
     settings: Any = None  # a dataclass whose fields are further arguments of the constructor, where a family has one
-    reset_when_missing: str = r"$^"  # and of those that weights made for another task lack
+    for_small_images: str | None = "stem_stride"  # the argument that is lowered for them
 
     def __init__(
         self,
@@ -85,9 +87,12 @@ class Backbone(nn.Module):
         global_pool: str | None = None,
         drop_rate: float = 0.0,
         head_width: int = 0,
+        **unknown: Any,
     ) -> None:
         """`head_width`: channels of a layer between the last map and the classifier; 0 for none."""
         super().__init__()
+        for name in unknown:
+            raise unknown_argument(type(self), self.settings, name)
         if head_width < 0:
             raise InputError(f"head_width={head_width} given; it is a number of channels, or 0 for none")
         self.channels, self.strides = tuple(channels), tuple(strides)
@@ -130,7 +135,7 @@ class Backbone(nn.Module):
 
     def tokens(self, images: Tensor) -> Tensor:
         """Checked images as a channels-last (B, H, W, C) view, which every family starts from."""
-        return checked_tokens(images, self.in_chans, self.strides[-1])
+        return checked_tokens(images, self.in_chans, self.strides[-1], self.for_small_images)
 
     # What timm expects of a model ------------------------------------------------------------------
 
@@ -257,24 +262,29 @@ class Backbone(nn.Module):
         return apply_state(self, state, str(name), strict=strict)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """torch's own for our layout. Any other, such as timm's `checkpoint_path` may name, is for `load_weights`."""
+        """torch's own for our layout. Any other, such as timm's `checkpoint_path` may name, is for `load_weights`.
+
+        Values that are not finite are refused in every layout.
+        """
         if assign or state_dict.keys() <= self.state_dict().keys():
+            check_finite(state_dict, "the given state dict")
             return super().load_state_dict(state_dict, strict, assign)
         report = self.load_weights(dict(state_dict), strict=strict)
         return _IncompatibleKeys(report.missing, report.unexpected)
 
 
 @register_notrace_function
-def checked_tokens(images: Tensor, channels: int, smallest: int) -> Tensor:
+def checked_tokens(images: Tensor, channels: int, smallest: int, smaller_by: str | None) -> Tensor:
     if images.ndim != 4 or images.shape[1] != channels:
         raise InputError(
             f"images of shape {tuple(images.shape)} given; this model takes (batch, {channels}, height, width). "
             "For another number of channels build it with in_chans=…"
         )
     if images.shape[2] < smallest or images.shape[3] < smallest:
+        otherwise = f", or build the model with a smaller {smaller_by}" if smaller_by else ""
         raise InputError(
             f"images of {images.shape[2]}x{images.shape[3]} pixels given; the smallest this model can take is "
-            f"{smallest}x{smallest}. Enlarge them, or build the model with a smaller stem_stride"
+            f"{smallest}x{smallest}. Enlarge them{otherwise}"
         )
     return images.contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1)
 

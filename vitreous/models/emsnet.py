@@ -1,8 +1,11 @@
 """EMSNet: every block mixes tokens at several scales at once.
 
-Chapter 3 of a dissertation on efficient hybrid backbones; no code or weights are public. Three quarters of a block's
-channels pass a static operator, a gate computed by depth-wise convolutions at strides 1, 2 and 4. The rest pass a
-dynamic one: attention in 3x3 windows at stride 4 (C-MHSA) and among all positions at stride 6 (G-MHSA).
+Chapter 3 of "Efficient Vision Transformers with Multi-Scale and Partial Attentions for Object Recognition",
+dissertation, University of Ulsan, https://oak.ulsan.ac.kr/handle/2021.oak/13173. No code or weights are public.
+
+Three quarters of a block's channels pass a static operator, a gate computed by depth-wise convolutions at strides 1, 2
+and 4. The rest pass a dynamic one: attention in 3x3 windows at stride 4 (C-MHSA) and among all positions at stride 6
+(G-MHSA).
 
 Where the text contradicts itself, the reading that gives its figures was taken. Whitening subtracts the mean over
 channels; the appendix says over pixels (`whitening="pixel"`). `emsnet_xtiny` has 192 channels in its last stage: the
@@ -176,6 +179,7 @@ class EMSNet(Backbone):
         options: Fields of `MixerSettings` that differ from the paper's.
     """
 
+    settings = MixerSettings()
     growth = "Linear but for the attention among all cells of 6x6 positions, in an eighth of the channels."
 
     def __init__(
@@ -190,7 +194,7 @@ class EMSNet(Backbone):
         drop_path_rate: float = 0.0,
         **options: Any,
     ) -> None:
-        settings, common = split_options("EMSNet", MixerSettings, options, {})
+        settings, common = split_options(MixerSettings, options, {})
         check_settings(settings)
         check_rows(dims, depths=depths, mlp_ratios=mlp_ratios)
         check_stem_stride(stem_stride)
@@ -251,7 +255,7 @@ def branch_channels(dim: int, settings: MixerSettings) -> dict[str, int]:
 def stage_heads(kind: str, dims: Sequence[int], given: Sequence[int] | None, settings: MixerSettings) -> list[int]:
     """Heads of one kind of attention in every stage: the given ones, or the paper's, which depend on the width."""
     per_head = CHANNELS_PER_HEAD[kind] * max(1, len(set(ATTENTIONS) & set(settings.branches)))
-    heads = [max(1, dim // per_head) for dim in dims] if given is None else list(given)
+    heads = [max(1, dim // per_head) for dim in dims] if given is None else given
     check_rows(dims, **{f"{kind}_heads": heads})
     for dim, head in zip(dims, heads, strict=True):
         part = branch_channels(dim, settings).get(kind, head)
@@ -259,7 +263,7 @@ def stage_heads(kind: str, dims: Sequence[int], given: Sequence[int] | None, set
             raise InputError(
                 f"{head} {kind} heads cannot divide {part} of the {dim} channels evenly; choose a divisor of {part}"
             )
-    return heads
+    return list(heads)
 
 
 # Variants -----------------------------------------------------------------------------------------
@@ -273,7 +277,7 @@ VARIANTS: dict[str, dict[str, Any]] = {  # table 3.1
 register(
     EMSNet,
     VARIANTS,
-    paper="dissertation, chapter 3",
+    paper="https://oak.ulsan.ac.kr/handle/2021.oak/13173",
     published={
         "emsnet_xxtiny": Published(2.56, 0.54, 73.1),
         "emsnet_xtiny": Published(3.0, 0.7, 77.1),

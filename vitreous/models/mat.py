@@ -36,7 +36,7 @@ from vitreous.layers.mlp import ConvMlp
 from vitreous.layers.picture import picture
 from vitreous.layers.tap import Tap
 from vitreous.layers.windows import Windows, make_windows
-from vitreous.models.arguments import Common, check_heads, check_rows, check_stem_stride
+from vitreous.models.arguments import Common, check_counts, check_flags, check_heads, check_rows, check_stem_stride
 from vitreous.models.base import Backbone, Stage
 from vitreous.registry import Published, register
 
@@ -235,6 +235,7 @@ class MAT(Backbone):
     ) -> None:
         check_shape(dims, depths, heads, mixers)
         check_switches(window, embed, offset_limit, stem_stride)
+        check_flags(mlp_depthwise=mlp_depthwise)
         strides = [stem_stride * 2**i for i in range(len(dims))]
         super().__init__(dims, strides, head_width=head_width, **common)
         self.stem = ConvStem(self.in_chans, dims[0], stride=stem_stride, depthwise=True)
@@ -268,8 +269,7 @@ def check_shape(dims: Sequence[int], depths: Sequence[int], heads: Sequence[int]
 
 def check_switches(window: int, embed: str, offset_limit: float | None, stem_stride: int) -> None:
     check_stem_stride(stem_stride)
-    if window < 1:
-        raise InputError(f"window={window} given; a window has at least 1 token a side")
+    check_counts(window=window)
     if embed not in EMBEDS:
         raise InputError(f"embed={embed!r} given; accepted: {', '.join(EMBEDS)}")
     if offset_limit is not None and offset_limit <= 0:

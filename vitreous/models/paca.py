@@ -33,7 +33,14 @@ from vitreous.layers.mlp import ConvMlp
 from vitreous.layers.patch import DoubleConvStem, PatchEmbed
 from vitreous.layers.picture import picture
 from vitreous.layers.tap import Tap
-from vitreous.models.arguments import check_heads, check_rows, check_stem_stride, split_options
+from vitreous.models.arguments import (
+    check_counts,
+    check_flags,
+    check_heads,
+    check_rows,
+    check_stem_stride,
+    split_options,
+)
 from vitreous.models.base import Backbone, Stage, run_block
 from vitreous.models.paca_release import ALIASES, PUBLISHED, WEIGHTS, translate_entry
 from vitreous.registry import register
@@ -190,6 +197,7 @@ class PaCa(Backbone):
         options: Fields of `BlockSettings` that differ from the generation's.
     """
 
+    settings = BlockSettings()
     growth = "Linear where patches attend to a fixed number of clusters, quadratic in stages whose clusters are 0."
     reset_when_resized = r"clustering\.logits\.|cluster_position$|^teacher\.to_clusters\."
 
@@ -212,8 +220,9 @@ class PaCa(Backbone):
     ) -> None:
         if generation not in GENERATIONS:
             raise InputError(f"generation={generation!r} given; PaCa has generations 1 and 2")
-        settings, common = split_options("PaCa", BlockSettings, options, GENERATIONS[generation])
+        settings, common = split_options(BlockSettings, options, GENERATIONS[generation])
         check_settings(settings)
+        check_counts(last_stride=last_stride)
         clusters = per_stage(clusters, len(dims))
         every, kernels = per_stage(recluster, len(dims)), per_stage(settings.kernel_size, len(dims))
         check_shape(dims, depths, heads, clusters, mlp_ratios, every, kernels, stem_stride)
@@ -285,6 +294,8 @@ def check_settings(settings: BlockSettings) -> None:
     ):
         if value not in accepted:
             raise InputError(f"{name}={value!r} given; accepted: {', '.join(accepted)}")
+    flags = ("cluster_position", "mlp_depthwise", "mlp_shortcut")
+    check_flags(**{name: getattr(settings, name) for name in flags})
 
 
 def per_stage(value: int | Sequence[int], stages: int) -> list[int]:
@@ -303,11 +314,18 @@ def check_shape(dims, depths, heads, clusters, mlp_ratios, every, kernels, stem_
         raise InputError(f"clusters={tuple(clusters)}, recluster={tuple(every)} given; neither can be negative")
 
 
+TEACHER = ("dims", "depths", "kernel_size", "add_features", "drop_path_rate")
+
+
 def build_teacher(arguments: dict[str, Any], dims: Sequence[int], clusters: Sequence[int]) -> ClusteringTeacher:
     if not isinstance(arguments, dict) or "depths" not in arguments:
         raise InputError(f"teacher={arguments!r} given; it takes a dict such as dict(depths=(2, 2, 2, 2))")
-    own = tuple(arguments.get("dims", dims))
-    joins = arguments.get("add_features", True) and own == tuple(dims)
+    own = arguments.get("dims", dims)
+    check_rows(dims, **{"dims of the teacher": own, "depths of the teacher": arguments["depths"]})
+    for name in arguments:
+        if name not in TEACHER:
+            raise InputError(f"teacher has no argument {name!r}; accepted: {', '.join(TEACHER)}")
+    joins = arguments.get("add_features", True) and tuple(own) == tuple(dims)
     rest = {name: value for name, value in arguments.items() if name not in ("dims", "add_features")}
     return ClusteringTeacher(own, clusters, **rest, add_features=joins)
 

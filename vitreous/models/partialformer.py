@@ -22,12 +22,11 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.errors import InputError
-from vitreous.layers.conv_norm import ConvNorm, ConvStem
+from vitreous.layers.conv_norm import ConvNorm, ConvStem, PositionConv
 from vitreous.layers.drop import drop_path, drop_path_rates
 from vitreous.layers.mlp import ConvMlp
 from vitreous.layers.partial_attention import AttentionSettings, PartialAttention
-from vitreous.layers.picture import picture
-from vitreous.models.arguments import Common, check_heads, check_rows, check_stem_stride
+from vitreous.models.arguments import Common, check_counts, check_flags, check_heads, check_rows, check_stem_stride
 from vitreous.models.base import Backbone, Stage
 from vitreous.registry import Published, register
 
@@ -39,7 +38,7 @@ class Block(nn.Module):
         self, dim: int, heads: int, fraction: Fraction, settings: AttentionSettings, *, mlp_dw: bool, drop_rate: float
     ) -> None:
         super().__init__()
-        self.position = nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
+        self.position = PositionConv(dim)
         self.norm1 = nn.LayerNorm(dim, 1e-6)
         self.attention = PartialAttention(dim, heads, fraction, settings)
         self.norm2 = nn.LayerNorm(dim, 1e-6)
@@ -47,7 +46,7 @@ class Block(nn.Module):
         self.drop_path = drop_path(drop_rate)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + picture(self.position, x)
+        x = self.position(x)
         # Before the norm: after it every token's mean is the same. Never in half precision, which makes many equal.
         score = x.mean(-1, dtype=torch.promote_types(x.dtype, torch.float32))  # (B, H, W)
         x = x + self.drop_path(self.attention(self.norm1(x), score))
@@ -95,7 +94,8 @@ class PartialFormer(Backbone):
     ) -> None:
         check_shape(dims, depths, heads, fractions, stem_stride)
         settings = AttentionSettings(max_foreground, sqa_residual, head_expansion, bottleneck_ratio, project)
-        check_settings(settings, dict(mlp_dw=mlp_dw, sqa_residual=sqa_residual, stem_depthwise=stem_depthwise))
+        check_settings(settings)
+        check_flags(mlp_dw=mlp_dw, sqa_residual=sqa_residual, stem_depthwise=stem_depthwise)
         super().__init__(dims, [stem_stride * 2**i for i in range(len(dims))], head_width=head_width, **common)
         self.stem = ConvStem(self.in_chans, dims[0], stride=stem_stride, depthwise=stem_depthwise)
         rates = drop_path_rates(drop_path_rate, depths)
@@ -126,16 +126,10 @@ def check_shape(dims, depths, heads, fractions, stem_stride) -> None:
         raise InputError(f"dims={tuple(dims)} given; the first must be even, as the stem begins with half of it")
 
 
-def check_settings(settings: AttentionSettings, switches: dict[str, bool]) -> None:
-    for name, switch in switches.items():
-        if not isinstance(switch, bool):
-            raise InputError(f"{name}={switch!r} given; accepted: True, False")
-    at_least_one = dict(head_expansion=settings.head_expansion, bottleneck_ratio=settings.bottleneck_ratio)
+def check_settings(settings: AttentionSettings) -> None:
+    check_counts(head_expansion=settings.head_expansion, bottleneck_ratio=settings.bottleneck_ratio)
     if settings.max_foreground is not None:
-        at_least_one["max_foreground"] = settings.max_foreground
-    for name, value in at_least_one.items():
-        if not isinstance(value, int) or value < 1:
-            raise InputError(f"{name}={value!r} given; it is a whole number, at least 1")
+        check_counts(max_foreground=settings.max_foreground)
     if settings.project not in ("all", "needed"):
         raise InputError(f"project={settings.project!r} given; accepted: 'all', 'needed'")
 

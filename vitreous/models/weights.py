@@ -5,6 +5,7 @@ import collections
 import logging
 import re
 import urllib.error
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,7 +13,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from timm.models import adapt_input_conv
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitreous.errors import InputError
 from vitreous.manifest import MANIFEST, verify_folder
@@ -44,7 +45,15 @@ class LoadReport(NamedTuple):
 
 
 def read_state(source: str | Path | dict[str, Any]) -> dict[str, Tensor]:
-    """Tensors of a checkpoint by bare name: file or URL opened, wrappers and prefixes taken off."""
+    """Tensors of a backbone by bare name, without what other parts of a detector or segmenter own."""
+    state = read_tensors(source)
+    inner = {key.removeprefix(BACKBONE): value for key, value in state.items() if key.startswith(BACKBONE)}
+    state = inner or state
+    return {key: value for key, value in state.items() if not BOOKKEEPING.search(key)}
+
+
+def read_tensors(source: str | Path | dict[str, Any]) -> dict[str, Tensor]:
+    """All tensors of a checkpoint: file or URL opened, wrappers and prefixes of the whole model taken off."""
     content = source if isinstance(source, dict) else _open(_local_file(str(source)))
     for wrapper in WRAPPERS:
         if isinstance(content.get(wrapper), dict):
@@ -63,9 +72,7 @@ def read_state(source: str | Path | dict[str, Any]) -> dict[str, Tensor]:
     for prefix in PREFIXES:
         if all(key.startswith(prefix) for key in state):
             state = {key.removeprefix(prefix): value for key, value in state.items()}
-    inner = {key.removeprefix(BACKBONE): value for key, value in state.items() if key.startswith(BACKBONE)}
-    state = inner or state
-    return {key: value for key, value in state.items() if not BOOKKEEPING.search(key)}
+    return state
 
 
 def _local_file(source: str) -> Path:
@@ -133,15 +140,25 @@ def apply_state(model: "Backbone", state: dict[str, Tensor], name: str, *, stric
         hint = "Is it the variant the weights were made for? strict=False loads what fits and reports the rest"
         lines = _differences(own, state, wrong, missing, unexpected)
         raise InputError("\n".join([f"{name} does not fit this {type(model).__name__}:", *lines, f"  {hint}"]))
-    bad = [key for key in own if key in state and not torch.isfinite(state[key]).all()]
-    if bad:
-        raise InputError(f"{name} holds NaN or infinite values in {len(bad)} tensors, first {bad[0]}; it is damaged")
+    check_finite({key: state[key] for key in own if key in state}, name)
     loaded = [key for key in own if key in state and key not in differs]
-    model.load_state_dict({key: state[key] for key in loaded}, strict=False)
+    nn.Module.load_state_dict(model, {key: state[key] for key in loaded}, strict=False)  # `Backbone` would check again
     report = LoadReport(loaded, reset + wrong, missing, unexpected)
     if report.reset or report.missing or report.unexpected:
         logger.warning("%s: %s", name, report)
     return report
+
+
+def check_finite(state: Mapping[str, Any], name: str) -> None:
+    """Refuse values that would spread to every output."""
+    tensors = {key: value for key, value in state.items() if isinstance(value, Tensor) and not value.is_meta}
+    bad = {key: int((~value.isfinite()).sum()) for key, value in tensors.items() if not value.isfinite().all()}
+    if bad:
+        key, count = next(iter(bad.items()))
+        raise InputError(
+            f"{name} holds NaN or infinite values in {len(bad)} of {len(tensors)} tensors, first {key} with {count} of "
+            f"{tensors[key].numel()} values; it is damaged: take an earlier checkpoint, or fetch the file again"
+        )
 
 
 def misfit(own: dict[str, Tensor], state: dict[str, Tensor]) -> list[str]:

@@ -22,15 +22,17 @@ from typing import Any, Unpack
 
 import torch
 import torch.nn.functional as F
+from timm.layers import register_notrace_module
 from torch import Tensor, nn
 
 from vitreous.errors import InputError
+from vitreous.layers.attention import split_heads
 from vitreous.layers.channel_attention import ChannelAttention
 from vitreous.layers.conv_norm import ConvNorm
 from vitreous.layers.drop import drop_path
 from vitreous.layers.mlp import ConvMlp
 from vitreous.layers.tap import Tap
-from vitreous.models.arguments import Common, check_heads
+from vitreous.models.arguments import Common, check_counts, check_flags, check_heads
 from vitreous.models.base import Backbone, Stage
 from vitreous.models.xcit_release import PUBLISHED, WEIGHTS, translate
 from vitreous.registry import register
@@ -53,6 +55,7 @@ class PatchStem(nn.Module):
         return x
 
 
+@register_notrace_module  # symbolic tracing cannot follow a size into torch.arange
 class FourierPosition(nn.Module):
     """Sines and cosines of a position's place relative to the grid, projected to the model's width."""
 
@@ -124,7 +127,7 @@ class ClassAttention(nn.Module):
     def forward(self, tokens: Tensor, grid: tuple[int, int]) -> Tensor:
         """Tokens (B, 1 + N, C), the class token first -> what it gathered (B, 1, C)."""
         parts = self.q(tokens[:, :1]), self.k(tokens), self.v(tokens)
-        q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in parts)  # (B, h, 1 or 1 + N, d)
+        q, k, v = (split_heads(y, self.heads) for y in parts)  # (B, h, 1 or 1 + N, d)
         if not self.map.listening:
             out = F.scaled_dot_product_attention(q, k, v)
         else:
@@ -186,6 +189,11 @@ def rescaling(dim: int, patch: int, stride: int) -> nn.Module:
     return nn.Sequential(*layers)
 
 
+def cropped(x: Tensor, height: int, width: int) -> Tensor:
+    """The upper left part, as a copy: strides of a view would tie an exported program to sizes like its example's."""
+    return F.pad(x, (0, width - x.shape[3], 0, height - x.shape[2]))
+
+
 class XCiT(Backbone):
     """The column of both forms.
 
@@ -220,12 +228,16 @@ class XCiT(Backbone):
         drop_path_rate: float = 0.0,
         **common: Unpack[Common],
     ) -> None:
+        check_counts(dim=dim, depth=depth, heads=heads)
         ends = ends or stage_ends(depth)
         check_shape(dim, depth, heads, patch, ends)
+        check_flags(tokens_norm=tokens_norm, dense=dense)
         strides = (4, 8, 16, 32) if dense else (patch,) * len(ends)
         if dense:
             common["num_classes"] = 0
         super().__init__((dim,) * len(ends), strides, **common)
+        self.for_small_images = None if dense else "patch"  # the dense form's strides do not depend on it
+        self.patch = patch
         self.stem = PatchStem(self.in_chans, dim, patch)
         self.position = FourierPosition(dim)
         self.starts = (0, *(end + 1 for end in ends))
@@ -250,9 +262,12 @@ class XCiT(Backbone):
 
     def maps(self, x: Tensor, depth: int | None = None) -> list[Tensor]:
         """Levels end where the image does: enlarging the last, partly empty patches gives rows too many."""
-        H, W = x.shape[2:]
         levels = zip(super().maps(x, depth), self.strides, strict=False)
-        return [level[..., : -(-H // stride), : -(-W // stride)] for level, stride in levels]
+        H, W = x.shape[2:]
+        return [
+            cropped(level, -(-H // stride), -(-W // stride)) if stride < self.patch else level
+            for level, stride in levels
+        ]
 
     def final(self, last: Tensor) -> Tensor:
         """Class token and patches (B, 1 + N, C), normalised; the map itself in the dense form."""
@@ -309,7 +324,7 @@ def check_shape(dim: int, depth: int, heads: int, patch: int, ends: tuple[int, .
     if patch not in (16, 8, 4):
         raise InputError(f"patch={patch!r} given; accepted: 16, 8, or 4 for small images")
     check_heads([dim], [heads])
-    if len(ends) != 4 or list(ends) != sorted(ends) or ends[-1] != depth - 1:
+    if len(ends) != 4 or list(ends) != sorted(ends) or ends[0] < -1 or ends[-1] != depth - 1:
         raise InputError(f"ends={ends} given; four rising block numbers are needed, the last {depth - 1}")
 
 

@@ -1,7 +1,7 @@
 """One label for each image."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch.nn.functional as F
@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from vitreous.data.mixup import Mixup
 from vitreous.data.source import ImageSet
+from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.metrics.accuracy import Accuracy
 from vitreous.metrics.examination import Examination
-from vitreous.tasks.base import Assessment, Prediction, Targets, Task
+from vitreous.tasks.base import Assessment, Prediction, Targets, Task, View
 from vitreous.tasks.distill import Distillation
 
 
@@ -50,7 +51,18 @@ class Classify(Task):
         self.mixup = mixup if mixup is not None else Mixup()
         self.distillation = distillation
 
-    def dataset(self, images: ImageSet, view: Callable[[Image.Image], Tensor]) -> LabelledViews:
+    @classmethod
+    def from_settings(cls, settings: Any, images: ImageSet, distillation: Distillation | None = None) -> Self:
+        smoothing = settings.label_smoothing
+        return cls(images.classes, label_smoothing=smoothing, mixup=settings.mixing(), distillation=distillation)
+
+    def training_view(self, preprocess: Preprocess, settings: Any) -> View:
+        return settings.augmentation(preprocess)
+
+    def evaluation_view(self, preprocess: Preprocess) -> View:
+        return preprocess.pixels
+
+    def dataset(self, images: ImageSet, view: View) -> LabelledViews:
         return LabelledViews(images, view)
 
     def augment_batch(self, images: Tensor, targets: Targets, rng: np.random.Generator) -> tuple[Tensor, Targets]:
@@ -69,7 +81,7 @@ class Classify(Task):
         taught = self.distillation.loss(logits, images)
         return {"cross_entropy": (1 - share) * learnt, "distillation": share * taught}
 
-    def predict(self, model: nn.Module, images: Tensor) -> list[Prediction]:
+    def predict(self, model: nn.Module, images: Tensor, targets: Targets | None = None) -> list[Prediction]:
         return _ranked(model(images).float())
 
     def assess(self, model: nn.Module, images: Tensor, targets: Targets) -> Assessment:

@@ -5,33 +5,66 @@ from typing import Any, NamedTuple
 
 import timm
 import torch
+from safetensors.torch import load_file
 from timm import get_pretrained_cfg
-from torch import nn
+from torch import Tensor, nn
 
 from vitreous.data.loader import seed_everything
+from vitreous.data.source import ImageSet
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.manifest import sha256
-from vitreous.models.weights import read_state
+from vitreous.models.weights import read_state, read_tensors
 from vitreous.registry import create_model, resolve_name, stored_arguments
+from vitreous.tasks.base import Task, WithHead, load_task
+from vitreous.tasks.classify import Classify
 from vitreous.tasks.distill import Distillation, Teacher
-from vitreous.training.model_folder import (
-    RESERVED,
-    WEIGHTS,
-    class_columns,
-    find_model_folder,
-    load_classifier,
-    read_config,
-    refusal_of_size,
-)
+from vitreous.training.model_config import RESERVED, WEIGHTS, read_config
+from vitreous.training.model_folder import class_columns, find_model_folder, load_classifier, refusal_of_size
 from vitreous.training.settings import TrainSettings
 
-INITIAL_WEIGHTS = 0  # first number of the key, as in train.py
+INITIAL_WEIGHTS, INITIAL_HEAD = 0, 3  # first number of the key, as in train.py
+
+
+# Beginnings of keys that only models with a head have, in OpenMMLab's toolboxes.
+THEIR_PARTS = ("neck.", "decode_head.", "bbox_head.", "rpn_head.", "roi_head.", "keypoint_head.")
 
 
 class Built(NamedTuple):
     model: nn.Module
     notes: tuple[str, ...]  # what the user should know about where it starts from
+
+
+class Assembled(NamedTuple):
+    """All that a run trains, and with what."""
+
+    model: nn.Module
+    model_args: dict[str, Any]
+    task: Task
+    preprocess: Preprocess
+    notes: tuple[str, ...]
+
+
+def assemble(settings: TrainSettings, images: ImageSet, device: torch.device) -> Assembled:
+    """The model, whole or of backbone and head, and the task it is to learn on these images."""
+    arguments = model_arguments(settings)
+    if settings.task == "classify":
+        model, notes = build_model(settings, arguments, len(images.classes))
+        preprocess = preprocess_for(model, settings)
+        distillation = build_distillation(settings, images.classes, preprocess, device)
+        return Assembled(model, arguments, Classify.from_settings(settings, images, distillation), preprocess, notes)
+    task = load_task(settings.task).from_settings(settings, images)
+    assert isinstance(task, WithHead)
+    backbone, notes = build_backbone(settings, arguments)
+    preprocess = preprocess_for(backbone, settings)
+    seed_everything(settings.seed, INITIAL_HEAD)  # the same head whatever the backbone starts from
+    model = task.model(backbone)
+    if settings.weights is not None and (dense := dense_folder(settings.weights)) is not None:
+        notes = (adopt(model, backbone, load_file(dense / WEIGHTS), settings.weights),)
+    elif settings.weights is not None and is_release(settings.weights):
+        report = str(task.load_release(model, Path(settings.weights).expanduser())).splitlines()[0]
+        notes = (f"weights: {settings.weights}, in the names of OpenMMLab's toolboxes: {report}",)
+    return Assembled(model, arguments, task, preprocess, notes)
 
 
 def model_arguments(settings: TrainSettings) -> dict[str, Any]:
@@ -64,15 +97,67 @@ def build_model(settings: TrainSettings, arguments: dict[str, Any], classes: int
             f"give it --size {model.pretrained_cfg['input_size'][-1]}, for which it was made, or what it needs for "
             "another size as --model-args"
         )
-    if settings.grad_checkpointing:
-        try:
-            model.set_grad_checkpointing(True)
-        except (AssertionError, AttributeError) as reason:
-            raise InputError(
-                f"model '{settings.model}' cannot save memory this way; leave out --grad-checkpointing, "
-                "or cut the batches into pieces with --accumulate"
-            ) from reason
+    _set_checkpointing(model, settings)
     return Built(model, notes)
+
+
+def build_backbone(settings: TrainSettings, arguments: dict[str, Any]) -> Built:
+    """A model that gives feature maps, for a head to stand on."""
+    seed_everything(settings.seed, INITIAL_WEIGHTS)
+    notes: tuple[str, ...] = ()
+    try:
+        if settings.weights is not None and not brings_head(settings.weights):
+            model: Any = _from_weights(settings, settings.weights, arguments, features_only=True)
+            notes = (f"weights: the backbone's are those of {settings.weights}; the head is new",)
+        else:
+            pretrained = settings.pretrained and settings.weights is None
+            model = create_model(settings.model, pretrained=pretrained, features_only=True, **arguments)
+            notes = (f"weights: the backbone's are those of {settings.model}; the head is new",) if pretrained else ()
+    except (TypeError, AttributeError, RuntimeError) as reason:  # how timm's say that they give no maps
+        given = "".join(f", {name}={value!r}" for name, value in arguments.items())
+        raise InputError(f"model '{settings.model}'{given} cannot be a backbone ({reason})") from reason
+    _set_checkpointing(getattr(model, "model", model), settings)
+    return Built(model, notes)
+
+
+def adopt(model: nn.Module, backbone: nn.Module, state: dict[str, Tensor], source: str) -> str:
+    """Take over the weights of a run with a head: all that fit if it has the same, else those of its backbone.
+
+    Returns what the user should know about it.
+    """
+    own = model.state_dict()
+    fitting = {key: value for key, value in state.items() if key in own and own[key].shape == value.shape}
+    if len(fitting) == len(own):
+        model.load_state_dict(fitting)
+        return f"weights: {source}, backbone and head"
+    core = getattr(backbone, "model", backbone)
+    (path,) = [path for path, module in model.named_modules() if module is core]
+    names = [f"{path}.{key}" for key in core.state_dict()]
+    end = names[0].removeprefix(path)
+    there = [key.removesuffix(end) for key in state if key.endswith(end)]
+    found = {name: f"{start}{name.removeprefix(path)}" for start in there[:1] for name in names}
+    taken = {name: state[key] for name, key in found.items() if key in state and state[key].shape == own[name].shape}
+    if len(taken) < len(names):
+        raise InputError(
+            f"the weights {source} do not fit: {len(taken)} of the backbone's {len(names)} tensors are there; give "
+            "those of the same model, with the same --model-args"
+        )
+    heads = {key: value for key, value in fitting.items() if key not in taken}
+    model.load_state_dict(taken | heads, strict=False)
+    new = len(own) - len(taken) - len(heads)
+    return f"weights: {source}; {new} of the head's {len(own) - len(taken)} tensors are new"
+
+
+def _set_checkpointing(model: Any, settings: TrainSettings) -> None:
+    if not settings.grad_checkpointing:
+        return
+    try:
+        model.set_grad_checkpointing(True)
+    except (AssertionError, AttributeError) as reason:
+        raise InputError(
+            f"model '{settings.model}' cannot save memory this way; leave out --grad-checkpointing, "
+            "or cut the batches into pieces with --accumulate"
+        ) from reason
 
 
 def _initial_model(settings: TrainSettings, arguments: dict[str, Any], classes: int) -> tuple[Any, tuple[str, ...]]:
@@ -89,8 +174,8 @@ def _initial_model(settings: TrainSettings, arguments: dict[str, Any], classes: 
     return model, (f"weights: {origin}; the classifier is new, for {classes} classes instead of {before}",)
 
 
-def _from_weights(settings: TrainSettings, source: str, arguments: dict[str, Any]) -> Any:
-    """The model as its weights were made, with as many classes."""
+def _from_weights(settings: TrainSettings, source: str, arguments: dict[str, Any], **kind: Any) -> Any:
+    """The model as its weights were made, with as many classes; or, with features_only=True, what is below those."""
     state = read_state(_folder(source) or Path(source).expanduser())
     architecture = stored_arguments(settings.model)[0]
     config = get_pretrained_cfg(architecture)
@@ -103,8 +188,8 @@ def _from_weights(settings: TrainSettings, source: str, arguments: dict[str, Any
         model: Any = timm.create_model(
             resolve_name(architecture),
             pretrained=True,
-            num_classes=classes,
             pretrained_cfg_overlay=overlay,
+            **(kind or {"num_classes": classes}),
             **arguments,
         )
     except (RuntimeError, InputError) as reason:
@@ -118,6 +203,22 @@ def _from_weights(settings: TrainSettings, source: str, arguments: dict[str, Any
 def _folder(weights: str) -> Path | None:
     """The model folder that weights are in; None if they are a file."""
     return find_model_folder(weights) if Path(weights).expanduser().is_dir() else None
+
+
+def dense_folder(weights: str) -> Path | None:
+    """The model folder that weights are in, if it holds a model with a head; None for anything else."""
+    folder = _folder(weights)
+    return None if folder is None or read_config(folder).task == "classify" else folder
+
+
+def is_release(weights: str) -> bool:
+    """Whether this is a file that one of OpenMMLab's toolboxes wrote, of a model with a head."""
+    path = Path(weights).expanduser()
+    return path.is_file() and any(key.startswith(THEIR_PARTS) for key in read_tensors(path))
+
+
+def brings_head(weights: str) -> bool:
+    return dense_folder(weights) is not None or is_release(weights)
 
 
 def preprocess_for(model: Any, settings: TrainSettings) -> Preprocess:

@@ -1,5 +1,7 @@
 """Where the numbers are crunched, and in which precision."""
 
+import ctypes
+import sys
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -7,6 +9,7 @@ import torch
 from vitreous.errors import InputError
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's mallopt
 
 
 def choose_device(name: str, *, local_rank: int | None = None) -> torch.device:
@@ -50,3 +53,16 @@ def autocast(device: torch.device, amp: str) -> AbstractContextManager[object]:
     if amp == "off":
         return nullcontext()
     return torch.autocast(device.type, dtype=PRECISIONS[amp])
+
+
+def keep_freed_memory(device: torch.device) -> None:
+    """On the CPU, let the process keep the memory of tensors that are gone, for those of the next step.
+
+    Otherwise glibc returns large pieces to the system at once, and asks for new pages whenever a tensor is made: about
+    a tenth of a small model's training time. The most memory that is ever in use stays about the same.
+    """
+    if device.type == "cpu" and sys.platform == "linux":
+        libc = ctypes.CDLL(None)
+        if hasattr(libc, "mallopt"):  # musl has none
+            libc.mallopt(M_MMAP_MAX, 0)
+            libc.mallopt(M_TRIM_THRESHOLD, -1)

@@ -9,6 +9,7 @@ long as the heart of the process that does it beats.
 import os
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ T = TypeVar("T")
 MEETING = timedelta(minutes=10)  # machines of one run may start minutes apart
 RANK_TIMEOUT = 25.0  # seconds; with the 30 that torchrun grants a process to end by itself, all end within a minute
 PATIENCE = timedelta(minutes=30)
+GLANCE = 0.05  # seconds between two looks for the others
 BAD_INPUT = 2  # exit code of the processes that leave the message to another one
 HEARING = 3.0  # seconds: torchrun ends all processes when one has ended, and the first must have said why
 LOST = 75  # exit code when another process is gone or silent: sysexits.h calls it a temporary failure
@@ -162,31 +164,55 @@ def _join(device: str, timeout: float) -> World:
         os.environ.setdefault("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", str(round(timeout)))
     backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    dist.init_process_group(backend, store=_meet(rank, size), rank=rank, world_size=size, timeout=limit)
-    patient = dist.new_group(backend="gloo", timeout=PATIENCE)
-    # A connection of our own to the store: torch holds its one while it waits.
-    server = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=limit)
-    attempt = f"{os.environ.get('TORCHELASTIC_RUN_ID')}/{os.environ.get('TORCHELASTIC_RESTART_COUNT')}"
-    store = dist.PrefixStore(f"vitreous/{attempt}", server)
-    return World(place, rank, size, patient, store)
-
-
-def _meet(rank: int, size: int) -> Any:
-    """The store of all processes, once all are there: only from then on is one that does not answer lost."""
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     try:
-        store, _, _ = next(dist.rendezvous("env://", timeout=MEETING))
-        if store.add("vitreous/arrived", 1) == size:
-            store.set("vitreous/all", "here")
-        store.wait(["vitreous/all"], MEETING)
-    except dist.DistError as error:
+        everyones, _, _ = next(dist.rendezvous("env://", timeout=MEETING))
+        meeting = _meet(everyones, rank, size)
+        own = dist.PrefixStore(meeting, everyones)
+        dist.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=limit)
+        patient = dist.new_group(backend="gloo", timeout=PATIENCE)
+        # A connection of our own to the store: torch holds its one while it waits.
+        store = dist.PrefixStore(meeting, dist.TCPStore(address, port, is_master=False, timeout=limit))
+    except RuntimeError as error:
+        if not _lost_contact(error):
+            raise
         print(
-            f"vitreous: process {rank} of {size} did not meet the others at {os.environ['MASTER_ADDR']}:"
-            f"{os.environ['MASTER_PORT']} within {MEETING.total_seconds():g} s: is the address right, reachable and "
-            f"free, and were all {size} started? ({str(error).splitlines()[0]})",
+            f"vitreous: process {rank} of {size} did not meet the others at {address}:{port} within "
+            f"{MEETING.total_seconds():g} s, or lost them again: is the address right, reachable and free, and were "
+            f"all {size} started? ({str(error).splitlines()[0]})",
             file=sys.stderr,
         )
         raise SystemExit(LOST) from error
-    return store
+    return World(place, rank, size, patient, store)
+
+
+def _meet(store: Any, rank: int, size: int) -> str:
+    """A name for this meeting, once all are there: only from then on is one that does not answer lost.
+
+    torchrun keeps one store over all restarts, and machines may count these differently. So every process shows a
+    number of its own making, the first one calls a meeting of the numbers it sees, and calls another when they
+    change; what the dead have left is never agreed to.
+    """
+    own, seen, meeting, agreed = uuid.uuid4().hex, None, "", ""
+    deadline = time.monotonic() + MEETING.total_seconds()
+    keys = [f"vitreous/present/{number}" for number in range(size)]
+    store.set(keys[rank], own)
+    while time.monotonic() < deadline:
+        if rank == 0:
+            present = [store.get(key).decode() if store.check([key]) else "" for key in keys]
+            if present != seen:
+                seen, meeting = present, f"vitreous/{uuid.uuid4().hex}"
+                store.set("vitreous/meeting", " ".join([meeting, *filter(None, present)]))
+        elif store.check(["vitreous/meeting"]):
+            meeting, *numbers = store.get("vitreous/meeting").decode().split()
+            meeting = meeting if own in numbers else ""
+        if meeting and agreed != meeting:
+            store.add(f"{meeting}/agreed", 1)
+            agreed = meeting
+        if meeting and store.add(f"{meeting}/agreed", 0) == size:
+            return meeting
+        time.sleep(GLANCE)
+    raise dist.DistError("some did not come")
 
 
 def _part(heart: Heartbeat, world: World) -> None:

@@ -8,8 +8,10 @@
 `timm.create_model("local-dir:best", pretrained=True)` reads the same folder (our models need `import vitreous`).
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import safetensors
@@ -17,32 +19,20 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-import vitreous
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
-from vitreous.manifest import DamagedError, read_json, verify_folder
+from vitreous.manifest import DamagedError
 from vitreous.models.base import Backbone
 from vitreous.models.weights import misfit
 from vitreous.registry import create_model
+from vitreous.tasks.base import Task, load_task
 from vitreous.training.device import choose_device
 from vitreous.training.distributed import ALONE, World
+from vitreous.training.model_config import CONFIG, WEIGHTS, ModelConfig, make_config, read_config
 from vitreous.training.parallel import whole
 from vitreous.training.storage import publish_folder, published, write_json
 
-WEIGHTS, CONFIG = "model.safetensors", "config.json"
 PREFERRED = ("best", "final")  # which model of a run folder is meant
-
-# Arguments of `create_model` that are no arguments of a model: a folder must not make it fetch or read anything else.
-RESERVED = {
-    "cache_dir",
-    "checkpoint_path",
-    "features_only",
-    "num_classes",
-    "pretrained",
-    "pretrained_cfg",
-    "pretrained_cfg_overlay",
-    "scriptable",
-}
 
 
 class TrainedModel(NamedTuple):
@@ -51,16 +41,11 @@ class TrainedModel(NamedTuple):
     task: str
     classes: tuple[str, ...]
     preprocess: Preprocess
+    task_args: Mapping[str, Any] = MappingProxyType({})
 
-
-class ModelConfig(NamedTuple):
-    """What a model folder's config.json says, read and checked."""
-
-    architecture: str
-    model_args: dict[str, Any]
-    task: str
-    classes: tuple[str, ...]
-    preprocess: Preprocess
+    def build_task(self) -> Task:
+        """The task it was trained for."""
+        return load_task(self.task)(self.classes, **self.task_args)
 
 
 def save_model(
@@ -72,13 +57,14 @@ def save_model(
     task: str,
     classes: tuple[str, ...],
     preprocess: Preprocess,
+    task_args: Mapping[str, Any] = MappingProxyType({}),
     world: World = ALONE,
 ) -> None:
     """Write a model folder; one that is already there is replaced only when the new one is complete.
 
     Of several processes the first writes, but all must call: each may hold only a part of the model.
     """
-    config = _config(model, name, model_args, task, classes, preprocess)
+    config = make_config(model, name, model_args, task, classes, preprocess, task_args)
 
     state = _storable(model.state_dict(), world)
 
@@ -90,19 +76,23 @@ def save_model(
     world.on_main(lambda: publish_folder(Path(folder), write))
 
 
-def load_model(source: str | Path, *, size: int | None = None) -> TrainedModel:
+def load_model(source: str | Path, *, size: int | None = None, device: str = "cpu") -> TrainedModel:
     """A model from a run folder (`best/`, else `final/`), a model folder, or the registry by name.
 
     A name, with or without a tag (`paca_tiny.ivmcl_in1k`), means the published weights. `size` is the height and width
     to use the model with, where it is not to be the one it was trained with.
     """
+    place = choose_device(device)
     folder = find_model_folder(source)
     trained = _load_published(str(source)) if folder is None else _load_folder(folder)
+    trained.model.to(place)
     return trained if size is None else at_size(trained, size)
 
 
 def at_size(trained: TrainedModel, size: int) -> TrainedModel:
     """The model with another image size. Many of timm's take one size only, and only running them shows it."""
+    if trained.task != "classify":
+        return trained._replace(task_args=trained.build_task().resized(size).arguments())
     refusal = refusal_of_size(trained.model, size)
     if refusal is not None:
         height, width = trained.preprocess.size
@@ -131,7 +121,8 @@ def refusal_of_size(model: nn.Module, size: int) -> str | None:
 
 def class_columns(trained: TrainedModel, classes: tuple[str, ...]) -> tuple[int, ...]:
     """Where each of these classes is in the model's output, by name."""
-    known = trained.classes if classes[0] in trained.classes else _synsets(trained)
+    numbered = trained.task == "classify" and classes[0] not in trained.classes
+    known = _synsets(trained) if numbered else trained.classes
     unknown = [name for name in classes if name not in known]
     if unknown:
         raise InputError(
@@ -152,12 +143,14 @@ def _synsets(trained: TrainedModel) -> tuple[str, ...]:
 
 def load_classifier(source: str | Path, *, size: int | None, device: str) -> TrainedModel:
     """A model that was trained to classify, on its device."""
-    place = choose_device(device)
-    trained = load_model(source, size=size)
+    trained = load_model(source, size=size, device=device)
+    require_classifier(source, trained)
+    return trained
+
+
+def require_classifier(source: str | Path, trained: TrainedModel) -> None:
     if trained.task != "classify":
         raise InputError(f"model '{source}' was trained for the task '{trained.task}'; this verb needs a classifier")
-    trained.model.to(place)
-    return trained
 
 
 def find_model_folder(source: str | Path) -> Path | None:
@@ -187,52 +180,13 @@ def _model_folder(path: Path) -> Path:
     )
 
 
-def read_config(folder: Path) -> ModelConfig:
-    """Check the folder against its manifest and every field of its config; what is wrong is named with its file."""
-    verify_folder(folder, (WEIGHTS, CONFIG))
-    path = folder / CONFIG
-    content = read_json(path)
-    if not isinstance(content, dict):
-        raise DamagedError(f"{path} holds a {type(content).__name__}; a dictionary is needed")
-    ours = _field(path, content, "vitreous", dict)
-    architecture = _field(path, content, "architecture", str)
-    if ":" in architecture:
-        raise _wrong(path, "architecture", architecture, "the name of a model (vitreous info), not an address")
-    model_args = _field(path, content, "model_args", dict)
-    for name in model_args.keys() & RESERVED:
-        raise _wrong(path, f"model_args.{name}", model_args[name], "left out: it is no argument of a model")
-    classes = _field(path, ours, "classes", list)
-    if not all(isinstance(name, str) for name in classes):
-        raise _wrong(path, "classes", classes, "a list of names")
-    count = _field(path, content, "num_classes", int)
-    if isinstance(count, bool) or count != len(classes):
-        raise _wrong(path, "num_classes", count, f"{len(classes)}, the number of names in 'classes'")
-    values = _field(path, ours, "preprocess", dict)
-    try:
-        preprocess = Preprocess.from_dict(values)
-    except (InputError, TypeError) as reason:
-        raise _wrong(path, "preprocess", values, f"preprocessing as vitreous writes it ({reason})") from reason
-    return ModelConfig(architecture, _tuples(model_args), _field(path, ours, "task", str), tuple(classes), preprocess)
-
-
-def _field(path: Path, content: dict[str, Any], name: str, kind: type) -> Any:
-    if name not in content:
-        raise DamagedError(f"{path}: the field '{name}' is missing; the file was not written by vitreous")
-    if not isinstance(content[name], kind):
-        kinds = {dict: "a dictionary", list: "a list", str: "a text", int: "a whole number"}
-        raise _wrong(path, name, content[name], kinds[kind])
-    return content[name]
-
-
-def _wrong(path: Path, name: str, given: Any, accepted: str) -> DamagedError:
-    shown = repr(given) if len(repr(given)) <= 80 else f"{repr(given)[:80]}…"
-    return DamagedError(f"{path}: the field '{name}' is {shown}; it must be {accepted}")
-
-
 def build_architecture(folder: Path, config: ModelConfig) -> nn.Module:
     """The model that a folder's config describes, without its weights."""
     try:
-        return create_model(config.architecture, num_classes=len(config.classes), **config.model_args)
+        if config.task == "classify":
+            return create_model(config.architecture, num_classes=len(config.classes), **config.model_args)
+        task = load_task(config.task)(config.classes, **config.task_args)
+        return task.model(create_model(config.architecture, features_only=True, **config.model_args))
     except InputError as reason:
         raise InputError(f"{folder / CONFIG} describes no model that can be built: {reason}") from reason
     except Exception as reason:  # arguments that do not fit make models fail in their own ways, all meaning this
@@ -250,7 +204,9 @@ def _load_folder(folder: Path) -> TrainedModel:
     except safetensors.SafetensorError as reason:
         raise DamagedError(f"{folder / WEIGHTS} is not a safetensors file: {reason}") from reason
     _fill(model, state, folder / WEIGHTS)
-    return TrainedModel(model.eval(), config.architecture, config.task, config.classes, config.preprocess)
+    return TrainedModel(
+        model.eval(), config.architecture, config.task, config.classes, config.preprocess, config.task_args
+    )
 
 
 def _load_published(name: str) -> TrainedModel:
@@ -285,13 +241,6 @@ def _published_classes(model: Any) -> tuple[str, ...]:
     return tuple(ImageNetInfo(subset).label_descriptions(detailed=False))
 
 
-def _tuples(value: Any) -> Any:
-    """JSON turned the tuples among a model's arguments into lists; models expect tuples."""
-    if isinstance(value, list):
-        return tuple(_tuples(item) for item in value)
-    return {key: _tuples(item) for key, item in value.items()} if isinstance(value, dict) else value
-
-
 def _fill(model: nn.Module, state: dict[str, Tensor], origin: Path) -> None:
     wrong = misfit(model.state_dict(), state)
     if wrong:
@@ -307,38 +256,3 @@ def _storable(state: dict[str, Tensor], world: World) -> dict[str, Tensor]:
         if world.main:
             copies[key] = gathered.to("cpu").clone().contiguous()
     return copies
-
-
-def _config(
-    model: Any,
-    name: str,
-    model_args: dict[str, Any],
-    task: str,
-    classes: tuple[str, ...],
-    preprocess: Preprocess,
-) -> dict[str, Any]:
-    inherited = dict(getattr(model, "pretrained_cfg", None) or {})
-    # Without its tag, which names published weights: these are others.
-    architecture = inherited.get("architecture") or name.split(".")[0]
-    pretrained_cfg = {key: inherited[key] for key in ("first_conv", "classifier", "pool_size") if key in inherited} | {
-        "input_size": [3, *preprocess.size],
-        "mean": list(preprocess.mean),
-        "std": list(preprocess.std),
-        "crop_pct": preprocess.crop_ratio,
-        "interpolation": preprocess.interpolation,
-        "num_classes": len(classes),
-        "label_names": list(classes),
-    }
-    return {
-        "architecture": architecture,
-        "num_classes": len(classes),
-        "num_features": getattr(model, "num_features", None),
-        "pretrained_cfg": pretrained_cfg,
-        "model_args": model_args,
-        "vitreous": {
-            "version": vitreous.__version__,
-            "task": task,
-            "classes": list(classes),
-            "preprocess": preprocess.to_dict(),
-        },
-    }

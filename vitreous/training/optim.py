@@ -19,13 +19,18 @@ def build_optimizer(
     betas: tuple[float, float] = (0.9, 0.999),
     eps: float = 1e-8,
     layer_decay: float = 1.0,
+    head_lr: float = 1.0,
 ) -> torch.optim.AdamW:
     """AdamW; biases, norms, other 1-D tensors and what the model names in `no_weight_decay()` are not decayed.
 
-    With `layer_decay` below 1 each layer learns by that factor slower than the one after it. A group's `initial_lr`
-    is what the schedule scales.
+    With `layer_decay` below 1 each layer learns by that factor slower than the one after it. A head on a backbone
+    comes after its last layer, and `head_lr` is a factor on its learning rate. A group's `initial_lr` is what the
+    schedule scales.
     """
+    path, _ = described_part(model)
     exempt, scales = exempt_parameters(model), layer_scales(model, layer_decay)
+    if path:
+        scales |= {name: head_lr for name, _ in model.named_parameters() if not name.startswith(path)}
     groups: dict[tuple[float, float], dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
@@ -36,9 +41,23 @@ def build_optimizer(
     return torch.optim.AdamW(list(groups.values()), lr=lr, betas=betas, eps=eps, fused=True)
 
 
+def described_part(model: nn.Module) -> tuple[str, Any]:
+    """The part of a model that tells its layers, as timm's and our models do, and the path of its parameters.
+
+    That is the whole of a classifier, and the backbone of a model with a head. Some backbones of timm tell nothing but
+    their maps.
+    """
+    for sign in ("group_matcher", "feature_info"):
+        for path, module in model.named_modules():
+            if hasattr(module, sign):
+                return f"{path}." if path else "", module
+    return "", model
+
+
 def exempt_parameters(model: Any) -> set[str]:
     """Names of parameters that do not decay. Models of timm may name theirs by shell-style patterns."""
-    patterns = model.no_weight_decay() if hasattr(model, "no_weight_decay") else ()
+    path, trunk = described_part(model)
+    patterns = [path + name for name in trunk.no_weight_decay()] if hasattr(trunk, "no_weight_decay") else []
     return {
         name
         for name, parameter in model.named_parameters()
@@ -50,13 +69,14 @@ def layer_scales(model: Any, decay: float) -> dict[str, float]:
     """Name -> factor on the learning rate: 1 for the last layer group of the model, `decay` for the one before, …"""
     if decay == 1:
         return {}
-    if not hasattr(model, "group_matcher"):
+    path, trunk = described_part(model)
+    if not hasattr(trunk, "group_matcher"):
         raise InputError(
             f"layer_decay {decay} given, but {type(model).__name__} does not tell its layers; leave it out"
         )
-    layers = group_parameters(model, model.group_matcher(coarse=False), reverse=True)
-    last = max(layers.values())
-    return {name: decay ** (last - layer) for name, layer in layers.items()}
+    layers = group_parameters(trunk, trunk.group_matcher(coarse=False), reverse=True)
+    last = max(layers.values()) + bool(path)
+    return {path + name: decay ** (last - layer) for name, layer in layers.items()}
 
 
 def set_lr(optimizer: torch.optim.Optimizer, factor: float) -> None:

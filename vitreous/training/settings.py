@@ -4,13 +4,11 @@ A setting is one field here; `train`'s signature, its help and `run.json` all fo
 """
 
 import ast
-import functools
-import inspect
 import re
 from collections.abc import Callable
-from dataclasses import KW_ONLY, asdict, dataclass, field
+from dataclasses import KW_ONLY, asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, ParamSpec, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal
 
 from typing_extensions import Doc
 
@@ -20,10 +18,6 @@ from vitreous.data.transforms import LARGEST_SIDE, RAND_AUGMENT, Augmentation, P
 from vitreous.errors import InputError
 from vitreous.training.distributed import RANK_TIMEOUT
 from vitreous.training.schedule import Schedule
-
-P = ParamSpec("P")
-S = TypeVar("S")
-R = TypeVar("R")
 
 # They may change between the starts of one run, because they do not change what it computes.
 # A recipe is among them: what counts is the values it gave.
@@ -57,12 +51,31 @@ LIMITS: dict[str, tuple[str, Callable[[Any], bool]]] = {
         lambda x: x >= 0,
     ),
     "above 0": (
-        "lr eps poly_power distill_temperature checkpoint_minutes rank_timeout worker_timeout",
+        "lr head_lr eps poly_power distill_temperature checkpoint_minutes rank_timeout worker_timeout",
         lambda x: x > 0,
     ),
     "between 0 and 1": ("max_corrupt mixup_switch erasing flip distill_weight", lambda x: 0 <= x <= 1),
     "at least 0 and below 1": ("ema label_smoothing drop_path", lambda x: 0 <= x < 1),
     "above 0 and at most 1": ("scale crop_ratio layer_decay step_factor", lambda x: 0 < x <= 1),
+}
+
+
+# Settings that mean something for some tasks only; with others they must stay as they are.
+LABELS_ONLY = (
+    "repeats label_smoothing mixup cutmix mixup_switch augment erasing scale pad crop_ratio teacher distill "
+    "distill_weight distill_temperature"
+)
+TASKS_OF = dict.fromkeys(LABELS_ONLY.split(), ("classify",)) | {
+    "head": ("detect", "segment", "keypoints"),
+    "head_args": ("detect", "segment", "keypoints"),
+    "head_lr": ("detect", "segment", "keypoints"),
+    "short": ("detect", "segment"),
+    "longest": ("detect",),
+    "crop": ("detect", "segment", "keypoints"),
+    "rescale": ("detect", "segment", "keypoints"),
+    "rotation": ("keypoints",),
+    "ignore": ("segment",),
+    "reduce_zero_label": ("segment",),
 }
 
 
@@ -77,8 +90,31 @@ class TrainSettings:
     ] = None
     any_model: Annotated[bool, Doc("Use the recipe though it was made for another family of models.")] = False
     print: Annotated[bool, Doc("Show the settings, as a recipe that says where each comes from, and end.")] = False
-    task: Annotated[Literal["classify"], Doc("What to learn.")] = "classify"
-    size: Annotated[int, Doc("Height and width of the training images in pixels.")] = 224
+    task: Annotated[Literal["classify", "detect", "segment", "keypoints"], Doc("What to learn.")] = "classify"
+    head: Annotated[
+        str | None,
+        Doc(
+            "What stands on the backbone. detect: fcos (default), retinanet, atss, fasterrcnn, maskrcnn, sparsercnn, "
+            "ssd, ssdlite; segment: fpn (default), upernet, paca."
+        ),
+    ] = None
+    head_args: Annotated[tuple[str, ...], Doc("More arguments of the head, e.g. channels=128.")] = ()
+    size: Annotated[
+        int, Doc("Height and width of the images in pixels; of the other tasks, at which `shapes` are drawn.")
+    ] = 224
+    short: Annotated[
+        tuple[int, ...],
+        Doc("Length of a picture's shorter side in pixels, of several a random one; the largest for validation."),
+    ] = ()
+    longest: Annotated[int | None, Doc("Most pixels of its longer side, which then decides.")] = None
+    crop: Annotated[
+        tuple[int, ...],
+        Doc("Height and width of what is cut out; detect: from this many to that many pixels, at random."),
+    ] = ()
+    rescale: Annotated[
+        tuple[float, ...], Doc("Random factor on the scale, from this to that: 0.5 2.0; keypoints: one share, 0.3.")
+    ] = ()
+    rotation: Annotated[float, Doc("Keypoints: largest random rotation in degrees.")] = 0.0
     epochs: Annotated[int, Doc("Passes over the training images.")] = 100
     batch_size: Annotated[int, Doc("Images per optimiser step, all pieces and processes together.")] = 64
     accumulate: Annotated[int, Doc("Pieces into which a batch is cut to save memory.")] = 1
@@ -108,6 +144,7 @@ class TrainSettings:
     layer_decay: Annotated[
         float, Doc("Factor on the learning rate from each layer to the one before, e.g. 0.75; 1 = off.")
     ] = 1.0
+    head_lr: Annotated[float, Doc("Factor on the learning rate of the head.")] = 1.0
     clip_grad: Annotated[float, Doc("Largest norm of the gradient; 0 = no limit.")] = 1.0
     ema: Annotated[float, Doc("Decay of the running average of the weights, e.g. 0.9998; 0 = off.")] = 0.0
 
@@ -161,6 +198,8 @@ class TrainSettings:
     quarantine: Annotated[
         str | None, Doc("List of images to leave out; default: quarantine.txt in the data's folder, if there is one.")
     ] = None
+    ignore: Annotated[tuple[int, ...], Doc("Values of label pictures that stand for no class; default: 255.")] = ()
+    reduce_zero_label: Annotated[bool, Doc("In label pictures 0 stands for no class, and 1 for the first.")] = False
     max_corrupt: Annotated[
         float,
         Doc("Share of the images that may be unreadable before training stops; the next image takes their place."),
@@ -199,6 +238,12 @@ class TrainSettings:
         accepted = "empty (off), or RandAugment as timm writes it, e.g. rand-m9-mstd0.5-inc1"
         _check("augment", repr(self.augment), not self.augment or RAND_AUGMENT.fullmatch(self.augment), accepted)
         self.model_arguments()  # an argument that cannot be read is reported at once
+        self.head_arguments()
+        for entry in fields(self):
+            meant_for = TASKS_OF.get(entry.name, (self.task,))
+            unchanged = self.task in meant_for or getattr(self, entry.name) == entry.default
+            accepted = f"left out: it is for the task {' or '.join(meant_for)}, and this is {self.task}"
+            _check(entry.name, getattr(self, entry.name), unchanged, accepted)
 
     @property
     def folder(self) -> Path:
@@ -215,6 +260,9 @@ class TrainSettings:
         """`model_args` as Python values, and `drop_path` under timm's name."""
         given = dict(parse_model_arg(text) for text in self.model_args)
         return given if self.drop_path is None else {"drop_path_rate": self.drop_path} | given
+
+    def head_arguments(self) -> dict[str, Any]:
+        return dict(parse_model_arg(text, "head_args") for text in self.head_args)
 
     @property
     def peak_lr(self) -> float:
@@ -253,49 +301,15 @@ class TrainSettings:
         return Mixup(self.mixup, self.cutmix, self.mixup_switch)
 
 
-def parse_model_arg(text: str) -> tuple[str, Any]:
+def parse_model_arg(text: str, setting: str = "model_args") -> tuple[str, Any]:
     """`clusters=(49,49,49,0)` to a name and a Python value; what is no literal is a string."""
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
-        raise InputError(f"model_args '{text}' cannot be read; write name=value, e.g. clusters=(49,49,49,0)")
+        raise InputError(f"{setting} '{text}' cannot be read; write name=value, e.g. clusters=(49,49,49,0)")
     try:
         return name, ast.literal_eval(value)
     except (ValueError, SyntaxError):
         return name, value
-
-
-def takes(
-    settings: Callable[P, S], build: Callable[..., S] | None = None
-) -> Callable[[Callable[[S], R]], Callable[P, R]]:
-    """Let a function of one settings object be called with the settings themselves: `train("paca_b0", "shapes")`.
-
-    Signature, type checks and help are those of the settings class. `build` makes the object from what was given,
-    where that is more than to call the class.
-    """
-    build = settings if build is None else build
-
-    def decorate(function: Callable[[S], R]) -> Callable[P, R]:
-        @functools.wraps(function)
-        def verb(*args: P.args, **kwargs: P.kwargs) -> R:
-            return function(build(*args, **kwargs))
-
-        hints = get_type_hints(settings)
-        fields = inspect.signature(settings).parameters.values()
-        parameters = [field.replace(annotation=hints[field.name]) for field in fields]
-        returned = get_type_hints(function)["return"]
-        verb.__signature__ = inspect.Signature(parameters, return_annotation=returned)  # type: ignore[attr-defined]
-        verb.__annotations__ = {field.name: field.annotation for field in parameters} | {"return": returned}
-        verb.__doc__ = f"{inspect.getdoc(function)}\n\nArgs:\n{_documented(settings)}"
-        return verb
-
-    return decorate
-
-
-def _documented(settings: Any) -> str:
-    hints = get_type_hints(settings, include_extras=True)
-    return "\n".join(
-        f"    {name}: {hints[name].__metadata__[0].documentation}" for name in inspect.signature(settings).parameters
-    )
 
 
 def _check(name: str, given: Any, fine: Any, accepted: str) -> None:

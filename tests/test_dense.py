@@ -1,0 +1,247 @@
+"""Detection, segmentation and keypoints through all verbs, on models that are trained in seconds."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tests.heads.test_mm_segment import PACA, semantic_fpn
+from tests.tiny_model import MODEL_ARGS, save_tiny_model
+from vitreous.check import check
+from vitreous.data.shapes import CATEGORIES, KEYPOINTS
+from vitreous.errors import InputError
+from vitreous.evaluate import evaluate
+from vitreous.explain import explain
+from vitreous.predict import predict
+from vitreous.shapes import shapes
+from vitreous.train import Training, train
+from vitreous.training.model_folder import load_model
+from vitreous.training.run import read_metrics
+from vitreous.training.settings import parse_model_arg
+
+TINY = tuple(f"{name}={value}" for name, value in MODEL_ARGS.items())
+FINER = ("dims=(16,32,48,64)", "depths=(1,1,1,1)", "heads=(1,2,3,4)", "clusters=(6,6,6,0)", "stem_stride=2")
+# Eight pictures by heart: enough to see a task learn, and ten seconds at most.
+COMMON = dict(
+    model="paca_tiny", model_args=TINY, data="shapes", size=64, train_count=8, val_count=2, batch_size=4, epochs=30,
+    lr=5e-3, warmup_epochs=2.0, drop_path=0.0, flip=0.0, log_every=1, workers=0, device="cpu", weight_decay=0.0,
+)  # fmt: skip
+RUNS = {
+    "segment": dict(task="segment", head_args=("pyramid=32", "width=32", "dropout=0.0"), short=(64,), crop=(64, 64),
+                    rescale=(1.0, 1.0), model_args=FINER, batch_size=2),
+    "detect": dict(task="detect", head="fcos", head_args=("channels=16", "convs=1"), short=(64,), longest=64),
+    "keypoints": dict(task="keypoints", head_args=("width=16",), crop=(64, 64)),
+}  # fmt: skip
+CHANCE = {"segment": ("mIoU", 0.1), "detect": ("AP50", 0.02), "keypoints": ("PCK@0.1", 0.1)}
+HEADS = {"segment": "fpn", "detect": "fcos", "keypoints": "heatmaps"}
+KEYS = {"segment": {"segmentation"}, "detect": {"bbox"}, "keypoints": {"keypoints", "bbox"}}
+
+
+@pytest.fixture(scope="module", params=RUNS)
+def run(request, tmp_path_factory) -> Path:
+    return train(**COMMON | RUNS[request.param], out=tmp_path_factory.mktemp("runs") / request.param)
+
+
+def test_it_learns_what_it_is_shown(run):
+    losses = [line["loss"] for line in read_metrics(run) if line["split"] == "train"]
+    assert losses[-1] < 0.6 * losses[0]
+    name, chance = CHANCE[run.name]
+    found = evaluate(str(run / "final"), "shapes", split="train", count=8, workers=0, device="cpu", batch_size=3)
+    assert found[name] > 2 * chance
+
+
+def test_evaluation_is_written_with_its_classes(run, tmp_path):
+    evaluate(str(run), "shapes", count=4, workers=0, device="cpu", json=tmp_path / "e.json", markdown=tmp_path / "e.md",
+             out=tmp_path / "out", sizes=(96,))  # fmt: skip
+    content = json.loads((tmp_path / "e.json").read_text())
+    assert {"segment": "mIoU", "detect": "AR100", "keypoints": "keypoint_AP50"}[run.name] in content
+    told = content["keypoints" if run.name == "keypoints" else "classes"]
+    assert set(KEYPOINTS if run.name == "keypoints" else CATEGORIES) <= set(told)
+    assert "| star |" in (tmp_path / "e.md").read_text() or run.name == "keypoints"
+    assert content["sizes"][0]["size"] == 96
+
+
+def test_predictions_are_cocos_and_in_pixels_of_the_picture(run, tmp_path):
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 255, (50, 90, 3), dtype=np.uint8))
+    (tmp_path / "in").mkdir()
+    for name in ("17.png", "4.png"):
+        picture.save(tmp_path / "in" / name)
+    results = predict(str(run), (str(tmp_path / "in"),), out=tmp_path / "out", device="cpu", least=0.0)
+    rows = json.loads((tmp_path / "out" / "coco_results.json").read_text())
+    assert {row["image_id"] for row in rows} <= {4, 17}
+    assert all(KEYS[run.name] | {"category_id", "score"} <= set(row) for row in rows)
+    assert [(result["width"], result["height"]) for result in results] == [(90, 50)] * 2
+    content = json.loads((tmp_path / "out" / "predictions.json").read_text())
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {*content["files"], "predictions.json"}
+    names = {entry["id"]: entry["name"] for entry in content["categories"]}
+    for result in results:
+        assert all(row["class"] == names[row["category_id"]] for row in result["predictions"])
+        assert Image.open(tmp_path / "out" / result["drawing"]).width >= 320
+    if run.name == "segment":
+        assert Image.open(tmp_path / "out" / results[0]["labels"]).size == (90, 50)
+        covered = sum(np.prod(row["segmentation"]["size"]) for row in rows[:1])
+        assert covered == 50 * 90
+
+
+def test_clusters_of_the_backbone_are_drawn(run, tmp_path):
+    found = explain(str(run), ("shapes:val:0-1",), out=tmp_path / "out", top_k=2, device="cpu")
+    content = json.loads(found.read_text())
+    assert len(content["images"][0]["clusters"]) == 6
+    spread = [cluster["entropy"] for cluster in content["images"][0]["clusters"]]
+    assert spread == sorted(spread)
+    assert all((tmp_path / "out" / name).is_file() for name in content["files"])
+    with pytest.raises(InputError, match="this model gives images no label"):
+        explain(str(run), ("shapes:val:0",), out=tmp_path / "other", label="star", device="cpu")
+
+
+def test_the_folder_says_all_it_takes_to_build_it_again(run):
+    trained = load_model(run)
+    assert trained.task == run.name
+    given = dict(parse_model_arg(text) for text in RUNS[run.name]["head_args"])
+    assert (trained.task_args["head"], trained.task_args["head_args"]) == (HEADS[run.name], given)
+    assert trained.build_task().arguments() == trained.task_args
+    again = load_model(run / "best")
+    images = torch.rand(1, 3, 64, 64)
+    sizes = {} if run.name == "keypoints" else {"sizes": torch.tensor([[64, 64]])}
+    one, two = trained.model(images, **sizes), again.model(images, **sizes)
+    one, two = (value[0]["scores"] if isinstance(value, list) else value for value in (one, two))
+    assert torch.equal(one, two)
+
+
+# ---- where a model starts from ----------------------------------------------------------------------------------
+
+QUICK = COMMON | RUNS["segment"] | dict(model_args=TINY, epochs=1, warmup_epochs=0.0)
+
+
+def test_a_classifier_gives_its_backbone_and_says_so(tmp_path, capsys):
+    source = save_tiny_model(tmp_path / "classifier")
+    out = train(**QUICK | dict(weights=source, model_args=(), lr=1e-12, min_lr=0.0), out=tmp_path / "run")
+    assert f"the backbone's are those of {source}; the head is new" in capsys.readouterr().out
+    theirs, ours = load_model(source).model.state_dict(), load_model(out).model.state_dict()
+    shared = {key: f"levels.body.model.{key}" for key in theirs if f"levels.body.model.{key}" in ours}
+    assert len(shared) == len([key for key in theirs if not key.startswith("head.")])
+    for key, name in shared.items():
+        if "running" not in key and "tracked" not in key:
+            assert torch.allclose(theirs[key], ours[name], atol=1e-6), key  # one step at a rate of 1e-12
+
+
+def test_a_run_with_the_same_head_gives_all_and_with_another_its_backbone(tmp_path, capsys):
+    first = train(**QUICK, out=tmp_path / "first")
+    train(**QUICK | dict(weights=str(first)), out=tmp_path / "same")
+    assert f"weights: {first}, backbone and head" in capsys.readouterr().out
+    changes = dict(weights=str(first), task="detect", head_args=("channels=16", "convs=1"), crop=(), rescale=())
+    train(**QUICK | changes, out=tmp_path / "other")
+    shown = capsys.readouterr().out
+    assert f"weights: {first}; " in shown
+    assert "of the head's" in shown
+    with pytest.raises(InputError, match=r"of the backbone's .* tensors are there"):
+        train(**QUICK | dict(weights=str(first), model="paca_b0", model_args=()), out=tmp_path / "wrong")
+
+
+def test_resuming_and_averages_work_as_for_classifiers(tmp_path, monkeypatch):
+    settings = QUICK | dict(epochs=2, ema=0.9, accumulate=2, head_lr=2.0, layer_decay=0.9)
+    whole = train(**settings, out=tmp_path / "whole")
+    original = Training.finish_epoch
+
+    def stop(self, epoch, scores, seconds):
+        original(self, epoch, scores, seconds)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Training, "finish_epoch", stop)
+    with pytest.raises(KeyboardInterrupt):
+        train(**settings, out=tmp_path / "cut")
+    monkeypatch.undo()
+    cut = train(**settings, out=tmp_path / "cut")
+    one, two = load_model(whole / "final").model.state_dict(), load_model(cut / "final").model.state_dict()
+    assert all(torch.equal(one[key], two[key]) for key in one)
+
+
+# ---- mistakes ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (dict(head="upernett"), "unknown head 'upernett'; accepted for this task: fpn, upernet, paca"),
+        (dict(head_args=("widht=3",)), "unknown argument 'widht' of the head 'fpn'; nearest: width"),
+        (dict(head_args=("width",)), "head_args 'width' cannot be read; write name=value"),
+        (
+            dict(mixup=0.5),
+            r"mixup 0.5 cannot be used; it must be left out: it is for the task classify, and this is se",
+        ),
+        (dict(task="classify", head_args=(), crop=(), rescale=()), r"short \(64,\) cannot be used"),
+        (dict(crop=(64,)), "--crop .* needs a height and a width"),
+        (dict(model="vit_tiny_patch16_224", model_args=()), "all maps of this model have stride 16"),
+    ],
+)
+def test_bad_input_is_named_and_leaves_nothing_behind(tmp_path, wrong, message):
+    with pytest.raises(InputError, match=message):
+        train(**QUICK | wrong, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_way_of_inference_the_task_has_not_is_refused(run):
+    if run.name == "segment":
+        found = [evaluate(str(run), "shapes", count=2, workers=0, device="cpu", **way)["mIoU"]
+                 for way in (dict(), dict(flip=True, scales=(0.5, 1.0)), dict(slide=True))]  # fmt: skip
+        assert found[0] == found[2]  # a picture no larger than the window is the window
+        return
+    with pytest.raises(InputError, match="--slide given, which this model's task cannot use"):
+        evaluate(str(run), "shapes", count=2, workers=0, device="cpu", slide=True)
+
+
+# ---- other heads, other data --------------------------------------------------------------------------------------
+
+SMALL_HEADS = {
+    "maskrcnn": ("channels=16", "hidden=32", "convs=1", "samples=32", "proposals=50", "anchor_sizes=(8,16,32,64,128)"),
+    "ssdlite": (),
+    "upernet": ("width=16", "auxiliary_width=8"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("head", SMALL_HEADS)
+def test_other_heads_on_files_in_other_layouts(tmp_path, head):
+    """Their figures are no better than chance after two steps; that all verbs take them is what counts."""
+    masks = head == "upernet"
+    data = str(shapes(out=tmp_path / "data", format="masks" if masks else "coco", count=8, val=2, size=64))
+    settings = COMMON | dict(
+        data=data, head=head, head_args=SMALL_HEADS[head], epochs=1, warmup_epochs=0.0, short=(64,)
+    )
+    settings |= dict(task="segment", crop=(64, 64)) if masks else dict(task="detect", longest=96)
+    del settings["train_count"], settings["val_count"]
+    out = train(**settings, out=tmp_path / "run")
+    figures = evaluate(str(out), data, workers=0, device="cpu")
+    assert {"upernet": "mIoU", "maskrcnn": "mask_AP", "ssdlite": "AP"}[head] in figures
+    predict(str(out), (f"{data}/images/val",), out=tmp_path / "found", device="cpu", least=0.0)
+    rows = json.loads((tmp_path / "found" / "coco_results.json").read_text())
+    assert all(("segmentation" in row) == (head != "ssdlite") for row in rows)
+    assert check(data, workers=0, write=False).exit_code == 0
+
+
+def test_a_checkpoint_of_another_toolbox_starts_a_run(tmp_path, capsys):
+    state, _ = semantic_fpn()
+    torch.save({"state_dict": state}, tmp_path / "sem_fpn.pth")
+    paca = tuple(f"{name}={value}" for name, value in PACA.items())
+    changes = dict(model_args=paca, head_args=("pyramid=12", "width=10"), weights=str(tmp_path / "sem_fpn.pth"))
+    train(**QUICK | changes, out=tmp_path / "run")
+    assert "in the names of OpenMMLab's toolboxes: " in capsys.readouterr().out
+
+
+def test_classes_in_another_order_are_matched_by_name(run, tmp_path):
+    """The same pictures with categories numbered backwards give the same figures."""
+    if run.name != "detect":
+        return
+    data = shapes(out=tmp_path / "data", format="coco", count=2, val=8, size=64)
+    first = evaluate(str(run), str(data), workers=0, device="cpu")
+    for file in (data / "annotations").iterdir():
+        content = json.loads(file.read_text())
+        for row in content["categories"]:
+            row["id"] = 100 - row["id"]
+        for row in content["annotations"]:
+            row["category_id"] = 100 - row["category_id"]
+        file.write_text(json.dumps(content))
+    again = evaluate(str(run), str(data), workers=0, device="cpu")
+    assert again["AP"] == first["AP"]

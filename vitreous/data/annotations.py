@@ -1,0 +1,272 @@
+"""Objects in a picture: boxes, classes, masks and keypoints, as every reader of annotations gives them.
+
+They are kept as they were written down: a box without area or outside the picture is still in the list, because a
+metric has to count it as others do. `Objects.usable` says which of them can be learnt from.
+
+Legend: n objects, K keypoints of each, H W picture.
+"""
+
+import hashlib
+import pickle
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from vitreous.data.image import ImageError
+from vitreous.data.image_set import EncodedSet, ImageSet, Wrapped
+from vitreous.data.run_lengths import Mask, Segmentation, decode
+from vitreous.errors import InputError
+
+SMALLEST_SIDE = 1e-3  # pixels of a box within the picture; what is thinner divides by nothing sooner or later
+
+Pairs = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Objects:
+    """The objects of one picture, in its pixels; pixel i covers i to i + 1."""
+
+    boxes: NDArray[np.float64]  # (n, 4) x0 y0 x1 y1; double, so that metrics see what the file says
+    labels: NDArray[np.int64]  # (n,) places in the data's classes
+    crowd: NDArray[np.bool_]  # (n,) a box around many, or one too hard to tell: neither to be found nor to be missed
+    area: NDArray[np.float64]  # (n,) of the mask if there is one, else of the box
+    ids: NDArray[np.int64]  # (n,) of the annotations
+    masks: tuple[Segmentation, ...] | None = None
+    keypoints: NDArray[np.float32] | None = None  # (n, K, 3) x, y, 0 not there, 1 hidden, 2 visible
+    keypoint_pairs: Pairs = ()  # (left, right) keypoints that trade places in a mirror
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, which: Any) -> Self:
+        """Some of the objects: a slice, an array of places or one of booleans."""
+        places = np.arange(len(self))[which]
+        return type(self)(
+            self.boxes[places],
+            self.labels[places],
+            self.crowd[places],
+            self.area[places],
+            self.ids[places],
+            None if self.masks is None else tuple(self.masks[place] for place in places),
+            None if self.keypoints is None else self.keypoints[places],
+            self.keypoint_pairs,
+        )
+
+    def usable(self, height: float, width: float) -> NDArray[np.bool_]:
+        """(n,) those that show something within the picture."""
+        limit = np.array([width, height, width, height])
+        sides = np.diff(np.clip(self.boxes, 0, limit).reshape(-1, 2, 2), axis=1)[:, 0]  # (n, 2)
+        large: NDArray[np.bool_] = np.all(sides >= SMALLEST_SIDE, axis=1)
+        return large & np.all(np.isfinite(self.boxes), axis=1)
+
+    def decoded_masks(self, height: int, width: int) -> NDArray[np.bool_]:
+        """(n, H, W); an object whose data give no mask is its box."""
+        if self.masks is None:
+            raise ValueError("these objects have no masks")
+        found = np.zeros((len(self), height, width), np.bool_)
+        for place, segmentation in enumerate(self.masks):
+            found[place] = self._decoded(place, segmentation, height, width)
+        return found
+
+    def _decoded(self, place: int, segmentation: Segmentation, height: int, width: int) -> Mask:
+        try:
+            return decode(segmentation, height, width)
+        except ValueError as reason:
+            raise ImageError(f"the mask of annotation {self.ids[place]} cannot be used: {reason}") from reason
+
+
+@dataclass(frozen=True)
+class Keypoints:
+    """What the keypoints of a data set are called, and how they belong together."""
+
+    names: tuple[str, ...]
+    pairs: Pairs  # (left, right), which trade places in a mirror
+    skeleton: Pairs = ()  # joined by lines in drawings
+
+
+def mirrored_pairs(names: Sequence[str]) -> Pairs:
+    """Places of names that differ in nothing but left and right."""
+    places = {name.lower(): place for place, name in enumerate(names)}
+    counterparts = [(place, places.get(name.replace("left", "right"))) for name, place in places.items()]
+    return tuple((left, right) for left, right in counterparts if right not in (None, left))
+
+
+class Record(NamedTuple):
+    """A picture and what is in it."""
+
+    name: str  # of the picture within the data
+    file: Path
+    size: tuple[int, int] | None  # (H, W) as the annotations say, if they do
+    image_id: int
+    objects: Objects
+
+
+class Packed:
+    """Many records in one stretch of memory: worker processes then share it instead of copying it bit by bit."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        parts = [pickle.dumps(record, pickle.HIGHEST_PROTOCOL) for record in records]
+        self._ends = np.cumsum([0, *map(len, parts)])
+        self._bytes = np.frombuffer(b"".join(parts), np.uint8)
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, index: int) -> Record:
+        index = range(len(self))[index]
+        return pickle.loads(self._bytes[self._ends[index] : self._ends[index + 1]].data)  # noqa: S301 - our own
+
+
+class Faults:
+    """What is wrong in files of annotations. The first one ends it with an error, unless all are to be collected."""
+
+    def __init__(self, *, strict: bool) -> None:
+        self.strict = strict
+        self.found: list[str] = []
+
+    def note(self, text: str, remedy: str) -> None:
+        if self.strict:
+            raise InputError(f"{text}; {remedy}")
+        self.found.append(text)
+
+
+class ObjectSet(EncodedSet):
+    """Pictures in files, with the objects in them."""
+
+    def __init__(
+        self,
+        records: Iterable[Record],
+        classes: tuple[str, ...],
+        *,
+        faults: Iterable[str] = (),
+        category_ids: tuple[int, ...] = (),
+        keypoints: Keypoints | None = None,
+    ) -> None:
+        """`faults` are those of the annotations that were left out for them, each with file and id."""
+        self.classes, self.category_ids = classes, category_ids or tuple(range(1, len(classes) + 1))
+        if keypoints is not None:
+            self.keypoint_names, self.keypoint_pairs = keypoints.names, keypoints.pairs
+            self.skeleton = keypoints.skeleton
+        self._names: list[str] = []
+        self._digest = hashlib.sha256()
+        self.records = Packed(self._noted(record) for record in records)
+        self.faults = tuple(faults)  # now that all records are made
+
+    def _noted(self, record: Record) -> Record:
+        self._names.append(record.name)
+        self._digest.update(f"{record.name}\0{record.size}\0".encode(errors="surrogateescape"))
+        objects = record.objects
+        for values in (objects.boxes, objects.labels, objects.crowd, objects.area, objects.keypoints):
+            self._digest.update(b"" if values is None else np.ascontiguousarray(values).data)
+        return record
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def name(self, index: int) -> str:
+        return self._names[index]
+
+    def target(self, index: int) -> dict[str, Any]:
+        record = self.records[index]
+        return {"objects": record.objects, "image_id": record.image_id}
+
+    def encoded(self, index: int) -> Path:
+        return self.records[index].file
+
+    def picture(self, index: int, *, at_least: int | None = None) -> Image.Image:
+        """Never reduced: the objects are in pixels of the whole picture."""
+        record, picture = self.records[index], super().picture(index)
+        if record.size not in (None, (picture.height, picture.width)):
+            height, width = record.size
+            raise ImageError(
+                f"image {str(record.file)!r} has {picture.width} x {picture.height} pixels, but its annotations say "
+                f"{width} x {height}; one of the two belongs to another picture"
+            )
+        return picture
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with any annotation, and when pictures are added, removed or renamed."""
+        return self._digest.hexdigest()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For worker processes that are not forked; a running digest cannot be sent to them, and they need none."""
+        return {key: value for key, value in self.__dict__.items() if key != "_digest"}
+
+
+class OneObjectEach(Wrapped):
+    """A sample for each object with keypoints, instead of one for each picture."""
+
+    def __init__(self, images: ImageSet, data: str) -> None:
+        super().__init__(images)
+        self._places = [
+            (index, place)
+            for index in range(len(images))
+            for place in np.flatnonzero(has_keypoints(images.target(index)["objects"])).tolist()
+        ]
+        if not self._places:
+            raise InputError(f"no object in '{data}' has keypoints; annotate some, or use --task detect")
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def name(self, index: int) -> str:
+        return super().name(self._places[index][0])
+
+    def target(self, index: int) -> dict[str, Any]:
+        picture, place = self._places[index]
+        target = super().target(picture)
+        return {**target, "objects": target["objects"][[place]]}
+
+    def picture(self, index: int, *, at_least: int | None = None) -> Image.Image:
+        return super().picture(self._places[index][0], at_least=at_least)
+
+    def encoded(self, index: int) -> Path | bytes | None:
+        return super().encoded(self._places[index][0])
+
+
+def require_objects(images: ObjectSet, where: str) -> None:
+    """Nothing can be learnt from pictures without a single usable object."""
+    for index in range(len(images)):
+        record = images.records[index]
+        height, width = record.size or (np.inf, np.inf)
+        if (record.objects.usable(height, width) & ~record.objects.crowd).any():
+            return
+    raise InputError(f"{where} has no object to learn from: none at all, or only crowds and boxes without area")
+
+
+def has_keypoints(objects: Objects) -> NDArray[np.bool_]:
+    """(n,) those that are single objects with a box and at least one keypoint."""
+    if objects.keypoints is None:
+        return np.zeros(len(objects), np.bool_)
+    return (objects.keypoints[:, :, 2] > 0).any(1) & ~objects.crowd & objects.usable(np.inf, np.inf)
+
+
+def objects_of(
+    rows: Sequence[dict[str, Any]], labels: Sequence[int], *, masks: bool = False, keypoints: Keypoints | None = None
+) -> Objects:
+    """From rows as in COCO's annotations (`bbox` is x y width height); with `masks`, a row without one gets its box."""
+    boxes = np.array([row["bbox"] for row in rows], np.float64).reshape(-1, 4)
+    boxes[:, 2:] += boxes[:, :2]
+    flat = np.abs(np.prod(boxes[:, 2:] - boxes[:, :2], axis=1)).tolist()
+    count = 0 if keypoints is None else len(keypoints.names)
+    points = [row.get("keypoints") or [0] * 3 * count for row in rows]
+    return Objects(
+        boxes,
+        np.array(labels, np.int64),
+        np.array([bool(row.get("iscrowd", 0)) for row in rows], np.bool_),
+        np.array([row.get("area", of_box) for row, of_box in zip(rows, flat, strict=True)], np.float64),
+        np.array([row["id"] for row in rows], np.int64),
+        tuple(row.get("segmentation") or [_corners(*row["bbox"])] for row in rows) if masks else None,
+        None if keypoints is None else np.array(points, np.float32).reshape(-1, count, 3),
+        () if keypoints is None else keypoints.pairs,
+    )
+
+
+def _corners(x: float, y: float, width: float, height: float) -> list[float]:
+    return [x, y, x + width, y, x + width, y + height, x, y + height]

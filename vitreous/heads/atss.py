@@ -1,0 +1,118 @@
+"""ATSS: positives chosen by statistics of each object instead of fixed overlaps.
+
+Zhang, Chi, Yao, Lei, Li: "Bridging the Gap Between Anchor-based and Anchor-free Detection via Adaptive Training Sample
+Selection", CVPR 2020, arXiv 1912.02424. One square anchor of eight strides at every position; an object's candidates
+are the nine anchors of each level closest to its centre, and those are positive whose overlap reaches the candidates'
+mean plus standard deviation and whose centre is within the object.
+
+Shapes: A anchors of all levels, P positive ones of all images, n objects, c candidates of each.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchvision.models.detection._utils import BoxCoder
+from torchvision.models.detection.fcos import FCOSClassificationHead
+from torchvision.ops import box_iou, generalized_box_iou_loss
+
+from vitreous.heads.boxes import BACKGROUND, Anchors, Selection, centres, level_cells
+from vitreous.heads.one_stage import Answers, DenseDetector, Positives, centredness
+from vitreous.heads.pyramid import Pyramid, group_norm, norm_layer, pyramid
+
+CANDIDATES = 9  # of each level; the paper found anything from 7 to 17 alike
+
+
+class Regressor(nn.Module):
+    """Box codes and centredness. Levels share all layers and have a scale each."""
+
+    def __init__(self, width: int, levels: int, convs: int, layer: type[nn.Module]) -> None:
+        super().__init__()
+        tower = [(nn.Conv2d(width, width, 3, padding=1), layer(width), nn.ReLU()) for _ in range(convs)]
+        self.tower = nn.Sequential(*(part for parts in tower for part in parts))
+        self.codes = nn.Conv2d(width, 4, 3, padding=1)
+        self.centredness = nn.Conv2d(width, 1, 3, padding=1)
+        self.scales = nn.Parameter(torch.ones(levels))
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.normal_(module.weight, std=0.01)
+                nn.init.zeros_(module.bias)  # type: ignore[arg-type]
+
+    def forward(self, features: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """Of all levels: codes (B, A, 4) and centredness (B, A)."""
+        codes, central = [], []
+        for level, scale in zip(features, self.scales, strict=True):
+            x = self.tower(level)
+            codes.append((self.codes(x) * scale).permute(0, 2, 3, 1).flatten(1, 2))
+            central.append(self.centredness(x).flatten(1))
+        return torch.cat(codes, 1).float(), torch.cat(central, 1).float()
+
+
+class ATSS(DenseDetector):
+    def __init__(
+        self, backbone: Pyramid, anchors: Anchors, selection: Selection, classes: int, *, convs: int, norm: str | None
+    ) -> None:
+        super().__init__(backbone, anchors, selection)
+        width, layer = backbone.out_channels, norm_layer(norm) or group_norm
+        self.classifier = FCOSClassificationHead(width, 1, classes, convs, norm_layer=layer)
+        self.regressor = Regressor(width, len(backbone.strides), convs, layer)  # type: ignore[arg-type]
+        self.coder = BoxCoder((10.0, 10.0, 5.0, 5.0))
+
+    def answers(self, features: list[Tensor]) -> Answers:
+        return Answers(self.classifier(features).float(), *self.regressor(features))
+
+    def match(self, anchors: list[Tensor], boxes: Tensor) -> Tensor:
+        return adaptive_match(anchors, boxes)
+
+    def box_losses(self, positives: Positives, count: int) -> dict[str, Tensor]:
+        assert positives.centredness is not None
+        central = centredness(centres(positives.anchors), positives.boxes)
+        overlap = generalized_box_iou_loss(self.decode(positives.codes, positives.anchors), positives.boxes)
+        box = 2.0 * (overlap * central).sum() / central.sum().clamp(min=1e-6)
+        entropy = F.binary_cross_entropy_with_logits(positives.centredness, central, reduction="sum")
+        return {"box": box, "centredness": entropy / count}
+
+    def decode(self, codes: Tensor, anchors: Tensor) -> Tensor:
+        return self.coder.decode_single(codes, anchors)
+
+
+def adaptive_match(anchors: list[Tensor], boxes: Tensor) -> Tensor:
+    """For every anchor of all levels (A,) the number of its object in `boxes` (n, 4), or BACKGROUND."""
+    together = torch.cat(anchors)
+    points, overlaps = centres(together), box_iou(together, boxes)  # (A, 2), (A, n)
+    distance = torch.cdist(points, centres(boxes))  # (A, n)
+    chosen, start = [], 0
+    for level in anchors:
+        closest = distance[start : start + len(level)].topk(min(CANDIDATES, len(level)), dim=0, largest=False)
+        chosen.append(closest.indices + start)
+        start += len(level)
+    candidates = torch.cat(chosen)  # (c, n)
+    values = overlaps.gather(0, candidates)
+    # A single candidate has no deviation.
+    threshold = values.mean(0) + (values.std(0) if len(values) > 1 else 0.0)
+    place = points[candidates]  # (c, n, 2)
+    inside = torch.cat([place - boxes[:, :2], boxes[:, 2:] - place], 2).amin(2) > 0.01
+    positive = torch.zeros_like(overlaps, dtype=torch.bool).scatter(0, candidates, (values >= threshold) & inside)
+    best, number = torch.where(positive, overlaps, -1.0).max(1)  # of several objects the most overlapping
+    return torch.where(best >= 0, number, BACKGROUND)
+
+
+def atss(
+    backbone: str | nn.Module,
+    classes: int,
+    *,
+    channels: int = 256,
+    norm: str | None = None,
+    levels: Sequence[int] | None = None,
+    convs: int = 4,
+    anchor_sizes: Sequence[float | Sequence[float]] | None = None,
+    score_threshold: float = 0.05,
+    nms_threshold: float = 0.6,
+    detections: int = 100,
+) -> ATSS:
+    """Without a `norm` the head has GroupNorm and the pyramid none, as in the paper."""
+    base = pyramid(backbone, channels=channels, levels=levels, extra="p6p7", norm=norm)  # type: ignore[arg-type]
+    anchors = Anchors(base.strides, level_cells(anchor_sizes, (1.0,), base.strides, (8,)))
+    selection = Selection(score_threshold, nms_threshold, 1000, detections)
+    return ATSS(base, anchors, selection, classes, convs=convs, norm=norm)

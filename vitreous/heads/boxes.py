@@ -1,0 +1,221 @@
+"""What all detectors share: annotated objects, crowds, anchors, the choice of final boxes, and the base class.
+
+Shapes: B batch, n objects or boxes of one image, A anchors of all levels, K classes. Boxes are x0 y0 x1 y1 in pixels.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torchvision.ops import batched_nms, clip_boxes_to_image, remove_small_boxes
+
+from vitreous.errors import InputError
+
+BACKGROUND, IGNORED = -1, -2  # in place of an object's number, what an anchor or a region is matched with
+Shape = tuple[int, int]
+
+
+class Truth(NamedTuple):
+    """The annotations of one image. Crowds, groups of objects under one box, are neither objects nor background."""
+
+    boxes: Tensor  # (n, 4)
+    labels: Tensor  # (n,)
+    crowds: Tensor  # (m, 4)
+    masks: Tensor | None  # (n, H, W)
+    shape: Shape  # height and width without padding
+
+
+class Selection(NamedTuple):
+    """Which boxes are answers: the best of each level, above a score, none of them much like a better one."""
+
+    score: float
+    overlap: float
+    candidates: int  # per level
+    detections: int  # per image
+
+
+class Detector(nn.Module):
+    """Normalised images (B, 3, H, W), padded at the bottom and the right, and their `sizes` (B, 2) without padding.
+
+    With targets it gives losses by name, in training and in evaluation. Without, a list of one dict an image: `boxes`
+    (n, 4) within the image, `labels` (n,) from 0, `scores` (n,) falling, and `masks` (n, 28, 28) if there are any.
+    """
+
+    def __init__(self, backbone: nn.Module) -> None:
+        super().__init__()
+        self.backbone = backbone
+
+    def forward(self, images: Tensor, targets: dict[str, Any] | None = None, *, sizes: Tensor | None = None) -> Any:
+        if targets is not None:
+            sizes = targets["sizes"]
+        shapes = image_shapes(images, sizes)
+        features = list(self.backbone(images if sizes is None else blank_padding(images, sizes)).values())
+        if targets is None:
+            return self.predictions(features, shapes)
+        return self.losses(features, shapes, truths(targets, shapes, images.device))
+
+    def losses(self, features: list[Tensor], shapes: list[Shape], objects: list[Truth]) -> dict[str, Tensor]:
+        raise NotImplementedError
+
+    def predictions(self, features: list[Tensor], shapes: list[Shape]) -> list[dict[str, Tensor]]:
+        raise NotImplementedError
+
+    def raw(self, images: Tensor) -> Any:
+        """Every layer once, nothing chosen: what can be counted on the meta device, and exported."""
+        raise NotImplementedError
+
+
+def image_shapes(images: Tensor, sizes: Tensor | None) -> list[Shape]:
+    height, width = images.shape[2:]
+    if sizes is None:
+        return [(height, width)] * len(images)
+    shapes = [(int(h), int(w)) for h, w in sizes.tolist()]
+    if len(shapes) != len(images) or any(not (0 < h <= height and 0 < w <= width) for h, w in shapes):
+        raise InputError(f"sizes={shapes} given for {len(images)} images padded to {height}x{width} pixels")
+    return shapes
+
+
+def blank_padding(images: Tensor, sizes: Tensor) -> Tensor:
+    """Images with zeros, the mean colour, beyond their sizes, whatever the padding was before normalisation."""
+    height, width = sizes.to(images.device).view(-1, 2, 1).unbind(1)  # (B, 1) each
+    rows = torch.arange(images.shape[2], device=images.device) < height  # (B, H)
+    columns = torch.arange(images.shape[3], device=images.device) < width  # (B, W)
+    return torch.where((rows[:, :, None] & columns[:, None])[:, None], images, images.new_zeros(()))
+
+
+def truths(targets: dict[str, Any], shapes: list[Shape], device: torch.device) -> list[Truth]:
+    """One for each image. Boxes without area cannot be learnt and are left out."""
+    found = []
+    for i, shape in enumerate(shapes):
+        boxes = targets["boxes"][i].to(device, torch.float32).reshape(-1, 4)
+        whole = (boxes[:, 2:] > boxes[:, :2]).all(1) & boxes.isfinite().all(1)
+        crowd = targets["crowd"][i].to(device).bool() if "crowd" in targets else torch.zeros_like(whole)
+        taken = whole & ~crowd
+        masks = targets["masks"][i].to(device)[taken] if targets.get("masks") is not None else None
+        labels = targets["labels"][i].to(device)[taken]
+        found.append(Truth(boxes[taken], labels, boxes[whole & crowd], masks, shape))
+    return found
+
+
+def left_out(boxes: Tensor, truth: Truth) -> Tensor:
+    """Which boxes (n, 4) are no background: in a crowd by more than half, or centred on the padding."""
+    out = (centres(boxes) >= boxes.new_tensor(truth.shape[::-1])).any(1)
+    if len(truth.crowds):
+        low, high = (
+            torch.maximum(boxes[:, None, :2], truth.crowds[:, :2]),
+            torch.minimum(boxes[:, None, 2:], truth.crowds[:, 2:]),
+        )
+        area = (boxes[:, 2:] - boxes[:, :2]).clamp(0).prod(1)
+        out |= ((high - low).clamp(0).prod(2) > 0.5 * area[:, None]).any(1)
+    return out
+
+
+def centres(boxes: Tensor) -> Tensor:
+    return (boxes[..., :2] + boxes[..., 2:]) / 2
+
+
+class Anchors(nn.Module):
+    """Boxes of several sizes and shapes around every position of every level, by level, row, column and cell box.
+
+    Unlike torchvision's they neither round nor take a level's stride from its size, which is wrong where a side is no
+    multiple of the stride.
+    """
+
+    def __init__(
+        self, strides: Sequence[int], cells: Sequence[Tensor], *, offset: float = 0.0, even: bool = False
+    ) -> None:
+        """`cells`: for each level the boxes (a, 4) around a position.
+
+        `offset`: how far positions are from their cells' first corner, in strides. `even`: they are spread over the
+        image as the level's cells divide it, not in strides.
+        """
+        super().__init__()
+        self.strides, self.cells, self.offset, self.even = tuple(strides), tuple(cells), offset, even
+
+    @property
+    def counts(self) -> list[int]:
+        """Boxes at a position of each level."""
+        return [len(cell) for cell in self.cells]
+
+    def levels(self, features: Sequence[Tensor]) -> list[Tensor]:
+        found = []
+        extent = [side * self.strides[0] for side in features[0].shape[2:]]
+        for level, stride, cell in zip(features, self.strides, self.cells, strict=True):
+            steps = [whole / side for whole, side in zip(extent, level.shape[2:], strict=True)]
+            y, x = (
+                (torch.arange(side, device=level.device) + self.offset) * (step if self.even else stride)
+                for side, step in zip(level.shape[2:], steps, strict=True)
+            )
+            grid = torch.stack(torch.meshgrid(y, x, indexing="ij")[::-1], 2).repeat(1, 1, 2)  # (H, W, 4)
+            found.append((grid[:, :, None] + cell.to(level.device)).flatten(0, 2))  # (HWa, 4)
+        return found
+
+
+def cell_boxes(sizes: Sequence[float], ratios: Sequence[float]) -> Tensor:
+    """Boxes around 0 of all sizes (side of a square of the same area) in all ratios (height by width), ratios first."""
+    size, ratio = torch.tensor(sizes, dtype=torch.float32), torch.tensor(ratios, dtype=torch.float32)[:, None]
+    half = torch.stack([size / ratio.sqrt(), size * ratio.sqrt()], 2).flatten(0, 1) / 2  # (ratios x sizes, 2)
+    return torch.cat([-half, half], 1)
+
+
+def level_cells(
+    sizes: Sequence[float | Sequence[float]] | None,
+    ratios: Sequence[float],
+    strides: Sequence[int],
+    default: Sequence[float],
+) -> list[Tensor]:
+    """The boxes around a position of every level: of the given sizes, or of `default` times the stride."""
+    if not ratios or min(ratios) <= 0:
+        raise InputError(f"anchor_ratios={ratios!r} given; at least one is needed, and all are above 0")
+    if sizes is None:
+        sizes = [tuple(times * stride for times in default) for stride in strides]
+    return [cell_boxes(row, ratios) for row in size_rows(sizes, strides)]
+
+
+def size_rows(given: Sequence[float | Sequence[float]], strides: Sequence[int]) -> list[tuple[float, ...]]:
+    rows = [(float(row),) if isinstance(row, int | float) else tuple(map(float, row)) for row in given]
+    if len(rows) != len(strides) or any(not row or min(row) <= 0 for row in rows):
+        raise InputError(
+            f"anchor_sizes={given!r} given; one size in pixels, or several, is needed for each of the levels of "
+            f"strides {', '.join(map(str, strides))}"
+        )
+    if len({len(row) for row in rows}) > 1:
+        raise InputError(f"anchor_sizes={given!r} given; all levels need the same number of sizes")
+    return rows
+
+
+class Collected(NamedTuple):
+    """The anchors that have an object, from all images: where they are, and what the object is."""
+
+    images: Tensor  # (P,)
+    places: Tensor  # (P,) among the anchors
+    labels: Tensor  # (P,)
+    boxes: Tensor  # (P, 4)
+
+
+def collect(matched: Tensor, objects: list[Truth]) -> Collected:
+    """From what every anchor of every image is matched with (B, A)."""
+    images, places = (matched >= 0).nonzero(as_tuple=True)
+    before = torch.tensor([0, *(len(truth.boxes) for truth in objects)], device=matched.device).cumsum(0)
+    numbers = matched[images, places] + before[images]  # among the objects of all images
+    labels, boxes = (torch.cat(parts) for parts in zip(*((t.labels, t.boxes) for t in objects), strict=True))
+    return Collected(images, places, labels[numbers], boxes[numbers])
+
+
+def choose(boxes: Tensor, scores: Tensor, labels: Tensor, shape: Shape, selection: Selection) -> dict[str, Tensor]:
+    """The final boxes of one image, best first."""
+    boxes = clip_boxes_to_image(boxes, shape)
+    kept = remove_small_boxes(boxes, 1e-2)
+    boxes, scores, labels = boxes[kept], scores[kept], labels[kept]
+    kept = batched_nms(boxes, scores, labels, selection.overlap)[: selection.detections]
+    return {"boxes": boxes[kept], "labels": labels[kept], "scores": scores[kept]}
+
+
+def best(scores: Tensor, selection: Selection) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores (n, K) -> the best ones, and the row and the class of each."""
+    flat = scores.flatten()
+    above = (flat > selection.score).nonzero()[:, 0]
+    values, order = flat[above].topk(min(selection.candidates, len(above)))
+    index = above[order]
+    return values, index // scores.shape[1], index % scores.shape[1]

@@ -1,0 +1,167 @@
+"""Weights of a whole model from a checkpoint with the names of OpenMMLab's toolboxes, with a report of every key.
+
+Such a checkpoint has parts: `backbone.`, whose names are those of the backbone's own release, and `neck.`,
+`decode_head.`, … whose names a table of rules turns into ours.
+"""
+
+import logging
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from vitreous.errors import InputError
+from vitreous.models.base import Backbone
+from vitreous.models.weights import BACKBONE, BOOKKEEPING, read_tensors
+
+logger = logging.getLogger(__name__)
+
+Outcome = Literal["loaded", "left out", "fresh", "wrong shape", "missing", "unexpected"]
+MISFITS: tuple[Outcome, ...] = ("wrong shape", "missing", "unexpected")
+Rules = Sequence[tuple[str, str]]  # regular expressions of their names, and ours
+
+
+class Decision(NamedTuple):
+    """What became of one tensor."""
+
+    outcome: Outcome
+    theirs: str | None  # key in the checkpoint; None if it lacks one
+    ours: str | None  # key in the model; None if it has no use for the tensor
+    shape: tuple[int, ...]  # in the checkpoint, or in the model if the checkpoint lacks it
+    reason: str = ""
+
+    def __str__(self) -> str:
+        names = " -> ".join(name for name in (self.theirs, self.ours) if name)
+        return f"{self.outcome}: {names} {self.shape}" + (f" ({self.reason})" if self.reason else "")
+
+
+class Conversion(NamedTuple):
+    """The report of a conversion: a decision for every tensor of the checkpoint and of the model."""
+
+    decisions: list[Decision]
+
+    def having(self, *outcomes: Outcome) -> list[Decision]:
+        return [decision for decision in self.decisions if decision.outcome in outcomes]
+
+    def __str__(self) -> str:
+        counts = {outcome: len(self.having(outcome)) for outcome in Outcome.__args__}  # type: ignore[attr-defined]
+        head = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
+        return "\n".join([head, *(f"  {decision}" for decision in self.decisions)])
+
+
+def load_release(
+    model: nn.Module,
+    backbone: Any,
+    source: str | Path | dict[str, Any],
+    rules: Rules,
+    *,
+    may_differ: str,
+    strict: bool = True,
+) -> Conversion:
+    """Load a checkpoint into a model; what does not fit is an error, before anything is touched, if `strict`.
+
+    Args:
+        backbone: The part of the model that `backbone.` belongs to.
+        rules: For the names of all other parts. A name that no rule matches is unexpected.
+        may_differ: Regular expression of our names that start afresh where shapes differ, such as the classifier's.
+    """
+    state = read_tensors(source)
+    name = str(source) if isinstance(source, (str, Path)) else "the given state dict"
+    if not any(key.startswith(BACKBONE) for key in state):
+        parts = ", ".join(sorted({key.partition(".")[0] for key in state})[:8])
+        raise InputError(
+            f"{name} has no part 'backbone.'; it has: {parts}. For a backbone alone use its load_weights(path)"
+        )
+    path = next(path for path, module in model.named_modules() if module is backbone)
+    renamed, origin, left = translated(state, backbone, f"{path}.", rules)
+    own = {key: value for key, value in model.state_dict().items() if not BOOKKEEPING.search(key)}
+    restarts = f"{may_differ}|{restarting(backbone, path)}"
+    decisions = [*left, *compared(own, renamed, origin, restarts)]
+    report = Conversion(decisions)
+    misfits = report.having(*MISFITS)
+    if strict and misfits:
+        shown = [f"  {decision}" for decision in misfits[:10]]
+        more = [f"  and {len(misfits) - 10} more"] if len(misfits) > 10 else []
+        hint = "  Is it the variant the weights were made for? strict=False loads what fits and reports the rest"
+        raise InputError("\n".join([f"{name} does not fit this {type(model).__name__}:", *shown, *more, hint]))
+    wanted = [decision.ours for decision in report.having("loaded") if decision.ours]
+    bad = [key for key in wanted if not torch.isfinite(renamed[key]).all()]
+    if bad:
+        raise InputError(f"{name} holds NaN or infinite values in {len(bad)} tensors, first {bad[0]}; it is damaged")
+    model.load_state_dict({key: renamed[key] for key in wanted}, strict=False)
+    if misfits or report.having("fresh"):
+        logger.warning("%s: %s", name, "; ".join(map(str, report.having(*MISFITS, "fresh"))))
+    return report
+
+
+def translated(
+    state: dict[str, Tensor], backbone: Any, path: str, rules: Rules
+) -> tuple[dict[str, Tensor], dict[str, str], list[Decision]]:
+    """Tensors in our names, where each comes from, and decisions on what has no name of ours."""
+    left: list[Decision] = []
+    renamed: dict[str, Tensor] = {}
+    origin: dict[str, str] = {}
+    inner: dict[str, Tensor] = {}
+    for key, value in state.items():
+        matching = next((rule for rule in rules if re.match(rule[0], key)), None)
+        if BOOKKEEPING.search(key):
+            left.append(Decision("left out", key, None, tuple(value.shape), "counter or constant"))
+        elif key.startswith(BACKBONE):
+            inner[key] = value
+        elif matching is None:
+            left.append(Decision("unexpected", key, None, tuple(value.shape), "no such part here"))
+        else:
+            ours = numbered(re.sub(*matching, key))
+            renamed[ours], origin[ours] = value, key
+    of_backbone, sources = backbone_tensors(inner, backbone)
+    renamed |= {path + key: value for key, value in of_backbone.items()}
+    origin |= {path + key: theirs for key, theirs in sources.items()}
+    for key in inner.keys() - set(sources.values()):
+        left.append(Decision("left out", key, None, tuple(inner[key].shape), "not a part of the dense form"))
+    return renamed, origin, left
+
+
+def numbered(key: str) -> str:
+    """A name in which `{i/2}` stands for half of the number i: they count the layers between convolutions too."""
+    return re.sub(r"\{(\d+)/(\d+)\}", lambda match: str(int(match[1]) // int(match[2])), key)
+
+
+def backbone_tensors(inner: dict[str, Tensor], backbone: Any) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors of the backbone in our names, and where each comes from."""
+    bare = {key.removeprefix(BACKBONE): value for key, value in inner.items()}
+    if not isinstance(backbone, Backbone):
+        return bare, {key: BACKBONE + key for key in bare}
+    # The same translation of tensors that all hold their own number tells what became of which.
+    numbers = {key: torch.tensor(float(i)).expand(value.shape) for i, (key, value) in enumerate(bare.items())}
+    keys = list(inner)
+    sources = {ours: keys[int(number.flatten()[0])] for ours, number in backbone.translate(numbers).items()}
+    return backbone.translate(bare), sources
+
+
+def restarting(backbone: Any, path: str) -> str:
+    """Regular expression of the backbone's parameters whose shapes may change between tasks."""
+    return rf"{re.escape(path)}\.\S*(?:{getattr(backbone, 'reset_when_resized', '$^')})"
+
+
+def compared(
+    own: dict[str, Tensor], renamed: dict[str, Tensor], origin: dict[str, str], restarts: str
+) -> list[Decision]:
+    decisions = []
+    for ours, value in renamed.items():
+        shape, theirs = tuple(value.shape), origin[ours]
+        if ours not in own and re.search(r"(?:^|\.)head\.(?:weight|bias)$", ours):
+            decisions.append(Decision("left out", theirs, None, shape, "classifier of the pre-training"))
+        elif ours not in own:
+            decisions.append(Decision("unexpected", theirs, None, shape, "the model has no such layer"))
+        elif own[ours].shape == value.shape:
+            decisions.append(Decision("loaded", theirs, ours, shape))
+        else:
+            outcome: Outcome = "fresh" if re.match(restarts, ours) else "wrong shape"
+            decisions.append(Decision(outcome, theirs, ours, shape, f"here {tuple(own[ours].shape)}"))
+    decisions += [
+        Decision("missing", None, key, tuple(value.shape)) for key, value in own.items() if key not in renamed
+    ]
+    return decisions

@@ -1,0 +1,239 @@
+"""RetinaNet and FCOS: every position of every level says what is there and where its sides are.
+
+Lin et al., arXiv 1708.02002; Tian et al., arXiv 1904.01355. The layers are torchvision's. What surrounds them is
+written here: images come padded, crowds are ignored, no batch gives NaN.
+
+Shapes: B batch, A anchors of all levels, P positive anchors of all images, K classes.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchvision.models.detection._utils import BoxCoder, BoxLinearCoder, Matcher
+from torchvision.models.detection.fcos import FCOSClassificationHead, FCOSRegressionHead
+from torchvision.models.detection.retinanet import RetinaNetClassificationHead, RetinaNetRegressionHead
+from torchvision.ops import box_iou, generalized_box_iou_loss, sigmoid_focal_loss
+
+from vitreous.errors import InputError
+from vitreous.heads.boxes import (
+    BACKGROUND,
+    IGNORED,
+    Anchors,
+    Detector,
+    Selection,
+    Shape,
+    Truth,
+    best,
+    cell_boxes,
+    centres,
+    choose,
+    collect,
+    left_out,
+    level_cells,
+)
+from vitreous.heads.pyramid import Pyramid, group_norm, norm_layer, pyramid
+
+
+class Answers(NamedTuple):
+    """What the network says at every anchor."""
+
+    logits: Tensor  # (B, A, K)
+    codes: Tensor  # (B, A, 4)
+    centredness: Tensor | None  # (B, A): how central within its object, as a logit
+
+
+class Positives(NamedTuple):
+    """The anchors that have an object, from all images."""
+
+    codes: Tensor  # (P, 4)
+    centredness: Tensor | None  # (P,)
+    anchors: Tensor  # (P, 4)
+    boxes: Tensor  # (P, 4) of the objects
+
+
+class DenseDetector(Detector):
+    """Base of the detectors that answer at every anchor at once, each class for itself."""
+
+    def __init__(self, backbone: Pyramid, anchors: Anchors, selection: Selection) -> None:
+        super().__init__(backbone)
+        self.anchors, self.selection = anchors, selection
+
+    def answers(self, features: list[Tensor]) -> Answers:
+        raise NotImplementedError
+
+    def match(self, anchors: list[Tensor], boxes: Tensor) -> Tensor:
+        """For every anchor of all levels the number of an object in `boxes` (n, 4), n > 0, BACKGROUND or IGNORED."""
+        raise NotImplementedError
+
+    def box_losses(self, positives: Positives, count: int) -> dict[str, Tensor]:
+        raise NotImplementedError
+
+    def decode(self, codes: Tensor, anchors: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def losses(self, features: list[Tensor], shapes: list[Shape], objects: list[Truth]) -> dict[str, Tensor]:
+        answers, anchors = self.answers(features), self.anchors.levels(features)
+        matched = torch.stack([self.match_image(anchors, truth) for truth in objects])  # (B, A)
+        found = collect(matched, objects)
+        target = torch.zeros_like(answers.logits)
+        target[found.images, found.places, found.labels] = 1.0
+        counted = matched != IGNORED
+        focal = sigmoid_focal_loss(answers.logits[counted], target[counted], alpha=0.25, gamma=2.0, reduction="sum")
+        count = max(len(found.places), 1)
+        where = (found.images, found.places)
+        central = None if answers.centredness is None else answers.centredness[where]
+        positives = Positives(answers.codes[where], central, torch.cat(anchors)[found.places], found.boxes)
+        return {"class": focal / count, **self.box_losses(positives, count)}
+
+    def match_image(self, anchors: list[Tensor], truth: Truth) -> Tensor:
+        together = torch.cat(anchors)
+        if len(truth.boxes):
+            matched = self.match(anchors, truth.boxes)
+        else:
+            matched = torch.full((len(together),), BACKGROUND, device=together.device)
+        return torch.where((matched == BACKGROUND) & left_out(together, truth), IGNORED, matched)
+
+    def predictions(self, features: list[Tensor], shapes: list[Shape]) -> list[dict[str, Tensor]]:
+        answers, anchors = self.answers(features), self.anchors.levels(features)
+        scores = answers.logits.sigmoid()
+        if answers.centredness is not None:
+            scores = (scores * answers.centredness.sigmoid()[:, :, None]).sqrt()
+        counts = [len(level) for level in anchors]
+        found = []
+        for score, code, shape in zip(scores, answers.codes, shapes, strict=True):
+            boxes, values, labels = [], [], []
+            for level, codes, places in zip(score.split(counts), code.split(counts), anchors, strict=True):
+                value, row, label = best(level, self.selection)
+                boxes.append(self.decode(codes[row], places[row]))
+                values.append(value)
+                labels.append(label)
+            found.append(choose(torch.cat(boxes), torch.cat(values), torch.cat(labels), shape, self.selection))
+        return found
+
+    def raw(self, images: Tensor) -> Answers:
+        return self.answers(list(self.backbone(images).values()))
+
+
+class RetinaNet(DenseDetector):
+    def __init__(
+        self, backbone: Pyramid, anchors: Anchors, selection: Selection, classes: int, *, convs: int, norm: str | None
+    ) -> None:
+        super().__init__(backbone, anchors, selection)
+        width, count = backbone.out_channels, anchors.counts[0]
+        self.classifier = RetinaNetClassificationHead(width, count, classes, norm_layer=norm_layer(norm))
+        self.regressor = RetinaNetRegressionHead(width, count, norm_layer=norm_layer(norm))
+        for head in (self.classifier, self.regressor):
+            head.conv = head.conv[:convs]
+        self.coder = BoxCoder((1.0, 1.0, 1.0, 1.0))
+        self.matcher = Matcher(0.5, 0.4, allow_low_quality_matches=True)  # uses our two numbers for the rest
+
+    def answers(self, features: list[Tensor]) -> Answers:
+        return Answers(self.classifier(features).float(), self.regressor(features).float(), None)
+
+    def match(self, anchors: list[Tensor], boxes: Tensor) -> Tensor:
+        return self.matcher(box_iou(boxes, torch.cat(anchors)))
+
+    def box_losses(self, positives: Positives, count: int) -> dict[str, Tensor]:
+        target = self.coder.encode_single(positives.boxes, positives.anchors)
+        return {"box": F.l1_loss(positives.codes, target, reduction="sum") / count}
+
+    def decode(self, codes: Tensor, anchors: Tensor) -> Tensor:
+        return self.coder.decode_single(codes, anchors)
+
+
+class FCOS(DenseDetector):
+    """Anchors are the cells themselves; a level is responsible for objects of 4 to 8 times its stride."""
+
+    radius = 1.5  # around an object's centre, in strides, positions are positive
+
+    def __init__(
+        self, backbone: Pyramid, anchors: Anchors, selection: Selection, classes: int, *, convs: int, norm: str | None
+    ) -> None:
+        super().__init__(backbone, anchors, selection)
+        width, layer = backbone.out_channels, norm_layer(norm) or group_norm
+        self.classifier = FCOSClassificationHead(width, 1, classes, convs, norm_layer=layer)
+        self.regressor = FCOSRegressionHead(width, 1, convs, norm_layer=layer)
+        self.coder = BoxLinearCoder(normalize_by_size=True)
+
+    def answers(self, features: list[Tensor]) -> Answers:
+        codes, centredness = self.regressor(features)
+        return Answers(self.classifier(features).float(), codes.float(), centredness[:, :, 0].float())
+
+    def match(self, anchors: list[Tensor], boxes: Tensor) -> Tensor:
+        cells = torch.cat(anchors)
+        stride = (cells[:, 2] - cells[:, 0])[:, None]  # (A, 1)
+        point = centres(cells)[:, None]  # (A, 1, 2)
+        sides = torch.cat([point - boxes[:, :2], boxes[:, 2:] - point], 2)  # (A, n, 4) distances
+        central = (point - centres(boxes)).abs().amax(2) < self.radius * stride
+        low, high = 4 * stride, 8 * stride
+        low[: len(anchors[0])], high[-len(anchors[-1]) :] = 0, math.inf
+        reach = sides.amax(2)
+        fits = central & (sides.amin(2) > 0) & (reach > low) & (reach <= high)
+        area = (boxes[:, 2:] - boxes[:, :2]).prod(1)
+        smallest, number = torch.where(fits, area, math.inf).min(1)  # where objects overlap, the smallest one
+        return torch.where(smallest.isfinite(), number, BACKGROUND)
+
+    def box_losses(self, positives: Positives, count: int) -> dict[str, Tensor]:
+        assert positives.centredness is not None
+        boxes = self.decode(positives.codes, positives.anchors)
+        central = centredness(centres(positives.anchors), positives.boxes)
+        overlap = generalized_box_iou_loss(boxes, positives.boxes, reduction="sum")
+        entropy = F.binary_cross_entropy_with_logits(positives.centredness, central, reduction="sum")
+        return {"box": overlap / count, "centredness": entropy / count}
+
+    def decode(self, codes: Tensor, anchors: Tensor) -> Tensor:
+        return self.coder.decode(codes, anchors)
+
+
+def centredness(points: Tensor, boxes: Tensor) -> Tensor:
+    """1 at a box's centre, falling to 0 at its sides (P,)."""
+    left, top = (points - boxes[:, :2]).clamp(0).unbind(1)
+    right, bottom = (boxes[:, 2:] - points).clamp(0).unbind(1)
+    across = torch.minimum(left, right) / torch.maximum(left, right)
+    return (across * torch.minimum(top, bottom) / torch.maximum(top, bottom)).sqrt()
+
+
+def retinanet(
+    backbone: str | nn.Module,
+    classes: int,
+    *,
+    channels: int = 256,
+    norm: str | None = None,
+    levels: Sequence[int] | None = None,
+    convs: int = 4,
+    anchor_sizes: Sequence[float | Sequence[float]] | None = None,
+    anchor_ratios: Sequence[float] = (0.5, 1.0, 2.0),
+    score_threshold: float = 0.05,
+    nms_threshold: float = 0.5,
+    detections: int = 100,
+) -> RetinaNet:
+    if not 0 <= convs <= 4:
+        raise InputError(f"convs={convs} given; RetinaNet has up to 4 before a prediction")
+    base = pyramid(backbone, channels=channels, levels=levels, extra="p6p7_c5", norm=norm)  # type: ignore[arg-type]
+    octaves = [4 * 2 ** (third / 3) for third in range(3)]
+    anchors = Anchors(base.strides, level_cells(anchor_sizes, anchor_ratios, base.strides, octaves))
+    selection = Selection(score_threshold, nms_threshold, 1000, detections)
+    return RetinaNet(base, anchors, selection, classes, convs=convs, norm=norm)
+
+
+def fcos(
+    backbone: str | nn.Module,
+    classes: int,
+    *,
+    channels: int = 256,
+    norm: str | None = None,
+    levels: Sequence[int] | None = None,
+    convs: int = 4,
+    score_threshold: float = 0.05,
+    nms_threshold: float = 0.6,
+    detections: int = 100,
+) -> FCOS:
+    """Without a `norm` the head has GroupNorm and the pyramid none, as in the paper."""
+    base = pyramid(backbone, channels=channels, levels=levels, extra="p6p7", norm=norm)  # type: ignore[arg-type]
+    anchors = Anchors(base.strides, [cell_boxes([stride], [1.0]) for stride in base.strides], offset=0.5)
+    selection = Selection(score_threshold, nms_threshold, 1000, detections)
+    return FCOS(base, anchors, selection, classes, convs=convs, norm=norm)

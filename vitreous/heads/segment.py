@@ -1,0 +1,149 @@
+"""Models that give every pixel a class: a backbone's maps, a decoder, its losses.
+
+    model = build_segmenter(create_model("paca_tiny"), "upernet", classes=150)
+    losses = model(images, {"semantic": labels})     # labels (B, H, W), 255 where nothing is asked
+    logits = model(images)                           # (B, K, H, W), at the size of the images
+    logits = slide(model, images, crop=(512, 512), stride=(341, 341))
+    probabilities = multi_scale(model, images)
+
+Shapes: B batch, K classes, H W image size.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitreous.errors import InputError, nearest
+from vitreous.heads.levels import Levels, OnLevels
+from vitreous.heads.semantic import PaCaHead, Segmentation, pixel_loss
+from vitreous.heads.semantic_fpn import SemanticFPN
+from vitreous.heads.upernet import UperNet
+from vitreous.layers.patch import resize
+
+DECODERS: dict[str, Callable[..., nn.Module]] = {"fpn": SemanticFPN, "upernet": UperNet, "paca": PaCaHead}
+SEGMENTERS = tuple(DECODERS)
+AUXILIARY = {"upernet": "auxiliary", "paca": "clusters"}  # what the second loss of a head is called
+IGNORE = 255
+Segment = Callable[[Tensor], Tensor]  # images (B, C, H, W) -> logits (B, K, H, W)
+
+
+class Segmenter(OnLevels):
+    """Images (B, 3, H, W) of any size -> logits of the same size, or losses when there are targets.
+
+    Args:
+        auxiliary_weight: Weight of the loss of what a decoder trains beside its answer.
+    """
+
+    def __init__(self, levels: Levels, decoder: nn.Module, *, auxiliary: str | None, auxiliary_weight: float) -> None:
+        super().__init__()
+        self.levels, self.decoder = levels, decoder
+        self.auxiliary, self.auxiliary_weight = auxiliary, auxiliary_weight
+
+    def forward(self, images: Tensor, targets: Mapping[str, Tensor] | None = None, sizes: Tensor | None = None) -> Any:
+        """Logits cover the whole images; `sizes`, which say what of them is not padding, change nothing here."""
+        if targets is not None:
+            return self.losses(self.output(images), targets["semantic"])
+        return resize(self.output(images, auxiliary=False).logits, images.shape[2:])
+
+    def output(self, images: Tensor, *, auxiliary: bool = True) -> Segmentation:
+        """What the decoder says, at its own size; without `auxiliary` nothing is computed for the losses alone."""
+        maps = self.levels(images)
+        # UperNet's second head is of no use outside training; PaCa's clusters are a part of its answer.
+        return self.decoder(maps, auxiliary=auxiliary) if isinstance(self.decoder, UperNet) else self.decoder(maps)
+
+    def losses(self, output: Segmentation, labels: Tensor) -> dict[str, Tensor]:
+        check_labels(labels, output.logits.shape[1])
+        losses = {"segment": pixel_loss(output.logits, labels, ignore=IGNORE)}
+        if self.auxiliary is not None and output.auxiliary is not None:
+            losses[self.auxiliary] = self.auxiliary_weight * pixel_loss(output.auxiliary, labels, ignore=IGNORE)
+        return losses
+
+
+def build_segmenter(backbone: nn.Module, head: str, classes: int, **head_args: Any) -> Segmenter:
+    """A segmenter on a backbone, which becomes a part of it.
+
+    Args:
+        backbone: One of our models, or one that timm made with `features_only=True`.
+        head: "fpn" (Semantic FPN), "upernet" or "paca".
+        classes: How many, the background included.
+        head_args: Arguments of the decoder, such as width=64, and `auxiliary_weight` (0.4) of those that train
+            something beside their answer.
+    """
+    if head not in DECODERS:
+        raise InputError(f"unknown segmentation head {head!r}; accepted: {', '.join(SEGMENTERS)}")
+    accepted = [name for name in inspect.signature(DECODERS[head]).parameters if name not in ("channels", "classes")]
+    accepted += ["auxiliary_weight"] if head in AUXILIARY else []
+    for name in head_args:
+        if name not in accepted:
+            raise InputError(
+                f"unknown argument {name!r} of the head {head!r}; nearest: {nearest(name, accepted, 1)}; "
+                f"accepted: {', '.join(accepted)}"
+            )
+    weight = head_args.pop("auxiliary_weight", 0.4)
+    levels = Levels(backbone)
+    decoder = DECODERS[head](levels.channels, classes, **head_args)
+    return Segmenter(levels, decoder, auxiliary=AUXILIARY.get(head), auxiliary_weight=weight)
+
+
+def check_labels(labels: Tensor, classes: int) -> None:
+    """A label out of range stops a GPU without a word on why."""
+    wrong = (labels != IGNORE) & ((labels < 0) | (labels >= classes))
+    if wrong.any():
+        raise InputError(
+            f"label {int(labels[wrong][0])} given; this model has classes 0 to {classes - 1}, and {IGNORE} for pixels "
+            "to ignore. Give the model as many classes as the data, or mark other values to be ignored"
+        )
+
+
+# The same answer from several views of the images --------------------------------------------------
+
+
+def slide(model: Segment, images: Tensor, crop: tuple[int, int], stride: tuple[int, int], *, batch: int = 8) -> Tensor:
+    """Logits (B, K, H, W): the mean over all windows that cover a pixel.
+
+    Args:
+        crop: Height and width of a window; where an image is smaller, it is the window.
+        stride: Steps from a window to the next; the last window of a row or column is moved back into the image.
+        batch: How many windows are given to the model at once.
+    """
+    if min(crop) < 1 or min(stride) < 1 or stride[0] > crop[0] or stride[1] > crop[1]:
+        raise InputError(f"crop={crop}, stride={stride} given; steps must be from 1 to the window's own size")
+    B, _, H, W = images.shape
+    tall, wide = min(crop[0], H), min(crop[1], W)
+    corners = list(product(window_starts(H, tall, stride[0]), window_starts(W, wide, stride[1])))
+    windows = torch.cat([images[:, :, y : y + tall, x : x + wide] for y, x in corners])  # (windows B, C, tall, wide)
+    logits = torch.cat([model(part) for part in windows.split(batch)])
+    total = logits.new_zeros(B, logits.shape[1], H, W)
+    counted = logits.new_zeros(H, W)
+    for (y, x), part in zip(corners, logits.split(B), strict=True):
+        total[:, :, y : y + tall, x : x + wide] += part
+        counted[y : y + tall, x : x + wide] += 1
+    return total / counted
+
+
+def window_starts(length: int, window: int, stride: int) -> list[int]:
+    """First pixels of the windows along a side: they cover all of it, and none sticks out."""
+    return [*range(0, length - window, stride), length - window]
+
+
+def multi_scale(
+    model: Segment, images: Tensor, scales: Sequence[float] = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75), *, flip: bool = True
+) -> Tensor:
+    """Probabilities (B, K, H, W): the mean over sizes of the images and, with `flip`, over their mirror images."""
+    if not scales or min(scales) <= 0:
+        raise InputError(f"scales={tuple(scales)} given; factors above 0 are needed, such as (0.75, 1.0, 1.25)")
+    size = images.shape[2:]
+    total: Tensor | None = None
+    for scale in scales:
+        scaled = [max(1, round(side * scale)) for side in size]
+        view = images if scaled == list(size) else resize(images, scaled)
+        for mirrored in (False, True) if flip else (False,):
+            logits = model(view.flip(3)).flip(3) if mirrored else model(view)
+            probabilities = resize(logits, size).softmax(1)
+            total = probabilities if total is None else total + probabilities
+    assert total is not None
+    return total / (len(scales) * (2 if flip else 1))

@@ -1,0 +1,202 @@
+"""Sparse R-CNN: a fixed set of learned boxes, refined by six heads, each answering for one object at most.
+
+Sun et al.: "Sparse R-CNN: End-to-End Object Detection with Learnable Proposals", CVPR 2021, arXiv 2011.12450. Neither
+anchors nor non-maximum suppression: in training, predictions and objects are matched one to one at the least cost.
+
+Shapes: B batch, N proposals, C channels, K classes, n objects of an image.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchvision.models.detection._utils import BoxCoder
+from torchvision.ops import box_convert, generalized_box_iou, generalized_box_iou_loss, sigmoid_focal_loss
+
+from vitreous.errors import InputError
+from vitreous.heads.boxes import Detector, Selection, Shape, Truth, best, choose, left_out
+from vitreous.heads.pyramid import Pyramid, pyramid
+from vitreous.heads.regions import RegionAlign
+
+WEIGHTS = {"class": 2.0, "box": 5.0, "overlap": 2.0}  # of the losses, and of the costs of a match
+CELLS = 7  # of a region, along each side
+
+
+class Interaction(nn.Module):
+    """Two linear layers over a region's features (49, C) whose weights are made from the proposal's own feature."""
+
+    def __init__(self, width: int, inner: int) -> None:
+        super().__init__()
+        self.inner = inner
+        self.weights = nn.Linear(width, 2 * width * inner)
+        self.norm1, self.norm2 = nn.LayerNorm(inner), nn.LayerNorm(width)
+        self.out, self.norm3 = nn.Linear(width * CELLS**2, width), nn.LayerNorm(width)
+
+    def forward(self, proposals: Tensor, regions: Tensor) -> Tensor:
+        """Proposals (BN, C), regions (BN, 49, C) -> (BN, C)."""
+        _, C = proposals.shape
+        first, second = self.weights(proposals).chunk(2, 1)
+        x = F.relu(self.norm1(torch.bmm(regions, first.reshape(-1, C, self.inner))))  # (BN, 49, c)
+        x = F.relu(self.norm2(torch.bmm(x, second.reshape(-1, self.inner, C))))  # (BN, 49, C)
+        return F.relu(self.norm3(self.out(x.flatten(1))))
+
+
+def tower(width: int, layers: int) -> nn.Sequential:
+    parts = [(nn.Linear(width, width, bias=False), nn.LayerNorm(width), nn.ReLU()) for _ in range(layers)]
+    return nn.Sequential(*(part for layer in parts for part in layer))
+
+
+class DynamicHead(nn.Module):
+    """One round: proposals look at each other, at their regions, and answer."""
+
+    def __init__(self, width: int, classes: int, *, inner: int, hidden: int) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(width, 8, batch_first=True)
+        self.interaction = Interaction(width, inner)
+        self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, width))
+        self.norm1, self.norm2, self.norm3 = (nn.LayerNorm(width) for _ in range(3))
+        self.class_tower, self.box_tower = tower(width, 1), tower(width, 3)
+        self.logits, self.codes = nn.Linear(width, classes), nn.Linear(width, 4)
+
+    def forward(self, proposals: Tensor, regions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Proposals (B, N, C), regions (BN, 49, C) -> logits (B, N, K), codes (B, N, 4), proposals."""
+        B, N, _ = proposals.shape
+        x = self.norm1(proposals + self.attention(proposals, proposals, proposals, need_weights=False)[0])
+        x = self.norm2(x + self.interaction(x.flatten(0, 1), regions).unflatten(0, (B, N)))
+        x = self.norm3(x + self.mlp(x))
+        return self.logits(self.class_tower(x)).float(), self.codes(self.box_tower(x)).float(), x
+
+
+class SparseRCNN(Detector):
+    def __init__(
+        self,
+        backbone: Pyramid,
+        classes: int,
+        *,
+        proposals: int,
+        rounds: int,
+        inner: int,
+        hidden: int,
+        selection: Selection,
+    ) -> None:
+        super().__init__(backbone)
+        width = backbone.out_channels
+        self.boxes = nn.Parameter(torch.tensor([0.5, 0.5, 1.0, 1.0]).repeat(proposals, 1))  # all start as the image
+        self.features = nn.Parameter(torch.randn(proposals, width))
+        self.heads = nn.ModuleList(DynamicHead(width, classes, inner=inner, hidden=hidden) for _ in range(rounds))
+        self.align = RegionAlign(backbone.strides, CELLS, 2)
+        self.coder = BoxCoder((2.0, 2.0, 1.0, 1.0), bbox_xform_clip=math.log(100000 / 16))
+        self.selection = selection
+        for parameter in self.heads.parameters():
+            if parameter.ndim > 1:
+                nn.init.xavier_uniform_(parameter)
+        for head in self.heads:
+            assert isinstance(head, DynamicHead)
+            nn.init.constant_(head.logits.bias, -math.log(99))  # one in a hundred, as focal loss wants it
+            nn.init.normal_(head.codes.weight, std=0.001)  # boxes start as proposed; small sets then learn much sooner
+            nn.init.zeros_(head.codes.bias)
+
+    def rounds(self, features: list[Tensor], shapes: list[Shape]) -> list[tuple[Tensor, Tensor]]:
+        """Logits (B, N, K) and boxes (B, N, 4) of every round."""
+        scale = self.boxes.new_tensor([[w, h, w, h] for h, w in shapes])[:, None]  # (B, 1, 4)
+        boxes = box_convert(self.boxes, "cxcywh", "xyxy") * scale
+        x = self.features.expand(len(shapes), -1, -1)
+        answers = []
+        for head in self.heads:
+            regions = self.align(features, list(boxes)).flatten(2).transpose(1, 2)  # (BN, 49, C)
+            logits, codes, x = head(x, regions)
+            boxes = self.coder.decode_single(codes.flatten(0, 1), boxes.flatten(0, 1)).view_as(codes)
+            answers.append((logits, boxes))
+            boxes = boxes.detach()
+        return answers
+
+    def losses(self, features: list[Tensor], shapes: list[Shape], objects: list[Truth]) -> dict[str, Tensor]:
+        count = max(sum(len(truth.boxes) for truth in objects), 1)
+        total = {name: features[0].new_zeros((), dtype=torch.float32) for name in WEIGHTS}
+        for logits, boxes in self.rounds(features, shapes):
+            for logit, box, truth in zip(logits, boxes, objects, strict=True):
+                for name, loss in image_losses(logit, box, truth).items():
+                    total[name] = total[name] + WEIGHTS[name] * loss / count
+        return total
+
+    def predictions(self, features: list[Tensor], shapes: list[Shape]) -> list[dict[str, Tensor]]:
+        logits, boxes = self.rounds(features, shapes)[-1]
+        found = []
+        for score, box, shape in zip(logits.sigmoid(), boxes, shapes, strict=True):
+            values, row, label = best(score, self.selection)
+            found.append(choose(box[row], values, label, shape, self.selection))
+        return found
+
+    def raw(self, images: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Without the choice of levels: regions of zeros of the size they have."""
+        features = list(self.backbone(images).values())
+        x = self.features.expand(len(images), -1, -1)
+        outputs = []
+        for head in self.heads:
+            regions = features[0].new_zeros(x.shape[0] * x.shape[1], CELLS**2, x.shape[2])
+            outputs.append(head(x, regions))
+            x = outputs[-1][2]
+        return outputs
+
+
+def image_losses(logits: Tensor, boxes: Tensor, truth: Truth) -> dict[str, Tensor]:
+    """Sums over one image's proposals: logits (N, K), boxes (N, 4)."""
+    scale = boxes.new_tensor(truth.shape[::-1] * 2)  # (4,)
+    rows, numbers = least_cost_match(logits.detach(), boxes.detach(), truth)
+    target = torch.zeros_like(logits)
+    target[rows, truth.labels[numbers]] = 1.0
+    counted = ~left_out(boxes.detach(), truth)
+    counted[rows] = True
+    return {
+        "class": sigmoid_focal_loss(logits[counted], target[counted], alpha=0.25, gamma=2.0, reduction="sum"),
+        "box": F.l1_loss(boxes[rows] / scale, truth.boxes[numbers] / scale, reduction="sum"),
+        "overlap": generalized_box_iou_loss(boxes[rows], truth.boxes[numbers], reduction="sum"),
+    }
+
+
+@torch.no_grad()
+def least_cost_match(logits: Tensor, boxes: Tensor, truth: Truth) -> tuple[Tensor, Tensor]:
+    """Numbers of proposals and of the objects they stand for, each at most once, of the least cost in sum."""
+    try:
+        from scipy.optimize import linear_sum_assignment
+    except ImportError as error:
+        raise InputError('Sparse R-CNN needs scipy to match boxes in training: pip install "vitreous[det]"') from error
+    score = logits[:, truth.labels].sigmoid()  # (N, n)
+    positive = 0.25 * (1 - score) ** 2 * -(score + 1e-8).log()
+    negative = 0.75 * score**2 * -(1 - score + 1e-8).log()
+    scale = boxes.new_tensor(truth.shape[::-1] * 2)
+    cost = (
+        WEIGHTS["class"] * (positive - negative)
+        + WEIGHTS["box"] * torch.cdist(boxes / scale, truth.boxes / scale, p=1)
+        - WEIGHTS["overlap"] * generalized_box_iou(boxes, truth.boxes)
+    )
+    # A box may have become infinite; the matching must not fail on it before the loss can be reported.
+    rows, numbers = linear_sum_assignment(cost.nan_to_num(1e6, 1e6, -1e6).cpu().numpy())
+    return torch.as_tensor(rows, device=boxes.device), torch.as_tensor(numbers, device=boxes.device)
+
+
+def sparsercnn(
+    backbone: str | nn.Module,
+    classes: int,
+    *,
+    channels: int = 256,
+    norm: str | None = None,
+    levels: Sequence[int] | None = None,
+    proposals: int = 100,
+    rounds: int = 6,
+    inner: int = 64,
+    hidden: int = 2048,
+    score_threshold: float = 0.0,
+    detections: int = 100,
+) -> SparseRCNN:
+    """`inner` channels of the dynamic layers, `hidden` ones of the feed-forward layers."""
+    if channels % 8:
+        raise InputError(f"channels={channels} given; the 8 attention heads of Sparse R-CNN need a multiple of 8")
+    base = pyramid(backbone, channels=channels, levels=levels, extra=None, norm=norm)  # type: ignore[arg-type]
+    # The overlap of 1 suppresses nothing.
+    selection = Selection(score_threshold, 1.0, detections, detections)
+    return SparseRCNN(
+        base, classes, proposals=proposals, rounds=rounds, inner=inner, hidden=hidden, selection=selection
+    )

@@ -1,0 +1,218 @@
+"""COCO's average precision and recall of boxes, masks and keypoints, computed by faster-coco-eval.
+
+Everything is in pixels of the picture as it was annotated. Figures are those of pycocotools, to the last digit, and -1
+where there is nothing to find, e.g. no small object.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from torch import Tensor
+
+from vitreous.errors import InputError
+from vitreous.metrics.accuracy import unique_names
+
+Kind = Literal["bbox", "segm", "keypoints"]
+Source = str | os.PathLike[str] | dict[str, Any] | list[dict[str, Any]]
+FOUND = ("AP", "AP50", "AP75", "APs", "APm", "APl", "AR1", "AR10", "AR100", "ARs", "ARm", "ARl")
+NAMES: dict[Kind, tuple[str, ...]] = {
+    "bbox": FOUND,
+    "segm": FOUND,
+    "keypoints": ("AP", "AP50", "AP75", "APm", "APl", "AR", "AR50", "AR75", "ARm", "ARl"),
+}
+PERSON = 17  # keypoints of COCO's people, for which faster-coco-eval knows how precisely each can be placed
+OTHER_SIGMA = 0.05  # for keypoints of other objects: about that of people's shoulders and wrists, times two
+
+
+class CocoMetric:
+    """Collects annotations and answers, so that parts of the data can be scored apart and merged.
+
+    Args:
+        kind: What overlaps are measured with: "bbox", "segm" (masks) or "keypoints".
+        classes: Their names.
+        category_ids: Number of each class in result files; from 1 if not given.
+    """
+
+    def __init__(self, kind: Kind, classes: tuple[str, ...], category_ids: Sequence[int] = ()) -> None:
+        if kind not in NAMES:
+            raise InputError(f"kind={kind!r} given; accepted: {', '.join(NAMES)}")
+        self.kind, self.classes = kind, classes
+        self.category_ids = tuple(category_ids) or tuple(range(1, len(classes) + 1))
+        if len(self.category_ids) != len(classes):
+            raise InputError(f"{len(self.category_ids)} category ids given for {len(classes)} classes")
+        require_faster_coco_eval()
+        self.images: dict[int, dict[str, int]] = {}
+        self.truth: dict[tuple[int, int], list[dict[str, Any]]] = {}  # by picture and, for keypoints, object
+        self.answers: dict[tuple[int, int], list[dict[str, Any]]] = {}
+
+    def update(self, predictions: Sequence[Mapping[str, Tensor]], targets: Mapping[str, Any]) -> None:
+        """Add answers for pictures, or for objects where keypoints are asked for.
+
+        A picture's: `boxes` (n, 4) x0 y0 x1 y1, `labels`, `scores` and, for "segm", `masks` (n, H, W) of booleans.
+        Targets: `image_ids`, `original_sizes` (B, 2) and `objects`, a list of `data.annotations.Objects`.
+        An object's: `keypoints` (K, 3) and `scores`, a number. Targets: `image_ids`, `ids`, `labels`, `area`, `boxes`
+        (B, 4) and `keypoints` (B, K, 3).
+        """
+        add = self._add_object if self.kind == "keypoints" else self._add_picture
+        for place, prediction in enumerate(predictions):
+            add(prediction, targets, place)
+
+    def _add_picture(self, prediction: Mapping[str, Tensor], targets: Mapping[str, Any], place: int) -> None:
+        image, objects = int(targets["image_ids"][place]), targets["objects"][place]
+        height, width = map(int, targets["original_sizes"][place])
+        self.images[image] = {"id": image, "height": height, "width": width}
+        boxes = _sides(objects.boxes)
+        masks = objects.masks
+        if masks is None and self.kind == "segm":
+            raise InputError(f"image {image} has no annotated masks; masks can be scored only on data that have them")
+        self.truth[image, 0] = [
+            {
+                "image_id": image,
+                "category_id": self.category_ids[int(objects.labels[i])],
+                "bbox": boxes[i],
+                "area": float(objects.area[i]),
+                "iscrowd": int(objects.crowd[i]),
+                **({"segmentation": masks[i]} if self.kind == "segm" else {}),
+            }
+            for i in range(len(boxes))
+        ]
+        self.answers[image, 0] = self._answers(image, prediction)
+
+    def _answers(self, image: int, prediction: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+        labels, scores = prediction["labels"].tolist(), prediction["scores"].double().tolist()
+        if self.kind == "segm":
+            shapes: list[Any] = run_lengths(prediction["masks"])
+        else:
+            shapes = _sides(prediction["boxes"].double().cpu().numpy())
+        key = "segmentation" if self.kind == "segm" else "bbox"
+        return [
+            {"image_id": image, "category_id": self.category_ids[label], "score": score, key: shape}
+            for label, score, shape in zip(labels, scores, shapes, strict=True)
+        ]
+
+    def _add_object(self, prediction: Mapping[str, Tensor], targets: Mapping[str, Any], place: int) -> None:
+        image, number = int(targets["image_ids"][place]), int(targets["ids"][place])
+        category = self.category_ids[int(targets["labels"][place])]
+        points = targets["keypoints"][place].double()
+        self.images[image] = {"id": image}
+        self.truth[image, number] = [
+            {
+                "image_id": image,
+                "category_id": category,
+                "bbox": _sides(targets["boxes"][place : place + 1].double().cpu().numpy())[0],
+                "area": float(targets["area"][place]),
+                "iscrowd": 0,
+                "keypoints": points.flatten().tolist(),
+                "num_keypoints": int((points[:, 2] > 0).sum()),
+            }
+        ]
+        found, score = prediction["keypoints"].double().flatten().tolist(), float(prediction["scores"])
+        self.answers[image, number] = [{"image_id": image, "category_id": category, "score": score, "keypoints": found}]
+
+    def merge(self, other: "CocoMetric") -> None:
+        """Add what was collected on another part of the data. What both have seen counts once."""
+        self.images |= other.images
+        self.truth |= other.truth
+        self.answers |= other.answers
+
+    def compute(self) -> dict[str, float]:
+        return _figures(self._evaluated(), self.kind)
+
+    def per_class(self) -> dict[str, float | None]:
+        """AP of each class; None where there is nothing to find."""
+        precision = self._evaluated().eval["precision"][:, :, :, 0, -1]  # (thresholds, recalls, classes)
+        means = [part[part > -1] for part in np.moveaxis(precision, 2, 0)]
+        return {
+            name: float(part.mean()) if part.size else None
+            for name, part in zip(unique_names(self.classes), means, strict=True)
+        }
+
+    def _evaluated(self) -> Any:
+        if not self.images:
+            raise InputError("no image was scored; the data set is empty")
+        return _evaluated(self.dataset(), self.results(), self.kind)
+
+    def dataset(self) -> dict[str, Any]:
+        """The annotations as a COCO file has them."""
+        # Numbered anew: data may have no number, or 0, which COCO's evaluation takes for "not found".
+        annotations = [{"id": i + 1, **row} for i, row in enumerate(_in_order(self.truth))]
+        categories = [{"id": i, "name": name} for i, name in zip(self.category_ids, self.classes, strict=True)]
+        return {"images": list(self.images.values()), "annotations": annotations, "categories": categories}
+
+    def results(self) -> list[dict[str, Any]]:
+        """The answers in COCO's result format."""
+        return list(_in_order(self.answers))
+
+    def save_results(self, path: Path) -> None:
+        """Write the answers as a file that pycocotools and evaluation servers read."""
+        path.write_text(json.dumps(self.results()), encoding="utf-8")
+
+
+def coco_figures(truth: Source, results: Source, kind: Kind) -> dict[str, float]:
+    """Figures of COCO results against COCO annotations, each a file or its content."""
+    require_faster_coco_eval()
+    annotations, rows = _content(truth), _content(results)
+    if isinstance(rows, dict):  # some tools put results in place of a file's annotations
+        rows = rows.get("annotations", [])
+    unknown = {row["image_id"] for row in rows} - {image["id"] for image in annotations["images"]}
+    if unknown:
+        raise InputError(f"the results have image {min(unknown)}, which the annotations have not; are they of one set?")
+    return _figures(_evaluated(annotations, rows, kind), kind)
+
+
+def _content(source: Source) -> Any:
+    return json.loads(Path(source).read_bytes()) if isinstance(source, str | os.PathLike) else source
+
+
+def require_faster_coco_eval() -> None:
+    try:
+        import faster_coco_eval  # noqa: F401
+    except ImportError as error:
+        raise InputError('scoring detections needs faster-coco-eval: pip install "vitreous[det]"') from error
+
+
+def _evaluated(truth: dict[str, Any], results: list[dict[str, Any]], kind: Kind) -> Any:
+    from faster_coco_eval import COCO, COCOeval_faster
+
+    annotations = COCO(truth)
+    # Loading adds to the rows it is given.
+    found = annotations.loadRes([dict(row) for row in results])
+    points = [len(row["keypoints"]) // 3 for row in annotations.dataset["annotations"][:1] if "keypoints" in row]
+    sigmas = [OTHER_SIGMA] * points[0] if points and points[0] != PERSON else None
+    evaluation = COCOeval_faster(annotations, found, kind, kpt_oks_sigmas=sigmas)
+    evaluation.evaluate()
+    evaluation.accumulate()
+    return evaluation
+
+
+def _figures(evaluation: Any, kind: Kind) -> dict[str, float]:
+    evaluation.summarize()
+    return dict(zip(NAMES[kind], map(float, evaluation.stats[: len(NAMES[kind])]), strict=True))
+
+
+def run_lengths(masks: Tensor) -> list[dict[str, Any]]:
+    """Masks (n, H, W) in COCO's compressed form, as text that JSON can hold."""
+    from faster_coco_eval.core.mask import encode
+
+    if not len(masks):
+        return []
+    columns = np.asfortranarray(masks.cpu().numpy().astype(np.uint8).transpose(1, 2, 0))  # (H, W, n)
+    return [
+        {"size": row["size"], "counts": row["counts"].decode() if isinstance(row["counts"], bytes) else row["counts"]}
+        for row in encode(columns)
+    ]
+
+
+def _sides(boxes: Any) -> list[list[float]]:
+    """x0 y0 x1 y1 -> x y width height."""
+    boxes = np.asarray(boxes, np.float64).reshape(-1, 4)
+    return np.concatenate([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], 1).tolist()
+
+
+def _in_order(rows: Mapping[tuple[int, int], Iterable[dict[str, Any]]]) -> Iterable[dict[str, Any]]:
+    """By picture and object, so that the order in which they were seen makes no difference."""
+    return (row for key in sorted(rows) for row in rows[key])
