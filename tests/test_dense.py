@@ -86,15 +86,13 @@ def test_predictions_are_cocos_and_in_pixels_of_the_picture(run, tmp_path):
         assert covered == 50 * 90
 
 
-def test_clusters_of_the_backbone_are_drawn(run, tmp_path):
-    found = explain(str(run), ("shapes:val:0-1",), out=tmp_path / "out", top_k=2, device="cpu")
-    content = json.loads(found.read_text())
-    assert len(content["images"][0]["clusters"]) == 6
-    spread = [cluster["entropy"] for cluster in content["images"][0]["clusters"]]
-    assert spread == sorted(spread)
+def test_the_best_finding_is_explained(run, tmp_path):
+    report = explain(str(run), ("shapes:train:0",), out=tmp_path / "out", method=("grad_cam",), device="cpu")
+    content = json.loads((report.parent / "explanation.json").read_text())
+    (item,) = content["images"]
+    assert item["finding"] == item["findings"][0]
+    assert len(item["clusters"]) == 6
     assert all((tmp_path / "out" / name).is_file() for name in content["files"])
-    with pytest.raises(InputError, match="this model gives images no label"):
-        explain(str(run), ("shapes:val:0",), out=tmp_path / "other", label="star", device="cpu")
 
 
 def test_the_folder_says_all_it_takes_to_build_it_again(run):

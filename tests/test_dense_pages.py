@@ -50,7 +50,7 @@ def test_commands_and_code_work_in_order(tmp_path: Path, monkeypatch: pytest.Mon
         capsys.readouterr()
         assert main(shlex.split(smaller(line))[1:]) == 0, f"{line}\n{capsys.readouterr().err}"
     shown = {path.name for path in Path("runs").iterdir()}
-    assert shown >= {"cells", "cells.json", "cells.md", "found", "clusters", "detector", "labels", "drawn"}
+    assert shown >= {"cells", "cells.json", "cells.md", "found", "why", "detector", "labels", "drawn"}
     (code,) = blocks(PAGES[0], "python")
     exec(compile(code, PAGES[0], "exec"), {})
 

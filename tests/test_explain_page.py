@@ -6,7 +6,7 @@ import shlex
 from PIL import Image
 
 from tests.pages import blocks, dead_links, read
-from tests.tiny_model import save_tiny_model
+from tests.tiny_model import save_tiny_dense, save_tiny_model
 from vitreous.maps.catalogue import ALL
 from vitreous.maps.importance import RANKINGS
 from vitreous_command import main
@@ -18,12 +18,16 @@ def test_commands_and_python_work(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for run in ("demo", "other"):
         save_tiny_model(tmp_path / "runs" / run)
+    save_tiny_dense(tmp_path / "runs" / "cells", "detect", ("disc", "box"))
+    save_tiny_dense(tmp_path / "runs" / "streets", "segment", ("background", "road"))
+    save_tiny_dense(tmp_path / "runs" / "poses", "keypoints", ("person",), names=("nose", "left_knee"))
+    Image.new("RGB", (480, 320), "teal").save("photo.jpg")
     for command in (line for block in blocks(PAGE, "bash") for line in block.splitlines()):
-        words = shlex.split(command.replace("--limit 200", "--limit 2").replace("0-3", "0"))
+        words = shlex.split(re.sub("--limit [23]00", "--limit 2", command).replace("0-3", "0"))
         assert main([*words[1:], "--method", "grad_cam", "--device", "cpu"]) == 0, capsys.readouterr().err
     assert (tmp_path / "explanation" / "report.html").is_file()
     assert (tmp_path / "faithfulness" / "faithfulness.md").is_file()
-    Image.new("RGB", (50, 50), "teal").save("photo.jpg")
+    assert (tmp_path / "atlas" / "index.html").is_file()
     (code,) = blocks(PAGE, "python")
     exec(code.replace('"photo.jpg")', '"photo.jpg", methods=["grad_cam"])'), {})
     assert (tmp_path / "photo.html").is_file()

@@ -2,27 +2,32 @@
 
 vitreous explain runs/demo photo.jpg
 vitreous explain runs/demo --data shapes --score
+vitreous explain runs/demo --data shapes --atlas
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from PIL import Image
 from torch import nn
 
 from vitreous.data.pictures import Picture, find_pictures
 from vitreous.data.transforms import Preprocess
-from vitreous.errors import InputError, nearest
+from vitreous.errors import InputError
+from vitreous.explanations.atlas import write_atlas
 from vitreous.explanations.chosen import read_chosen
 from vitreous.explanations.dataset import score_run, spread
-from vitreous.explanations.dense import explain_dense
+from vitreous.explanations.dense import dense_plan, explain_dense
+from vitreous.explanations.findings import Wanted, read_region
 from vitreous.explanations.folder import REPORT, RESULT, print_summary, write_explanations
-from vitreous.explanations.picture import Pictured, explain_picture, explain_with, known
+from vitreous.explanations.picture import Pictured, as_whole_picture, explain_picture, explain_with, known
+from vitreous.maps.atlas import MEASURE
 from vitreous.maps.clusters import Interpolation, MaskFill, Masking, MaskSpace, Source
 from vitreous.maps.explaining import Plan, chosen_methods, cluster_layer_of, without_clusters
 from vitreous.maps.explanation import Explanation
 from vitreous.maps.target import Target
-from vitreous.training.model_folder import TrainedModel, load_classifier, load_model, require_classifier
+from vitreous.training.model_folder import TrainedModel, load_classifier, load_model
 from vitreous.training.progress import track
 from vitreous.training.results import readable, report_skipped, require_positive, result_folder
 
@@ -38,6 +43,9 @@ def explain(
     compare: str | None = None,
     data: str | None = None,
     score: bool = False,
+    atlas: bool = False,
+    like: str | None = None,
+    cluster: int | None = None,
     split: str = "val",
     out: Path = Path("explanation"),
     stage: int | None = None,
@@ -47,6 +55,9 @@ def explain(
     top_k: int = 6,
     limit: int | None = None,
     label: str | None = None,
+    finding: int | None = None,
+    joint: str | None = None,
+    region: str | None = None,
     mask_space: MaskSpace = "normalised",
     mask_fill: MaskFill = "constant",
     interpolation: Interpolation = "bilinear",
@@ -55,7 +66,7 @@ def explain(
     size: int | None = None,
     device: str = "auto",
 ) -> Path:
-    """Show why a classifier answered as it did on images, or measure how faithful its maps are on a data set.
+    """Show why a model answered as it did on images, or measure how faithful its maps are on a data set.
 
     With IMAGES: maps of several methods, each with insertion and deletion measured on that image; for a PaCa model also
     whether its clusters matter at all (causal load), which do, alone and in groups, and which ranking of them is right.
@@ -67,8 +78,12 @@ def explain(
     Markdown and a chart. The most faithful method is stored beside the model's weights as its default, which
     explanations then show first.
 
-    A model for another task has no single decision to lose: of each image its clusters are drawn, the most
-    concentrated first, beside what the model found.
+    With --data DATA --atlas: what every cluster of a PaCa model does over the data: the regions it fires at most, its
+    importance for every class, its purity, its nearest clusters, its part in wrong answers and on the background; as a
+    folder with index.html, pictures and atlas.json. Memory does not grow with the data.
+
+    Of a detector, a segmenter or a keypoint model one finding is explained in the same way: the best box, the largest
+    region of the class that covers most, the most certain joint; or another (--finding, --label, --region, --joint).
 
     An earlier result in --out is replaced; any other content is left alone and refused.
 
@@ -77,7 +92,10 @@ def explain(
         vitreous explain runs/demo shapes:val:0-7 --method grad_cam occlusion --out explanation
         vitreous explain runs/mine photos/ --stage 2 --ranking attention_mass --label cat
         vitreous explain runs/mine photo.jpg --compare runs/other
+        vitreous explain runs/cells slide.png --finding 2
+        vitreous explain runs/streets photo.jpg --label road --region 10,200,400,300
         vitreous explain runs/demo --data shapes --score --limit 200 --out faithfulness
+        vitreous explain runs/demo --data shapes --atlas --like photo.jpg --cluster 3 --out atlas
 
     Args:
         model: Run folder, model folder or model name (see: vitreous info).
@@ -85,20 +103,28 @@ def explain(
         method: Methods to compare, by name, or all; default: the run's own and a few quick ones. An unknown name lists
             all that fit the model.
         ranking: How clusters are ranked: ablation (default), logit_gate, value_gate, integrated, attention_mass,
-            masking (the paper's, and the only one for --source attention) or random.
+            masking (the paper's, and the only one for --source attention) or random. With --atlas: logit_gate
+            (default), value_gate, integrated or ablation.
         compare: Another run, shown side by side.
-        data: Data set to score on: shapes, a folder with val/<class>/, or another layout (docs/data.md).
+        data: Data set for --score or --atlas: shapes, a folder with val/<class>/, or another layout (docs/data.md).
         score: Measure faithfulness over --data instead of explaining single images.
-        split: Split of the data to score on.
+        atlas: Show what every cluster does over --data instead.
+        like: With --atlas: an image; found are those of the data in which a cluster fires as in this one.
+        cluster: Of --like: the cluster, counted from 0; default: the one most important in the image.
+        split: Split of the data to use.
         out: Folder to write to.
         stage: Stage to look into, counted from 1 as in the paper; default: the last one with clusters.
         block: Block of the stage, counted from 1; default: the last one that has maps of its own.
         source: Rank the cluster maps, or the attention each position pays to the clusters.
         head: Attention head, counted from 1; default: the mean of all heads.
         top_k: Number of clusters to draw.
-        limit: Most images to explain (default 50) or to score (default 200); of more, a selection evenly spread over
-            them is taken.
-        label: True class of the images.
+        limit: Most images to explain (default 50), to score (default 200) or to look at for the atlas (default all);
+            of more, a selection evenly spread over them is taken.
+        label: True class of the images. Detection and segmentation: the class whose best box or largest region is
+            explained.
+        finding: Detection, segmentation and keypoints: which finding is explained, by rank; default: the best.
+        joint: Keypoints: the joint that is explained, by name; default: the most certain.
+        region: Segmentation: left,top,right,bottom in pixels of the image; what the model says there is explained.
         mask_space: Of the ranking masking: hide with black (pixels) or with the mean colour of the training data
             (normalised).
         mask_fill: Of the ranking masking: hide with that colour (constant) or with a blurred copy (blur).
@@ -114,13 +140,38 @@ def explain(
     require_positive(top_k=top_k, batch_size=batch_size, **({} if limit is None else {"limit": limit}))
     if not tie_tolerance >= 0:  # NaN is refused too
         raise InputError(f"--tie-tolerance {tie_tolerance} cannot be used; it is a difference of scores, 0 or more")
-    if score:
+    if not atlas and (like is not None or cluster is not None):
+        given = f"--like {like}" if like is not None else f"--cluster {cluster}"
+        raise InputError(f"{given} goes with --atlas; use: vitreous explain RUN --data DATA --atlas --like IMAGE")
+    if cluster is not None and like is None:
+        raise InputError(f"--cluster {cluster} goes with --like IMAGE, in which it is looked at")
+    if score and atlas:
+        raise InputError("--score and --atlas were given; each is a run of its own, with an --out of its own")
+    if score or atlas:
+        option = "--score measures" if score else "--atlas looks at clusters"
         if data is None or images:
             given = f"images ({images[0]}, ...)" if images else "no --data"
             raise InputError(
-                f"--score measures over a data set, but {given} given; use: vitreous explain RUN --data DATA --score"
+                f"{option} over a data set, but {given} given; use: vitreous explain RUN --data DATA "
+                f"{'--score' if score else '--atlas'}"
             )
         trained = load_classifier(model, size=size, device=device)
+        if atlas:
+            if source != "clusters" or head is not None:
+                raise InputError("--atlas looks at the maps of clusters; leave out --source and --head")
+            return write_atlas(
+                model,
+                trained,
+                data,
+                split=split,
+                limit=limit,
+                measure=ranking or MEASURE,
+                plan=Plan(stage=stage, block=block),
+                like=like,
+                cluster=cluster,
+                batch_size=batch_size,
+                out=out,
+            )
         return score_run(
             model,
             trained,
@@ -132,7 +183,7 @@ def explain(
             out=out,
         )
     if data is not None:
-        raise InputError(f"--data {data} goes with --score; images to explain are given without an option")
+        raise InputError(f"--data {data} goes with --score or --atlas; images to explain are given without an option")
     plan = Plan(
         methods=method,
         ranking=ranking or ("masking" if source == "attention" else "ablation"),
@@ -144,22 +195,16 @@ def explain(
     )
     shown = SHOWN if limit is None else limit
     loaded = [(run, load_model(run, size=size, device=device)) for run in (model, compare) if run is not None]
-    trained = loaded[0][1]
+    trained, wanted = loaded[0][1], Wanted(finding, label, joint, None if region is None else read_region(region))
     with result_folder(out, RESULT) as aside:
-        if trained.task != "classify":
-            if label is not None:
-                raise InputError(f"--label {label} given, but this model gives images no label; leave it out")
-            pictures = select(find_pictures(images, size=trained.preprocess.size), shown)
-            explain_dense(aside, model, trained, pictures, plan, top_k)
-            return out / RESULT
-        runs = [ready(run, one, plan, ranking) for run, one in loaded]
+        runs = [ready(run, one, plan, ranking, wanted) for run, one in loaded]
         if compare is not None:  # two runs may be of the same architecture
             runs = [(one._replace(name=run), own) for run, (one, own) in zip((model, compare), runs, strict=True)]
-        if label is not None and label not in trained.classes:
-            raise InputError(f"unknown class {label!r}; nearest: {nearest(label, list(trained.classes))}")
+            if runs[1][0].task != trained.task:
+                raise InputError(f"{model} is for the task '{trained.task}', {compare} for '{runs[1][0].task}'")
         pictures = select(find_pictures(images, size=trained.preprocess.size), shown)
         explanations: list[tuple[Explanation, ...]] = [
-            tuple(explain_picture(one, picture, image, own, label) for one, own in runs)
+            tuple(explain_one(one, picture, image, own, wanted) for one, own in runs)
             for picture, image in readable(track(pictures, total=len(pictures), label="explain"))
         ]
         report_skipped(len(pictures) - len(explanations), len(pictures))
@@ -176,15 +221,25 @@ def explain(
     return out / REPORT
 
 
-def ready(run: str, trained: TrainedModel, plan: Plan, ranking: str | None) -> tuple[TrainedModel, Plan]:
+def ready(
+    run: str, trained: TrainedModel, plan: Plan, ranking: str | None, wanted: Wanted
+) -> tuple[TrainedModel, Plan]:
     """A model and what to compute with it; what it cannot do shows here, before the work."""
-    require_classifier(run, trained)
+    wanted.check(trained.task, trained.build_task())
     chosen = read_chosen(run)
     own = replace(plan, default=chosen.method, reason=chosen.reason, verdicts=chosen.verdicts)
     if cluster_layer_of(trained.model, own) is None and ranking is not None:
         raise InputError(f"--ranking {ranking} ranks clusters, and {without_clusters(trained.model)}")
+    if trained.task != "classify":
+        return trained, dense_plan(trained.model, own)
     chosen_methods(trained.model, own)
     return trained, own
+
+
+def explain_one(trained: TrainedModel, picture: Picture, image: Image.Image, plan: Plan, wanted: Wanted) -> Explanation:
+    if trained.task == "classify":
+        return explain_picture(trained, picture, image, plan, wanted.label)
+    return explain_dense(trained, image, name=picture.name, wanted=wanted, plan=plan)
 
 
 def select(pictures: Sequence[Picture], limit: int) -> list[Picture]:
@@ -199,6 +254,10 @@ def explain_model(
     image: Pictured,
     *,
     target: Target | int | None = None,
+    finding: int | None = None,
+    label: str | None = None,
+    joint: str | None = None,
+    region: tuple[float, float, float, float] | None = None,
     methods: Sequence[str] = (),
     ranking: str = "ablation",
     stage: int | None = None,
@@ -214,7 +273,10 @@ def explain_model(
     Args:
         model: A module, or what `vitreous.load_model("runs/demo")` gives.
         image: A file, a picture, or a normalised input (3, height, width).
-        target: What to explain: a class by number, or a `vitreous.maps.target.Target`; default: the predicted class.
+        target: What to explain: a class by number, or a `vitreous.maps.target.Target`, in pixels as the model sees
+            them; default: the predicted class, or the best finding.
+        finding, label, joint, region: Of a detector, segmenter or keypoint model: which finding to explain, as in
+            `vitreous explain`.
         methods: Names of methods to compare, or "all"; default: a few quick ones that suit the model.
         ranking: How clusters are ranked, a name of `vitreous.maps.importance.RANKINGS`.
         stage: Stage whose clusters are shown, from 1; default: the last with clusters.
@@ -225,6 +287,14 @@ def explain_model(
     if trained.model.training:
         raise InputError("the model is in training mode, where dropout makes maps random; call model.eval() first")
     plan = Plan(methods=tuple([methods] if isinstance(methods, str) else methods), ranking=ranking, stage=stage)
+    wanted = Wanted(finding, label, joint, region)
+    wanted.check(trained.task, trained.build_task())
+    if trained.task != "classify":
+        picture, name = as_whole_picture(image, trained.preprocess)
+        own = dense_plan(trained.model, plan)
+        return explain_dense(trained, picture, name=name, wanted=wanted, plan=own, target=target)
+    if label is not None and target is None:
+        target = trained.classes.index(label)
     return explain_with(trained, image, target=target, plan=plan)
 
 

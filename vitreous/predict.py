@@ -11,16 +11,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from PIL import Image
 
 from vitreous.data.pictures import Picture, find_pictures
 from vitreous.errors import InputError
-from vitreous.maps.annotate import draw_classes, draw_keypoints, draw_objects, enlarged, with_legend
+from vitreous.explanations.answers import ask, drawn
+from vitreous.maps.annotate import with_legend
 from vitreous.maps.clusters import class_probabilities
 from vitreous.maps.draw import labelled
-from vitreous.tasks.base import Found, Inference, Prediction, Task, WithHead
+from vitreous.tasks.base import Found, Inference, Task, WithHead
 from vitreous.tasks.keypoints import Keypoints
 from vitreous.tasks.segment import Segment
 from vitreous.training.device import choose_device
@@ -168,38 +168,6 @@ def predict_dense(
                 drawing.save(aside / results[-1]["drawing"])
     report_skipped(len(pictures) - len(results), len(pictures))
     return results
-
-
-@torch.inference_mode()
-def ask(
-    trained: TrainedModel, task: WithHead, samples: Sequence[tuple[Image.Image, dict[str, Any]]]
-) -> list[Prediction]:
-    """One prediction for each pair of a picture and a question about it."""
-    device = next(trained.model.parameters()).device
-    view = task.evaluation_view(trained.preprocess)
-    pixels, targets = task.collate([view(picture, question) for picture, question in samples])
-    moved = {key: value.to(device) if isinstance(value, torch.Tensor) else value for key, value in targets.items()}
-    predictions = task.predict(trained.model, trained.preprocess.normalise_bytes(pixels.to(device)), moved)
-    for prediction in predictions:
-        require_numbers(trained.name, torch.cat([value.double().flatten() for value in prediction.values()]))
-    return predictions
-
-
-def drawn(task: WithHead, picture: Image.Image, found: Sequence[Prediction], least: float) -> Image.Image:
-    """The picture, enlarged if it is small, with what was found in it."""
-    picture, times = enlarged(picture)
-    if isinstance(task, Segment):
-        semantic = found[0]["semantic"].numpy().repeat(times, 0).repeat(times, 1)
-        return draw_classes(picture, semantic, task.classes)
-    if isinstance(task, Keypoints):
-        points = np.stack([one["keypoints"].double().numpy() for one in found]) * (times, times, 1)
-        return draw_keypoints(picture, points, task.skeleton, least=least)
-    (answer,) = found
-    shown = answer["scores"] >= least
-    labels, scores = answer["labels"][shown].tolist(), answer["scores"][shown].tolist()
-    captions = [f"{task.classes[label]} {score:.0%}" for label, score in zip(labels, scores, strict=True)]
-    masks = answer["masks"][shown].numpy().repeat(times, 1).repeat(times, 2) if "masks" in answer else None
-    return draw_objects(picture, answer["boxes"][shown].double().numpy() * times, labels, captions, masks=masks)
 
 
 def picture_numbers(pictures: Sequence[Picture]) -> dict[str, int]:

@@ -129,7 +129,7 @@ def test_a_target_that_is_no_class():
     region = RegionTarget(labels=torch.tensor([2]), region=torch.ones(1, 32, 32, dtype=torch.bool))
     item = explain_image(Dense().eval(), picture(), preprocess=PREPROCESS, classes=CLASSES, target=region, plan=QUICK)
     assert item.probabilities == ()
-    assert "explained: the given target" in item.html()
+    assert "explained: <b>the given target</b>" in item.html()
     assert item.clusters.counts
 
 

@@ -90,6 +90,15 @@ def test_a_joint_is_its_peak():
     torch.testing.assert_close(anywhere(moved), torch.tensor([0.8, 0.6]))
 
 
+def test_log_odds_of_a_joint_have_a_slope_beyond_probabilities():
+    heat = torch.tensor([-0.1, 0.05, 0.5, 0.95, 1.1]).view(5, 1, 1, 1).requires_grad_()
+    odds = JointTarget(joints=torch.zeros(5, dtype=torch.long))(heat)
+    torch.testing.assert_close(odds[1:4], heat[1:4].flatten().logit())
+    torch.testing.assert_close(odds[4] - odds[3], torch.tensor(0.15 / (0.95 * 0.05)))
+    odds.sum().backward()
+    torch.testing.assert_close(heat.grad.flatten(), torch.tensor([21.0526, 21.0526, 4.0, 21.0526, 21.0526]))
+
+
 def test_class_numbers_and_nothing_become_targets():
     assert as_target(None, LOGITS, 2).labels.tolist() == [0, 1]
     assert as_target(2, LOGITS, 2).labels.tolist() == [2, 2]

@@ -1,66 +1,127 @@
-"""What the clusters of a detector, a segmenter or a keypoint model look at, beside what it found."""
+"""A finding of a detector, a segmenter or a keypoint model explained, by the same means as a class.
 
-from collections.abc import Sequence
-from pathlib import Path
+What is asked is not whether the finding passes a threshold, but the number behind it: for a box the best score times
+overlap among all boxes that the detector considers for the class, for a region the mean of its class, for a joint the
+value of its heat map at its peak. These change smoothly, and have gradients.
+"""
 
+from dataclasses import replace
+
+import torch
 from PIL import Image
-from torch import nn
+from torch import Tensor, nn
 
-from vitreous.data.pictures import Picture
-from vitreous.explanations.folder import RESULT
-from vitreous.maps.cluster_sheet import Clusters
-from vitreous.maps.clusters import Layer, as_distributions, choose_layer, layer_maps
-from vitreous.maps.explaining import Plan
-from vitreous.models.base import Backbone
-from vitreous.predict import ask, drawn
+from vitreous.errors import InputError
+from vitreous.explanations.answers import ask, drawn
+from vitreous.explanations.findings import SURE, Choice, Seen, Wanted, choose_finding
+from vitreous.explanations.picture import describe
+from vitreous.heads.boxes import Detector
+from vitreous.maps.annotate import enlarged
+from vitreous.maps.catalogue import methods_for
+from vitreous.maps.explaining import LIGHT, Plan, chosen_methods, explain_image, look_only
+from vitreous.maps.explanation import Answer, Explanation
+from vitreous.maps.target import BoxTarget, Target
 from vitreous.tasks.base import WithHead
 from vitreous.training.model_folder import TrainedModel
-from vitreous.training.progress import track
-from vitreous.training.results import file_name, readable, report_skipped
-from vitreous.training.storage import write_json
 
-SURE = 0.3  # score of a finding that is drawn
-SHEET_WIDTH = 256  # pixels of one panel
+LISTED = 10  # findings that are told
+METHODS = ("token_gradient", "grad_cam", "input_gradient", "occlusion", "clusters logit_gate", "centre_blob")
+LIMITS = f"occlusion in {LIGHT['cells']} x {LIGHT['cells']} cells, curves in {LIGHT['portions']} portions"
+REASON = "It is the most faithful of those compared, on this image alone: only classifiers are scored over a data set."
+
+
+class OfOneClass(nn.Module):
+    """A detector that gives every box it considers for a class, for pictures of one size."""
+
+    def __init__(self, detector: Detector, label: int, size: tuple[int, int]) -> None:
+        super().__init__()
+        self.detector, self.label, self.size = detector, label, size
+        self.eval()
+
+    def forward(self, images: Tensor) -> list[dict[str, Tensor]]:
+        return self.detector.all_of_class(images, self.label, sizes=torch.tensor([self.size] * len(images)))
+
+
+def dense_plan(model: nn.Module, plan: Plan) -> Plan:
+    """The plan with fewer passes and, unless methods are named, those that know what is explained."""
+    known = [method.name for method in methods_for(model)]
+    finer = [name for name in known if name.startswith("grad_cam stage")]
+    wanted = [METHODS[0], *finer, *METHODS[1:]]
+    own = replace(
+        plan,
+        methods=plan.methods or tuple(name for name in wanted if name in known or name == "centre_blob"),
+        light=True,
+    )
+    chosen_methods(model, own)  # an unknown name shows here, before the work
+    return own
 
 
 def explain_dense(
-    out: Path, model: str, trained: TrainedModel, pictures: Sequence[Picture], plan: Plan, top_k: int
-) -> None:
-    """One sheet for each picture, and all numbers."""
+    trained: TrainedModel,
+    image: Image.Image,
+    *,
+    name: str,
+    wanted: Wanted,
+    plan: Plan,
+    target: Target | int | None = None,
+) -> Explanation:
+    """One picture. A `target` given in pixels that the model sees takes the place of a finding."""
     task = trained.build_task()
     assert isinstance(task, WithHead)  # every task but classification has a head over a pyramid
-    layer = choose_layer(clustered_part(trained), source=plan.source, stage=plan.stage, block=plan.block)
-    seen = [
-        look_into(trained, task, picture, image, layer, plan.head)
-        for picture, image in readable(track(pictures, total=len(pictures), label="explain"))
-    ]
-    report_skipped(len(pictures) - len(seen), len(pictures))
-    sheets, numbers = [], []
-    for index, item in enumerate(seen, 1):
-        sheets.append(file_name(index, item.name))
-        place = f"stage {layer.stage} ({layer.tap})"
-        item.sheet(f"Clusters of {trained.name}", place, top_k, SHEET_WIDTH).save(out / sheets[-1])
-        spread = item.entropy().tolist()
-        clusters = [{"number": number, "entropy": spread[number]} for number in item.order()]
-        numbers.append({"image": item.name, "sheet": sheets[-1], "clusters": clusters})
-    content = {"model": model, "layer": {**layer._asdict(), "head": plan.head}, "images": numbers, "files": sheets}
-    write_json(out / RESULT, content)
-
-
-def clustered_part(trained: TrainedModel) -> nn.Module:
-    """The backbone below the head."""
-    inside = [module for module in trained.model.modules() if isinstance(module, Backbone)]
-    return inside[0] if inside else trained.model
-
-
-def look_into(
-    trained: TrainedModel, task: WithHead, source: Picture, image: Image.Image, layer: Layer, head: int | None
-) -> Clusters:
-    """The clusters of a picture whose answer is not a single class."""
+    if isinstance(target, int):
+        raise InputError(f"target={target} given; a class alone is no finding: give label=..., or a Target")
     question = task.questions(image, [])[0]
-    answer = drawn(task, image, ask(trained, task, [(image, question)]), SURE)
-    pixels, _ = task.evaluation_view(trained.preprocess)(image, question)
+    (prediction,) = ask(trained, task, [(image, question)])
+    seen = see(trained, task, image, question)
+    choice = choose_finding(task, prediction, seen, wanted)
+    if target is not None:
+        choice = Choice(choice.findings, {"rank": None, "name": "the given target"}, target)
+    answer = Answer(
+        drawing=drawn(task, image, [prediction], SURE),
+        marked=choice.marked or enlarged(seen.picture)[0],
+        findings=tuple(choice.findings[:LISTED]),
+        total=len(choice.findings),
+        finding=choice.finding,
+        nothing=choice.nothing,
+    )
+    model = explained_model(trained.model, choice.target, seen.size)
+    if choice.target is None or choice.finding is None:
+        item = look_only(model, seen.picture, preprocess=trained.preprocess, name=name, watched="nothing", plan=plan)
+    else:
+        item = explain_image(
+            model,
+            seen.picture,
+            preprocess=trained.preprocess,
+            classes=trained.classes,
+            name=name,
+            target=choice.target,
+            watched=choice.finding["name"],
+            plan=plan,
+        )
+        item = replace(item, default=most_faithful(item), reason=REASON)
+    return replace(item, answer=answer, facts=describe(trained.name, item, plan) | {"kept short": LIMITS})
+
+
+def see(trained: TrainedModel, task: WithHead, image: Image.Image, question: dict) -> Seen:
+    pixels, targets = task.collate([task.evaluation_view(trained.preprocess)(image, question)])
+    picture = Image.fromarray(pixels[0].permute(1, 2, 0).numpy())
+    original = (image.height, image.width)
+    if "sizes" in targets:
+        height, width = targets["sizes"][0].tolist()
+        return Seen(picture, (height, width), original)
     device = next(trained.model.parameters()).device
-    inputs = trained.preprocess.normalise_bytes(pixels.to(device))[None]
-    maps = as_distributions(layer_maps(clustered_part(trained), inputs, layer, head)[0]).cpu()
-    return Clusters(source.name, Image.fromarray(pixels.permute(1, 2, 0).numpy()), answer, maps)
+    with torch.inference_mode():
+        heatmaps = trained.model(trained.preprocess.normalise_bytes(pixels.to(device)))
+    return Seen(picture, (picture.height, picture.width), original, heatmaps.cpu())
+
+
+def explained_model(model: nn.Module, target: Target | None, size: tuple[int, int]) -> nn.Module:
+    if not isinstance(model, Detector):
+        return model
+    return OfOneClass(model, int(target.labels[0]) if isinstance(target, BoxTarget) else 0, size)
+
+
+def most_faithful(item: Explanation) -> str:
+    """On this image, among the methods that are no controls if there are any."""
+    methods = [method for method in item.methods if not method.control] or list(item.methods)
+    return max(methods, key=lambda method: method.difference).name

@@ -53,16 +53,26 @@ def shared_facts(explanations: Sequence[Explanation]) -> dict[str, str]:
 def print_summary(explanations: Sequence[Explanation], report: Path) -> None:
     width = max(len(item.name) for item in explanations)
     for item in explanations:
-        verdict = "" if item.true is None else " (right)" if item.true == item.predicted else f" (it is {item.true})"
-        predicted = f"{item.predicted} {item.probabilities[0][1]:.1%}{verdict}"
-        print(f"{item.name:<{width}}  {predicted:<28}  {most_important(item)}")
+        print(f"{item.name:<{width}}  {answered(item):<28}  {most_important(item)}".rstrip())
     idle = sum(1 for item in explanations if shown_stage_is_idle(item))
     if idle:
         print(f"\nthe clusters shown carry nothing for {idle} of {len(explanations)} images: try another --stage")
-    print(f"\ndefault map: {explanations[0].default}. {explanations[0].reason}\nreport: {report}")
+    default = explanations[0]
+    if default.default is not None and default.answer is None:  # others have a default of their own for each image
+        print(f"\ndefault map: {default.default}. {default.reason}")
+    print(f"\nreport: {report}")
+
+
+def answered(item: Explanation) -> str:
+    if not item.probabilities:
+        return item.watched
+    verdict = "" if item.true is None else " (right)" if item.true == item.predicted else f" (it is {item.true})"
+    return f"{item.predicted} {item.probabilities[0][1]:.1%}{verdict}"
 
 
 def most_important(item: Explanation) -> str:
+    if item.answer is not None and item.answer.nothing:
+        return item.answer.nothing
     clusters = item.clusters
     if clusters is None:
         found = next(method for method in item.methods if method.name == item.default)

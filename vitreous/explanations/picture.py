@@ -53,6 +53,13 @@ def explain_with(
     return replace(item, facts=describe(trained.name, item, plan))
 
 
+def as_whole_picture(image: Pictured, preprocess: Preprocess) -> tuple[Image.Image, str]:
+    """A picture that the model's own view will bring to its size, and its name."""
+    if isinstance(image, str):
+        return load_image(image), image
+    return (as_picture(image, preprocess)[0] if isinstance(image, Tensor) else image.convert("RGB")), "image"
+
+
 def as_picture(image: Tensor, preprocess: Preprocess) -> tuple[Image.Image, Preprocess]:
     """The picture of a normalised input; what a byte cannot hold is lost."""
     single = image[0] if image.ndim == 4 and len(image) == 1 else image

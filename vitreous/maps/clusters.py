@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from vitreous.errors import InputError
 from vitreous.layers.tap import record, tap_names
 from vitreous.maps.fill import baseline, blend
+from vitreous.maps.method import trunk
 
 Source = Literal["clusters", "attention"]
 MaskSpace = Literal["pixels", "normalised"]
@@ -184,8 +185,11 @@ def choose_layer(
 
 
 def layer_maps(model: nn.Module, inputs: Tensor, layer: Layer, head: int | None = None) -> Tensor:
-    """The layer's maps of normalised inputs, (B, M, H, W); attention is that of one head or the mean of all."""
-    with torch.inference_mode(), record(model, layer.tap) as recorded:
+    """The layer's maps of normalised inputs, (B, M, H, W); attention is that of one head or the mean of all.
+
+    A detector blanks its padding, so that the whole model runs, not its backbone alone.
+    """
+    with torch.inference_mode(), record(trunk(model), layer.tap) as recorded:
         model(inputs)
     maps = recorded[layer.tap].float()
     if layer.source == "attention":  # (B, h, M, H, W)

@@ -29,9 +29,10 @@ from vitreous.maps.faithfulness import curves
 from vitreous.maps.fill import Fill
 from vitreous.maps.gates import Rest
 from vitreous.maps.groups import ablate_groups, group_maps
-from vitreous.maps.importance import RANKINGS, patch_attention, removal_curve
+from vitreous.maps.importance import RANKINGS, by_masking, patch_attention, removal_curve
 from vitreous.maps.load import causal_load
-from vitreous.maps.method import Method, clustered_stages, find_trunk, trunk
+from vitreous.maps.method import Method, clustered_stages, find_trunk
+from vitreous.maps.occlusion import Occlusion, Rise
 from vitreous.maps.scoring import DECIDES
 from vitreous.maps.target import ClassTarget, Target, as_target
 from vitreous.maps.views import Look, views
@@ -39,6 +40,7 @@ from vitreous.maps.views import Look, views
 SHOWN_CLASSES = 5
 FILLS: tuple[Fill, ...] = ("blur", "mean")
 PORTIONS = 8  # of the curves of one image; a data set is scored with more
+LIGHT = {"portions": 6, "cells": 5, "masks": 64}  # of the curves, occlusion and RISE, where a pass is dear
 COUNTS = (1, 2, 4, 8, 16, 32, 64)  # clusters removed together
 CHEAP = ("logit_gate", "integrated", "attention_mass", "random")  # rankings that are always compared
 ALL = "all"
@@ -55,6 +57,7 @@ class Plan:
     source: Source = "clusters"
     head: int | None = None
     masking: Masking = field(default_factory=Masking)
+    light: bool = False  # fewer passes, for models whose passes are dear
     default: str | None = None  # the method a data set has shown to be the most faithful ...
     reason: str = ""  # ... in words
     verdicts: dict[str, bool] = field(default_factory=dict)  # whether a method beat its controls there
@@ -83,6 +86,7 @@ def explain_image(
     name: str = "image",
     true: str | None = None,
     target: Target | int | None = None,
+    watched: str = "the given target",
     plan: Plan | None = None,
 ) -> Explanation:
     """Explain a picture, given as the model sees it before normalisation.
@@ -95,6 +99,7 @@ def explain_image(
         name: Of the picture.
         true: Its class, where known; it is explained unless `target` is given.
         target: What to explain: a class by number, or any `Target`; default: the true class, else the predicted one.
+        watched: That in words, where it is no class.
         plan: What to compute.
     """
     plan = plan or Plan()
@@ -112,14 +117,37 @@ def explain_image(
         name=name,
         picture=picture,
         probabilities=likeliest(output, classes) if isinstance(aim, ClassTarget) else (),
-        watched=classes[int(aim.labels[0])] if isinstance(aim, ClassTarget) else "the given target",
+        watched=classes[int(aim.labels[0])] if isinstance(aim, ClassTarget) else watched,
         true=true,
         clusters=None if layer is None else explain_clusters(model, pixels, preprocess, aim, layer, plan),
         load=() if layer is None else explain_load(model, images, aim),
-        methods=tuple(explain_by(model, images, aim, method, plan.verdicts.get(method.name)) for method in chosen),
+        methods=tuple(explain_by(model, images, aim, method, plan) for method in chosen),
         default=default,
         reason=plan.reason,
     )
+
+
+def look_only(
+    model: nn.Module, picture: Image.Image, *, preprocess: Preprocess, name: str, watched: str, plan: Plan
+) -> Explanation:
+    """A picture with nothing to explain: its clusters, by the attention they receive."""
+    pixels = to_unit_tensor(picture).to(next(model.parameters()).device)
+    layer, clusters = cluster_layer_of(model, plan), None
+    if layer is not None:
+        images = preprocess.normalise(pixels)[None]
+        looks = patch_attention(model, images, layer)[0].cpu()
+        maps, mass = as_distributions(layer_maps(model, images, layer, plan.head)[0]).cpu(), looks.mean((1, 2))
+        clusters = Clusters(
+            layer=layer,
+            head=plan.head,
+            maps=maps,
+            entropy=entropy(maps),
+            ranking="attention_mass",
+            importance={"attention_mass": mass},
+            order=tuple(rank(mass, entropy(maps), 0.0).tolist()),
+            attention=looks,
+        )
+    return Explanation(name=name, picture=picture, probabilities=(), watched=watched, clusters=clusters)
 
 
 def likeliest(output: Tensor, classes: Sequence[str]) -> tuple[tuple[str, float], ...]:
@@ -142,7 +170,15 @@ def chosen_methods(model: nn.Module, plan: Plan) -> list[Method]:
     else:
         names = list(plan.methods) or suggested(model)
     first = [plan.default] if plan.default is not None and not plan.methods else []
-    return [find_method(name, model) for name in dict.fromkeys([*first, *names])]
+    methods = [find_method(name, model) for name in dict.fromkeys([*first, *names])]
+    return [lighter(method) for method in methods] if plan.light else methods
+
+
+def lighter(method: Method) -> Method:
+    """The same with fewer changed copies of the image, where it makes any."""
+    if isinstance(method, Occlusion):
+        return replace(method, cells=LIGHT["cells"])
+    return replace(method, masks=LIGHT["masks"]) if isinstance(method, Rise) else method
 
 
 def suggested(model: nn.Module) -> list[str]:
@@ -154,9 +190,9 @@ def suggested(model: nn.Module) -> list[str]:
     return [*quick[:2], *(m.name for m in known if isinstance(m, Look) and m.kind != "features"), "centre_blob"]
 
 
-def explain_by(model: nn.Module, images: Tensor, target: Target, method: Method, beats: bool | None) -> MethodMap:
-    heat = method(model, images, target)
-    both = {fill: curves(model, images, heat, target, fill=fill, portions=PORTIONS) for fill in FILLS}
+def explain_by(model: nn.Module, images: Tensor, target: Target, method: Method, plan: Plan) -> MethodMap:
+    heat, portions = method(model, images, target), LIGHT["portions"] if plan.light else PORTIONS
+    both = {fill: curves(model, images, heat, target, fill=fill, portions=portions) for fill in FILLS}
     scores: dict[str, float] = {DECIDES: sum(curve.difference.item() for curve in both.values()) / len(both)}
     for fill, curve in both.items():
         scores |= {f"insertion_{fill}": curve.insertion_area.item(), f"deletion_{fill}": curve.deletion_area.item()}
@@ -168,7 +204,7 @@ def explain_by(model: nn.Module, images: Tensor, target: Target, method: Method,
         insertion=tuple(both["blur"].insertion[0].tolist()),
         deletion=tuple(both["blur"].deletion[0].tolist()),
         control=method.name in [control.name for control in controls_for(model)],
-        beats_controls=beats,
+        beats_controls=plan.verdicts.get(method.name),
     )
 
 
@@ -210,7 +246,7 @@ def explain_clusters(
     model: nn.Module, pixels: Tensor, preprocess: Preprocess, target: Target, layer: Layer, plan: Plan
 ) -> Clusters:
     images = preprocess.normalise(pixels)[None]
-    maps = as_distributions(layer_maps(trunk(model), images, layer, plan.head)[0])
+    maps = as_distributions(layer_maps(model, images, layer, plan.head)[0])
     importance, order = ranked(model, pixels, maps, preprocess, target, layer, plan)
     alone = Clusters(
         layer=layer,
@@ -266,7 +302,20 @@ def ranked(
             masking=plan.masking,
         )
         return found.importance.cpu(), tuple(found.order.tolist())
-    if layer.source == "attention":
-        raise InputError("attention maps are ranked by the probability of a class; give a class as target")
-    values = RANKINGS[plan.ranking](model, preprocess.normalise(pixels)[None], target, layer)[0].cpu()
+    images = preprocess.normalise(pixels)[None]
+    if plan.ranking == "masking":
+        black = preprocess.normalise(torch.zeros_like(pixels))[None]
+        plain: Fill | Tensor = black if plan.masking.space == "pixels" else "mean"
+        values = by_masking(
+            model,
+            images,
+            target,
+            layer,
+            fill="blur" if plan.masking.fill == "blur" else plain,
+            interpolation=plan.masking.interpolation,
+            batch_size=plan.masking.batch_size,
+            maps=maps[None],
+        )[0].cpu()
+        return values, tuple(rank(values, entropy(maps).cpu(), plan.masking.tie_tolerance).tolist())
+    values = RANKINGS[plan.ranking](model, images, target, layer)[0].cpu()
     return values, tuple(rank(values, entropy(maps).cpu(), 0.0).tolist())

@@ -76,6 +76,17 @@ class Clusters:
         return self.before - sum(self.left[ranking]) / len(self.left[ranking])
 
 
+class Answer(NamedTuple):
+    """What a detector, a segmenter or a keypoint model says about a picture, and which finding of it is explained."""
+
+    drawing: Image.Image  # all of it, drawn into the whole picture
+    marked: Image.Image  # as the model saw it, with the finding outlined
+    findings: tuple[dict[str, Any], ...]  # the first of them, best first, in pixels of the whole picture
+    total: int  # how many there are
+    finding: dict[str, Any] | None  # the one that is explained
+    nothing: str = ""  # why there is none, in words
+
+
 @dataclass(frozen=True)
 class Explanation:
     """Everything the report shows, as numbers and tensors."""
@@ -90,7 +101,13 @@ class Explanation:
     methods: tuple[MethodMap, ...] = ()
     default: str | None = None  # the method to look at first
     reason: str = ""  # why that one
+    answer: Answer | None = None  # of models that do more than to classify
     facts: dict[str, str] = field(default_factory=dict)  # model, layer, ...: what a reader must know to repeat it
+
+    @property
+    def shown(self) -> Image.Image:
+        """The picture that maps are laid over."""
+        return self.picture if self.answer is None else self.answer.marked
 
     @property
     def predicted(self) -> str:
@@ -167,6 +184,10 @@ def as_json(item: Explanation) -> dict[str, Any]:
         ],
         "load": [load._asdict() for load in item.load],
     }
+    if item.answer is not None:
+        answer = item.answer
+        found = {"finding": answer.finding, "findings": list(answer.findings), "found": answer.total}
+        content |= found | {"nothing": answer.nothing or None}
     return content if item.clusters is None else content | clusters_json(item.clusters)
 
 

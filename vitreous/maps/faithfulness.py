@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from vitreous.errors import InputError
 from vitreous.maps.fill import Fill, baseline, blend
-from vitreous.maps.method import to_image
+from vitreous.maps.method import rows_at_once, to_image
 from vitreous.maps.target import Target
 
 PORTIONS = 16
@@ -77,10 +77,11 @@ def curves(
     shown = place[:, None] < share[:, None, None]  # (B, S - 1, height, width)
     keep = torch.cat([shown, ~shown], 1).flatten(0, 1)[:, None]  # all insertions of an image, then all deletions
     image = torch.arange(B).repeat_interleave(2 * (portions - 1))
+    rows_each = rows_at_once(images, batch_size)
     with torch.no_grad():
         inner = [
             target.select(rows)(model(blend(images[rows], part.to(images.dtype), hidden[rows])))
-            for rows, part in zip(image.split(batch_size), keep.split(batch_size), strict=True)
+            for rows, part in zip(image.split(rows_each), keep.split(rows_each), strict=True)
         ]
         whole, none = target(model(images)), target(model(hidden))
     insertion, deletion = torch.cat(inner).view(B, 2, -1).unbind(1)

@@ -24,7 +24,7 @@ from vitreous.errors import InputError
 from vitreous.layers.attention import Gates
 from vitreous.layers.tap import record
 from vitreous.maps.clusters import Layer, choose_layer
-from vitreous.maps.method import trunk
+from vitreous.maps.method import rows_at_once, trunk
 from vitreous.maps.target import Target
 
 ROWS = 16  # rows run together: enough to fill the cores, few enough to stay in cache
@@ -153,13 +153,13 @@ class Rest:
 
     def scores(self, target: Target, gates: Tensor, *, batch_size: int = ROWS) -> Tensor:
         """The target under each set of logit gates, (S, M) for all images or (B, S, M): (B, S)."""
-        images = len(self.images)
+        images, rows_each = len(self.images), rows_at_once(self.images, batch_size)
         gates = gates.to(self.images.device).expand(images, -1, -1)
         image, chosen = torch.arange(images).repeat_interleave(gates.shape[1]), gates.flatten(0, 1)  # (R,), (R, M)
         with torch.no_grad():
             parts = [
                 target.select(rows)(self.run(rows, logit_gate=gate))
-                for rows, gate in zip(image.split(batch_size), chosen.split(batch_size), strict=True)
+                for rows, gate in zip(image.split(rows_each), chosen.split(rows_each), strict=True)
             ]
         return torch.cat(parts).unflatten(0, (images, -1))
 

@@ -11,10 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitreous.errors import InputError
+from vitreous.layers.cluster_training import ALIKE
 from vitreous.maps.gates import Rest
 from vitreous.maps.target import Target
-
-ALIKE = 0.7  # mean correlation from which on maps are one group
 
 
 def correlation(maps: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from vitreous.layers.tap import record
 from vitreous.maps.clusters import Interpolation, Layer, keep_masks
 from vitreous.maps.fill import Fill, baseline, blend
 from vitreous.maps.gates import ROWS, Rest, cluster_count, maps_of, users
-from vitreous.maps.method import trunk
+from vitreous.maps.method import rows_at_once, trunk
 from vitreous.maps.ranks import places, rank_correlation
 from vitreous.maps.target import Target
 
@@ -42,21 +42,23 @@ def by_masking(
     fill: Fill | Tensor = "mean",
     interpolation: Interpolation = "bilinear",
     batch_size: int = ROWS,
+    maps: Tensor | None = None,
 ) -> Tensor:
     """Probability lost when the stretched map of a cluster is hidden; "mean" is the paper's grey.
 
-    To hide before normalisation give black's normalised value as `fill`.
+    To hide before normalisation give black's normalised value as `fill`. `maps` (B, M, H, W) take the place of the
+    clusters' own, such as the attention paid to them.
     """
     target = target.on("probability")
     with torch.no_grad():
-        output, maps = maps_of(model, images, layer)
+        output, own = maps_of(model, images, layer) if maps is None else (model(images), maps)
         hidden, height, width = baseline(images, fill), *images.shape[-2:]
         after = []
-        for b, of_image in enumerate(maps.float()):
-            for part in of_image.split(batch_size):
+        for b, of_image in enumerate(own.float()):
+            for part in of_image.split(rows_at_once(images, batch_size)):
                 masked = blend(images[b], keep_masks(part, (height, width), interpolation), hidden[b])
                 after.append(target.select(torch.full((len(part),), b))(model(masked)))
-        return target(output)[:, None] - torch.cat(after).view(maps.shape[:2])
+        return target(output)[:, None] - torch.cat(after).view(own.shape[:2])
 
 
 def by_ablation(

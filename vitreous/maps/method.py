@@ -23,6 +23,8 @@ from vitreous.errors import InputError
 from vitreous.maps.target import Target, as_target
 from vitreous.models.base import Backbone
 
+MOST_PIXELS = 64 * 224 * 224  # of all images that run together
+
 
 @dataclass(frozen=True)
 class Needs:
@@ -119,6 +121,11 @@ def clustered_stages(backbone: nn.Module) -> list[int]:
 def has_clusters(stage: nn.Module) -> bool:
     clusters = getattr(stage, "clusters", None)
     return clusters is not None and not isinstance(clusters, nn.Identity)
+
+
+def rows_at_once(images: Tensor, most: int) -> int:
+    """How many copies of an image run together: `most`, or fewer of a large one, which would not fit into memory."""
+    return max(1, min(most, MOST_PIXELS // (images.shape[-2] * images.shape[-1])))
 
 
 def to_image(heat: Tensor, size: tuple[int, int]) -> Tensor:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.maps.fill import Fill, baseline, blend
-from vitreous.maps.method import Method, Needs
+from vitreous.maps.method import Method, Needs, rows_at_once
 from vitreous.maps.target import Target
 
 ROWS = 32  # changed copies run together
@@ -22,7 +22,7 @@ def scores_of_masked(
     """The target of every image under every mask (S, 1, height, width): (B, S)."""
     rows = []
     for b in range(len(images)):
-        for part in keep.split(batch_size):
+        for part in keep.split(rows_at_once(images, batch_size)):
             rows.append(target.select(torch.full((len(part),), b))(model(blend(images[b], part, hidden[b]))))
     return torch.cat(rows).view(len(images), len(keep))
 

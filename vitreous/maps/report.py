@@ -14,6 +14,7 @@ from vitreous.maps.draw import HEAT_COLOURS, colourise, enlarge
 from vitreous.maps.explanation import Explanation
 from vitreous.maps.page import fill
 from vitreous.maps.report_clusters import clusters_html, load_html
+from vitreous.maps.report_findings import findings_html
 from vitreous.maps.report_methods import methods_html
 from vitreous.maps.report_pieces import Cell, atlas, cells_of, jpeg_uri, looks_of, number, png_uri
 from vitreous.maps.report_reading import reading
@@ -67,7 +68,7 @@ def _rows(explanations: Sequence[Explanation], beside: Sequence[Explanation], to
 
 def _index(explanations: Sequence[Explanation]) -> str:
     rows = [
-        f'<li><a href="#image-{index}"><img alt="" src="{jpeg_uri(enlarge(item.picture, THUMBNAIL_WIDTH))}">'
+        f'<li><a href="#image-{index}"><img alt="" src="{jpeg_uri(enlarge(item.shown, THUMBNAIL_WIDTH))}">'
         f"<span>{escape(item.predicted)}{_mark(item)}</span></a></li>"
         for index, item in enumerate(explanations, 1)
     ]
@@ -87,15 +88,17 @@ def _section(place: str, item: Explanation, top_k: int) -> str:
         f'<article class="image" id="{place}" aria-labelledby="{place}-name"><div class="inside">\n'
         f'<h2 id="{place}-name">{escape(item.name)}</h2>\n<p class="verdict">{_verdict(item)}</p>\n'
         f'<div class="overview">\n{_picture(item)}\n{_viewer(item, cells)}\n'
-        f"<div>{_probabilities(item)}{_default(item)}</div>\n</div>\n"
+        f"<div>{_probabilities(item)}{findings_html(item)}{_default(item)}</div>\n</div>\n"
         f"{load_html(item)}{methods_html(item, cells)}{inside}</div></article>"
     )
 
 
 def _verdict(item: Explanation) -> str:
     model = f"{escape(item.facts['model'])}: " if "model" in item.facts else ""
+    if item.answer is not None and item.answer.nothing:
+        return f"{model}nothing to explain: {escape(item.answer.nothing)}"
     if not item.probabilities:
-        return f"{model}explained: {escape(item.watched)}"
+        return f"{model}explained: <b>{escape(item.watched)}</b>"
     predicted = f"{model}predicted <b>{escape(item.predicted)}</b> at {item.probabilities[0][1]:.1%}"
     if item.true == item.predicted:
         predicted += ', <span class="right">right</span>'
@@ -107,11 +110,11 @@ def _verdict(item: Explanation) -> str:
 def _picture(item: Explanation) -> str:
     """The picture, and over it the place pointed at; below, which clusters that place looks at."""
     name = escape(item.name)
-    shown = jpeg_uri(enlarge(item.picture, DISPLAY_WIDTH))
-    caption = "as the model sees it"
+    shown = jpeg_uri(enlarge(item.shown, DISPLAY_WIDTH))
+    caption = "as the model sees it" + (", the finding outlined" if item.answer and item.answer.finding else "")
     places = ""
     if item.clusters is not None and item.clusters.attention is not None:
-        caption = "as the model sees it; point at a place, or focus it and use the arrow keys"
+        caption += "; point at a place, or focus it and use the arrow keys"
         places = (
             '<canvas class="places" tabindex="0" role="img" '
             'aria-label="Places of the picture: arrow keys move, the clusters a place looks at are read out"></canvas>'

@@ -76,7 +76,7 @@ def _groups(clusters: Clusters, item: Explanation, cells: Sequence[Cell]) -> str
     shown = list(zip(clusters.groups, clusters.group_drop, cells[len(clusters.maps) :], strict=False))
     tiles = "".join(
         tile(
-            item.picture,
+            item.shown,
             cell,
             clusters.maps[list(group)].sum(0),
             alt=f"Summed map of {named(group)}",
@@ -92,7 +92,7 @@ def _top(clusters: Clusters, item: Explanation, cells: Sequence[Cell], top_k: in
     scores, spread = clusters.importance[clusters.ranking].tolist(), clusters.entropy.tolist()
     tiles = "".join(
         tile(
-            item.picture,
+            item.shown,
             cells[m],
             clusters.maps[m],
             alt=f"Map of cluster {m}",

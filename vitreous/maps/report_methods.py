@@ -14,7 +14,7 @@ def methods_html(item: Explanation, cells: Sequence[Cell]) -> str:
     ordered = sorted(zip(item.methods, cells, strict=False), key=lambda pair: -pair[0].difference)
     tiles = "".join(
         tile(
-            item.picture,
+            item.shown,
             cell,
             method.heat,
             alt=f"Heat map of {method.name} over the picture",

@@ -34,11 +34,12 @@ class Cell(NamedTuple):
 
 def cells_of(item: Explanation) -> list[Cell]:
     """Every map of an image, those of a stack on one grid."""
+    grid = fitting(item.picture.width, item.picture.height, LARGEST_MAP)
     cells = [
         Cell(
             "methods",
             index,
-            resized(shown_heat(method.heat), LARGEST_MAP),
+            resized(shown_heat(method.heat), grid),
             f"{method.name}: insertion − deletion {number(method.difference)}",
         )
         for index, method in enumerate(item.methods)
@@ -90,17 +91,19 @@ def looks_of(attention: Tensor) -> np.ndarray:
 
 def reduced(heat: np.ndarray, longest: int = LARGEST_MAP) -> np.ndarray:
     rows, columns = heat.shape
-    factor = min(1.0, longest / max(rows, columns))
-    size = max(1, round(columns * factor)), max(1, round(rows * factor))
+    size = fitting(columns, rows, min(longest, max(rows, columns)))
     return np.asarray(Image.fromarray(heat.astype(np.float32)).resize(size, Image.Resampling.BOX))
 
 
-def resized(heat: np.ndarray, longest: int) -> np.ndarray:
-    """On a grid of one size, whatever the method's own."""
-    rows, columns = heat.shape
-    factor = longest / max(rows, columns)
-    size = max(1, round(columns * factor)), max(1, round(rows * factor))
-    how = Image.Resampling.BOX if factor < 1 else Image.Resampling.BICUBIC
+def fitting(width: int, height: int, longest: int) -> tuple[int, int]:
+    """Width and height of this shape, the longer side as given."""
+    factor = longest / max(width, height)
+    return max(1, round(width * factor)), max(1, round(height * factor))
+
+
+def resized(heat: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """On a grid of one size (width, height), whatever the method's own."""
+    how = Image.Resampling.BOX if max(heat.shape) > max(size) else Image.Resampling.BICUBIC
     return np.asarray(Image.fromarray(heat.astype(np.float32)).resize(size, how)).clip(0, 1)
 
 

@@ -33,25 +33,26 @@ def shown_heat(heat: Tensor) -> np.ndarray:
 def draw_sheet(item: Explanation, top_k: int) -> Image.Image:
     others = tuple(f"{name} {probability:.1%}" for name, probability in item.probabilities[1:3])
     first = f"{item.predicted} {item.probabilities[0][1]:.1%}" if item.probabilities else item.name
-    panels = [Panel(enlarge(item.picture, WIDTH), first, others)]
+    panels = [Panel(enlarge(item.shown, WIDTH), first, others)]
     for method in item.methods:
         if method.name == item.default or item.clusters is None:
             details = (f"insertion minus deletion {method.difference:+.2f}",)
-            panels.append(Panel(overlay(item.picture, shown_heat(method.heat), width=WIDTH), method.name, details))
+            panels.append(Panel(overlay(item.shown, shown_heat(method.heat), width=WIDTH), method.name, details))
     footnote = f"insertion minus deletion: the more, the better the model agrees with the map of “{item.watched}”"
     if item.clusters is not None:
         clusters = item.clusters
         for m in clusters.order[:top_k]:
             score, spread = clusters.importance[clusters.ranking][m].item(), clusters.entropy[m].item()
-            heat = overlay(item.picture, shown_heat(clusters.maps[m]), width=WIDTH)
+            heat = overlay(item.shown, shown_heat(clusters.maps[m]), width=WIDTH)
             panels.append(Panel(heat, f"cluster {m}", (f"score {score:+.3f}", f"entropy {spread:.2f} nats")))
         flat = math.log(clusters.maps[0].numel())
         footnote = f"score for “{item.watched}”: {UNITS[clusters.ranking]}; entropy of a flat map: {flat:.2f} nats"
     verdict = "" if item.true is None else ", right" if item.true == item.predicted else f", but it is {item.true}"
+    heading = f"Predicted {item.predicted}{verdict}" if item.answer is None else item.answer.nothing or item.watched
     about = " · ".join(item.facts[key] for key in ("model", "layer", "maps") if key in item.facts)
     return contact_sheet(
         panels,
-        heading=f"Predicted {item.predicted}{verdict}",
+        heading=heading,
         subheading=f"{item.name} · {about}" if about else item.name,
         footnote=footnote,
     )

@@ -22,6 +22,7 @@ from torchvision.ops import box_iou
 from vitreous.errors import InputError
 
 Scale = Literal["logit", "log_odds", "probability"]
+STEEPEST = 0.05  # log-odds of a heat map's value are a straight line beyond this, and beyond one minus this
 SMALLEST = 1e-6  # probabilities that are no softmax are kept this far from 0 and 1, where log-odds are infinite
 
 
@@ -163,6 +164,8 @@ class JointTarget(Target):
     """A joint's peak in heat maps (B, joints, H, W): the value at a place, or the highest one anywhere.
 
     Heat maps are learned to lie between 0 and 1, so that a value is read as a probability; "logit" is the bare value.
+    Nothing keeps them there, so that below 0.05 and above 0.95 log-odds go on along their tangent: a peak of 1.02 would
+    else have no slope, and one of 0.9999 count more than it can mean.
     """
 
     joints: Tensor = None  # type: ignore[assignment]  # (B,)
@@ -171,7 +174,13 @@ class JointTarget(Target):
     def __call__(self, output: Tensor) -> Tensor:
         chosen = self.heat(output)
         value = chosen.flatten(1).amax(1) if self.places is None else chosen[torch.arange(len(chosen)), *self.places.T]
-        return value if self.scale == "logit" else from_probability(value.clamp(0, 1), self.scale)
+        if self.scale == "logit":
+            return value
+        if self.scale == "probability":
+            return value.clamp(0, 1)
+        inner = value.detach().clamp(STEEPEST, 1 - STEEPEST)
+        within = (value > STEEPEST) & (value < 1 - STEEPEST)
+        return torch.where(within, value.logit(STEEPEST), inner.logit() + (value - inner) / (inner * (1 - inner)))
 
     def holds(self, output: Tensor) -> Tensor:
         """Whether the peak is still within two cells of its place (everywhere, if it has none)."""
