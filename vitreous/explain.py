@@ -18,7 +18,7 @@ from vitreous.errors import InputError
 from vitreous.explanations.atlas import write_atlas
 from vitreous.explanations.chosen import read_chosen
 from vitreous.explanations.dataset import score_run, spread
-from vitreous.explanations.dense import dense_plan, explain_dense
+from vitreous.explanations.dense import dense_plan, explain_dense, look
 from vitreous.explanations.findings import Wanted, read_region
 from vitreous.explanations.folder import REPORT, RESULT, print_summary, write_explanations
 from vitreous.explanations.picture import Pictured, as_whole_picture, explain_picture, explain_with, known
@@ -239,7 +239,7 @@ def ready(
 def explain_one(trained: TrainedModel, picture: Picture, image: Image.Image, plan: Plan, wanted: Wanted) -> Explanation:
     if trained.task == "classify":
         return explain_picture(trained, picture, image, plan, wanted.label)
-    return explain_dense(trained, image, name=picture.name, wanted=wanted, plan=plan)
+    return explain_dense(trained, look(trained, image, picture.name), wanted=wanted, plan=plan)
 
 
 def select(pictures: Sequence[Picture], limit: int) -> list[Picture]:
@@ -292,7 +292,7 @@ def explain_model(
     if trained.task != "classify":
         picture, name = as_whole_picture(image, trained.preprocess)
         own = dense_plan(trained.model, plan)
-        return explain_dense(trained, picture, name=name, wanted=wanted, plan=own, target=target)
+        return explain_dense(trained, look(trained, picture, name), wanted=wanted, plan=own, target=target)
     if label is not None and target is None:
         target = trained.classes.index(label)
     return explain_with(trained, image, target=target, plan=plan)

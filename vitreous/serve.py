@@ -9,16 +9,20 @@ from pathlib import Path
 
 import torch
 import uvicorn
+from PIL import Image
 
 from vitreous.data.pictures import Picture, find_pictures
 from vitreous.data.shapes import CATEGORIES
 from vitreous.errors import InputError
-from vitreous.training.model_folder import TrainedModel, load_classifier
+from vitreous.explanations.answers import ask
+from vitreous.tasks.base import WithHead
+from vitreous.training.model_folder import TrainedModel, load_model
 from vitreous.training.results import readable, report_skipped, require_numbers, require_positive
 from vitreous.web.app import create_app
 from vitreous.web.explorer import Explorer
+from vitreous.web.finder import Finder
 from vitreous.web.guard import Limits
-from vitreous.web.pictures import Seen, seen
+from vitreous.web.pictures import Seen
 
 EXAMPLES = 12  # offered on the page; of a larger folder a selection spread over it
 EMBEDDED = "shapes:val:0-9"  # each class once
@@ -37,11 +41,12 @@ def serve(
     concurrent: int = 64,
     waiting: int = 16,
 ) -> None:
-    """Explore a classifier in the browser, until Ctrl-C.
+    """Explore a model in the browser, until Ctrl-C.
 
     The page shows the prediction for a picture, the maps of clusters ranked by what they do to it, and every other
-    method that fits the model; clusters can be switched off one by one or in groups. It needs no network, and only this
-    machine can open it unless --host says otherwise. There is no login: whoever can reach the address can use it.
+    method that fits the model; clusters can be switched off one by one or in groups. Of a detector, a segmenter or a
+    keypoint model it lists the findings, each of which can be explained. It needs no network, and only this machine can
+    open it unless --host says otherwise. There is no login: whoever can reach the address can use it.
 
     Examples:
         vitreous serve runs/demo
@@ -62,12 +67,11 @@ def serve(
         waiting: Most questions that wait for the model; more are asked to try again.
     """
     require_positive(max_upload_mb=max_upload_mb, concurrent=concurrent, waiting=waiting)
-    trained = load_classifier(model, size=size, device=device)
+    trained = load_model(model, size=size, device=device)
     check_answers(trained)
+    explorer = Explorer(trained) if trained.task == "classify" else Finder(trained)
     limits = Limits(upload_bytes=max_upload_mb * 1_000_000, concurrent=concurrent, waiting=waiting)
-    app = create_app(
-        Explorer(trained), examples=find_examples(trained, examples), limits=limits, hosts=(host, *allow_host)
-    )
+    app = create_app(explorer, examples=find_examples(explorer, examples), limits=limits, hosts=(host, *allow_host))
     with listen(host, port) as listener:
         address = f"[{host}]" if ":" in host else host
         print(f"{trained.name} is at http://{address}:{listener.getsockname()[1]}  (Ctrl-C ends it)", flush=True)
@@ -91,6 +95,11 @@ def listen(host: str, port: int) -> socket.socket:
 
 def check_answers(trained: TrainedModel) -> None:
     """Faults of the model are found before there is a page."""
+    task = trained.build_task()
+    if isinstance(task, WithHead):
+        grey_picture = Image.new("RGB", (64, 64), "grey")
+        ask(trained, task, [(grey_picture, task.questions(grey_picture, [])[0])])
+        return
     if len(trained.classes) < 2:
         raise InputError(f"model {trained.name} has one class only; there is no decision to explain")
     grey = torch.zeros(1, 3, *trained.preprocess.size, device=next(trained.model.parameters()).device)
@@ -98,7 +107,8 @@ def check_answers(trained: TrainedModel) -> None:
         require_numbers(trained.name, trained.model(grey))
 
 
-def find_examples(trained: TrainedModel, given: str | None) -> list[Seen]:
+def find_examples(explorer: Explorer, given: str | None) -> list[Seen]:
+    trained = explorer.trained
     if given is None:
         if not set(CATEGORIES) <= set(trained.classes):
             return []
@@ -106,14 +116,7 @@ def find_examples(trained: TrainedModel, given: str | None) -> list[Seen]:
     pictures = within(given, find_pictures([given], size=trained.preprocess.size))
     step = max(1.0, len(pictures) / EXAMPLES)
     chosen = [pictures[int(index * step)] for index in range(min(EXAMPLES, len(pictures)))]
-    found = [
-        seen(
-            shown_name(picture.name, given),
-            trained.preprocess.picture(image),
-            label=picture.label if picture.label in trained.classes else None,
-        )
-        for picture, image in readable(chosen)
-    ]
+    found = [explorer.see(image, shown_name(one.name, given), one.label) for one, image in readable(chosen)]
     report_skipped(len(chosen) - len(found), len(chosen))
     return found
 

@@ -113,7 +113,7 @@ def test_every_detector_has_a_smooth_score_for_a_box(head):
     label = int(found["labels"][0])
     target = BoxTarget(labels=found["labels"][:1], boxes=found["boxes"][:1])
     images.requires_grad_()
-    score = target(model.all_of_class(images, label))
+    score = target(model.all_of(images, [label]))
     assert score.sigmoid().item() == pytest.approx(found["scores"][0].item(), abs=1e-5)
     (slope,) = torch.autograd.grad(score.sum(), images)
     assert slope.isfinite().all()
@@ -131,7 +131,7 @@ def test_the_gradient_of_a_box_is_that_of_finite_differences():
     target = BoxTarget(labels=found["labels"][:1], boxes=found["boxes"][:1] + torch.tensor([1.0, 2.0, -2.0, 1.0]))
 
     def score(x):
-        return target(model.all_of_class(x, int(found["labels"][0])))
+        return target(model.all_of(x, [int(found["labels"][0])]))
 
     images.requires_grad_()
     (slope,) = torch.autograd.grad(score(images).sum(), images)
@@ -175,7 +175,7 @@ def test_a_region_that_is_drawn(runs, picture, tmp_path):
         ("detect", dict(region="1,2,3,4"), "for the task 'detect'; accepted: --finding, --label"),
         ("detect", dict(label="disk"), "unknown class 'disk'; nearest: disc"),
         ("detect", dict(finding=0), "counted from 1"),
-        ("detect", dict(finding=101), "--finding 101 was asked for, but there are 100: box 1: "),
+        ("detect", dict(finding=101), "finding 101 was asked for, but there are 100: box 1: "),
         ("detect", dict(finding=1, label="disc"), "--finding and --label given"),
         ("detect", dict(method=("grad_kam",)), "unknown method 'grad_kam'; nearest: grad_cam"),
         ("keypoints", dict(joint="tip"), "unknown joint 'tip'; accepted: top, left, right"),

@@ -18,14 +18,16 @@ from vitreous.serve import find_examples
 from vitreous.training.model_folder import load_model, save_model
 from vitreous.web.app import create_app
 from vitreous.web.explorer import Explorer
+from vitreous.web.finder import Finder
 from vitreous.web.guard import Limits
 
 HOST = "http://localhost"
 
 
 def application(model: str, *, limits: Limits | None = None, examples: str | None = None) -> tuple[Any, Explorer]:
-    explorer = Explorer(load_model(model))
-    return create_app(explorer, examples=find_examples(explorer.trained, examples), limits=limits), explorer
+    trained = load_model(model)
+    explorer = Explorer(trained) if trained.task == "classify" else Finder(trained)
+    return create_app(explorer, examples=find_examples(explorer, examples), limits=limits), explorer
 
 
 def png(index: int = 0, *, side: int = 64) -> bytes:

@@ -15,6 +15,7 @@ from tests.tiny_model import save_tiny_model
 from vitreous.errors import InputError
 from vitreous.serve import check_answers, find_examples, listen, serve
 from vitreous.training.model_folder import load_model
+from vitreous.web.explorer import Explorer
 
 
 @pytest.fixture(scope="module")
@@ -28,10 +29,10 @@ def trained(folder):
 
 
 def test_embedded_examples_where_the_classes_fit(trained):
-    found = find_examples(trained, None)
+    found = find_examples(Explorer(trained), None)
     assert [item.name for item in found] == [f"shapes:val:{index}" for index in range(10)]
     assert {item.label for item in found} == set(trained.classes)
-    assert find_examples(trained._replace(classes=("cat", "dog")), None) == []
+    assert find_examples(Explorer(trained._replace(classes=("cat", "dog"))), None) == []
 
 
 def test_examples_of_a_folder_are_a_spread_selection(trained, tmp_path):
@@ -39,7 +40,7 @@ def test_examples_of_a_folder_are_a_spread_selection(trained, tmp_path):
         (tmp_path / label).mkdir()
         for number in range(20):
             Image.new("RGB", (80, 70), (number, 0, 0)).save(tmp_path / label / f"{number:02d}.png")
-    found = find_examples(trained, str(tmp_path))
+    found = find_examples(Explorer(trained), str(tmp_path))
     assert len(found) == 12
     assert found[0].name == "circle/00.png"  # no word of the folders above
     assert {item.label for item in found} == {"circle", None}
@@ -53,16 +54,16 @@ def test_links_out_of_the_folder_are_not_shown(trained, tmp_path):
         Image.new("RGB", (64, 64), colour).save(place / f"{colour}.png")
     (inside / "link.png").symlink_to(outside / "blue.png")
     (inside / "folder").symlink_to(outside)
-    assert [item.name for item in find_examples(trained, str(inside))] == ["red.png"]
+    assert [item.name for item in find_examples(Explorer(trained), str(inside))] == ["red.png"]
     (inside / "red.png").unlink()
     with pytest.raises(InputError, match="a link to somewhere else"):
-        find_examples(trained, str(inside))
+        find_examples(Explorer(trained), str(inside))
 
 
 def test_unreadable_examples_are_named_and_skipped(trained, tmp_path, capsys):
     (tmp_path / "bad.png").write_text("no picture")
     Image.new("RGB", (64, 64)).save(tmp_path / "good.png")
-    assert [item.name for item in find_examples(trained, str(tmp_path))] == ["good.png"]
+    assert [item.name for item in find_examples(Explorer(trained), str(tmp_path))] == ["good.png"]
     assert "bad.png" in capsys.readouterr().err
 
 
@@ -86,11 +87,6 @@ def test_taken_port_is_named():
 def test_bad_options(folder, options, words):
     with pytest.raises(InputError, match=words):
         serve(folder, **({"port": 0} | options))
-
-
-def test_other_tasks_are_refused(tmp_path):
-    with pytest.raises(InputError, match="trained for the task 'segment'; this verb needs a classifier"):
-        serve(save_tiny_model(tmp_path / "other", task="segment"), port=0)
 
 
 def test_weights_that_give_no_numbers_are_refused(trained):

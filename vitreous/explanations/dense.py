@@ -6,6 +6,7 @@ value of its heat map at its peak. These change smoothly, and have gradients.
 """
 
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from PIL import Image
@@ -21,7 +22,7 @@ from vitreous.maps.catalogue import methods_for
 from vitreous.maps.explaining import LIGHT, Plan, chosen_methods, explain_image, look_only
 from vitreous.maps.explanation import Answer, Explanation
 from vitreous.maps.target import BoxTarget, Target
-from vitreous.tasks.base import WithHead
+from vitreous.tasks.base import Prediction, WithHead
 from vitreous.training.model_folder import TrainedModel
 
 LISTED = 10  # findings that are told
@@ -30,16 +31,29 @@ LIMITS = f"occlusion in {LIGHT['cells']} x {LIGHT['cells']} cells, curves in {LI
 REASON = "It is the most faithful of those compared, on this image alone: only classifiers are scored over a data set."
 
 
-class OfOneClass(nn.Module):
-    """A detector that gives every box it considers for a class, for pictures of one size."""
+class OfClasses(nn.Module):
+    """A detector that gives every box it considers for some classes, for pictures of one size."""
 
-    def __init__(self, detector: Detector, label: int, size: tuple[int, int]) -> None:
+    def __init__(self, detector: Detector, classes: tuple[int, ...], size: tuple[int, int]) -> None:
         super().__init__()
-        self.detector, self.label, self.size = detector, label, size
+        self.detector, self.classes, self.size = detector, classes, size
         self.eval()
 
     def forward(self, images: Tensor) -> list[dict[str, Tensor]]:
-        return self.detector.all_of_class(images, self.label, sizes=torch.tensor([self.size] * len(images)))
+        return self.detector.all_of(images, self.classes, sizes=torch.tensor([self.size] * len(images)))
+
+
+class Looked(NamedTuple):
+    """What a model says about a picture."""
+
+    name: str
+    task: WithHead
+    prediction: Prediction
+    seen: Seen
+    drawing: Image.Image
+
+    def choose(self, wanted: Wanted) -> Choice:
+        return choose_finding(self.task, self.prediction, self.seen, wanted)
 
 
 def dense_plan(model: nn.Module, plan: Plan) -> Plan:
@@ -56,45 +70,44 @@ def dense_plan(model: nn.Module, plan: Plan) -> Plan:
     return own
 
 
-def explain_dense(
-    trained: TrainedModel,
-    image: Image.Image,
-    *,
-    name: str,
-    wanted: Wanted,
-    plan: Plan,
-    target: Target | int | None = None,
-) -> Explanation:
-    """One picture. A `target` given in pixels that the model sees takes the place of a finding."""
+def look(trained: TrainedModel, image: Image.Image, name: str) -> Looked:
     task = trained.build_task()
     assert isinstance(task, WithHead)  # every task but classification has a head over a pyramid
-    if isinstance(target, int):
-        raise InputError(f"target={target} given; a class alone is no finding: give label=..., or a Target")
     question = task.questions(image, [])[0]
     (prediction,) = ask(trained, task, [(image, question)])
-    seen = see(trained, task, image, question)
-    choice = choose_finding(task, prediction, seen, wanted)
+    drawing = drawn(task, image, [prediction], SURE)
+    return Looked(name, task, prediction, see(trained, task, image, question), drawing)
+
+
+def explain_dense(
+    trained: TrainedModel, looked: Looked, *, wanted: Wanted, plan: Plan, target: Target | int | None = None
+) -> Explanation:
+    """One picture. A `target` given in pixels that the model sees takes the place of a finding."""
+    if isinstance(target, int):
+        raise InputError(f"target={target} given; a class alone is no finding: give label=..., or a Target")
+    seen, choice = looked.seen, looked.choose(wanted)
     if target is not None:
         choice = Choice(choice.findings, {"rank": None, "name": "the given target"}, target)
     answer = Answer(
-        drawing=drawn(task, image, [prediction], SURE),
+        drawing=looked.drawing,
         marked=choice.marked or enlarged(seen.picture)[0],
         findings=tuple(choice.findings[:LISTED]),
         total=len(choice.findings),
         finding=choice.finding,
         nothing=choice.nothing,
     )
-    model = explained_model(trained.model, choice.target, seen.size)
+    labels = (int(choice.target.labels[0]),) if isinstance(choice.target, BoxTarget) else (0,)
+    model, preprocess = explained_model(trained.model, labels, seen.size), trained.preprocess
     if choice.target is None or choice.finding is None:
-        item = look_only(model, seen.picture, preprocess=trained.preprocess, name=name, watched="nothing", plan=plan)
+        item = look_only(model, seen.picture, preprocess=preprocess, name=looked.name, watched="nothing", plan=plan)
     else:
         item = explain_image(
             model,
             seen.picture,
-            preprocess=trained.preprocess,
+            preprocess=preprocess,
             classes=trained.classes,
-            name=name,
-            target=choice.target,
+            name=looked.name,
+            target=choice.target.to(next(model.parameters()).device),
             watched=choice.finding["name"],
             plan=plan,
         )
@@ -102,7 +115,7 @@ def explain_dense(
     return replace(item, answer=answer, facts=describe(trained.name, item, plan) | {"kept short": LIMITS})
 
 
-def see(trained: TrainedModel, task: WithHead, image: Image.Image, question: dict) -> Seen:
+def see(trained: TrainedModel, task: WithHead, image: Image.Image, question: dict[str, Any]) -> Seen:
     pixels, targets = task.collate([task.evaluation_view(trained.preprocess)(image, question)])
     picture = Image.fromarray(pixels[0].permute(1, 2, 0).numpy())
     original = (image.height, image.width)
@@ -115,10 +128,9 @@ def see(trained: TrainedModel, task: WithHead, image: Image.Image, question: dic
     return Seen(picture, (picture.height, picture.width), original, heatmaps.cpu())
 
 
-def explained_model(model: nn.Module, target: Target | None, size: tuple[int, int]) -> nn.Module:
-    if not isinstance(model, Detector):
-        return model
-    return OfOneClass(model, int(target.labels[0]) if isinstance(target, BoxTarget) else 0, size)
+def explained_model(model: nn.Module, classes: tuple[int, ...], size: tuple[int, int]) -> nn.Module:
+    """What targets read from; of a detector the boxes it considers for these classes."""
+    return OfClasses(model, classes, size) if isinstance(model, Detector) else model
 
 
 def most_faithful(item: Explanation) -> str:

@@ -107,7 +107,7 @@ def choose_finding(task: Task, prediction: Prediction, seen: Seen, wanted: Wante
 def taken(findings: list[dict[str, Any]], rank: int) -> dict[str, Any]:
     if rank > len(findings):
         known = ", ".join(entry["name"] for entry in findings[:10])
-        raise InputError(f"--finding {rank} was asked for, but there are {len(findings)}: {known}")
+        raise InputError(f"finding {rank} was asked for, but there are {len(findings)}: {known}")
     return findings[rank - 1]
 
 
@@ -119,6 +119,7 @@ def choose_box(task: Detect, prediction: Prediction, seen: Seen, wanted: Wanted)
     findings = [
         {
             "rank": rank,
+            "short": f"box {rank}: {task.classes[label]}",
             "name": f"box {rank}: {task.classes[label]} {score:.2f}",
             "class": task.classes[label],
             "score": score,
@@ -158,6 +159,7 @@ def choose_region(task: Segment, prediction: Prediction, seen: Seen, wanted: Wan
     findings: list[dict[str, Any]] = [
         {
             "rank": rank,
+            "short": f"region {rank}: {task.classes[label]}",
             "name": f"region {rank}: {task.classes[label]}, {count / semantic.numel():.0%} of the picture",
             "class": task.classes[label],
             "share": count / semantic.numel(),
@@ -234,6 +236,7 @@ def choose_joint(task: Keypoints, prediction: Prediction, seen: Seen, wanted: Wa
     findings = [
         {
             "rank": rank,
+            "short": f"joint {rank}: {task.names[joint]}",
             "name": f"joint {rank}: {task.names[joint]} {points[joint][2]:.2f}",
             "joint": task.names[joint],
             "score": points[joint][2],

@@ -68,17 +68,18 @@ class Detector(nn.Module):
     def pyramid(self, images: Tensor, sizes: Tensor | None) -> list[Tensor]:
         return list(self.backbone(images if sizes is None else blank_padding(images, sizes)).values())
 
-    def all_of_class(self, images: Tensor, label: int, *, sizes: Tensor | None = None) -> list[dict[str, Tensor]]:
-        """Every box considered for a class, whatever its score: what changes smoothly, where `forward` has thresholds.
+    def all_of(self, images: Tensor, classes: Sequence[int], *, sizes: Tensor | None = None) -> list[dict[str, Tensor]]:
+        """Every box considered for these classes, whatever its score: smooth, where `forward` has thresholds.
 
         For each image `boxes`, `labels` and `scores`, in no order.
         """
         shapes, found = image_shapes(images, sizes), []
         for one, shape in zip(self.considered(self.pyramid(images, sizes), shapes), shapes, strict=True):
-            rows = torch.arange(len(one.scores), device=one.scores.device)
-            labels = torch.full_like(rows, label)
+            count = len(one.scores)
+            labels = torch.tensor(classes, device=images.device).repeat_interleave(count)
+            rows = torch.arange(count, device=images.device).repeat(len(classes))
             boxes = clip_boxes_to_image(one.decode(rows, labels), shape)
-            found.append({"boxes": boxes, "labels": labels, "scores": one.scores[:, label]})
+            found.append({"boxes": boxes, "labels": labels, "scores": one.scores[rows, labels]})
         return found
 
     def losses(self, features: list[Tensor], shapes: list[Shape], objects: list[Truth]) -> dict[str, Tensor]:

@@ -45,8 +45,13 @@ class Target(ABC):
 
     def select(self, rows: Tensor) -> Self:
         """The target of the images `rows` (numbers within the batch, in any order, repeated or not)."""
-        tensors = {f.name: getattr(self, f.name) for f in fields(self) if isinstance(getattr(self, f.name), Tensor)}
-        return replace(self, **{name: value[rows.to(value.device)] for name, value in tensors.items()})
+        return replace(self, **{name: value[rows.to(value.device)] for name, value in self.tensors().items()})
+
+    def to(self, device: torch.device) -> Self:
+        return replace(self, **{name: value.to(device) for name, value in self.tensors().items()})
+
+    def tensors(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in fields(self) if isinstance(getattr(self, f.name), Tensor)}
 
 
 def read(logits: Tensor, labels: Tensor, scale: Scale) -> Tensor:

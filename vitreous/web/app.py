@@ -35,6 +35,7 @@ PAGE = {  # address -> file and kind
 }
 LONGEST_NAME = 200
 JSON = "application/json"
+KEPT = {"Cache-Control": "private, max-age=3600"}
 
 Stage = Annotated[int, Path(ge=1, le=99)]
 StageOrNone = Annotated[int | None, Query(ge=1, le=99)]
@@ -103,8 +104,16 @@ def create_app(
         return await ask(("predict", id), partial(explorer.predict, pictures[id]))
 
     @app.get("/api/images/{id}/picture.png")
-    async def picture(id: str) -> Response:
-        return Response(pictures[id].png, media_type="image/png", headers={"Cache-Control": "private, max-age=3600"})
+    async def picture(id: str, target: Target = None) -> Response:
+        item = pictures[id]
+        content = (
+            item.png if target is None else await answers.get(("png", id, target), lambda: explorer.png(item, target))
+        )
+        return Response(content, media_type="image/png", headers=KEPT)
+
+    @app.get("/api/images/{id}/drawing.png")
+    async def drawing(id: str) -> Response:
+        return Response(explorer.drawing(pictures[id]), media_type="image/png", headers=KEPT)
 
     @app.get("/api/images/{id}/stages/{stage}")
     async def stage(id: str, stage: Stage, target: Target = None) -> Response:

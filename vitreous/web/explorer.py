@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from PIL import Image
+from torch import Tensor, nn
 
 from vitreous.data.image import load_image
 from vitreous.data.transforms import to_unit_tensor
@@ -29,7 +30,7 @@ from vitreous.maps.groups import ablate_groups, group_maps
 from vitreous.maps.importance import RANKINGS, by_ablation, by_logit_gate
 from vitreous.maps.load import causal_load
 from vitreous.maps.method import Method, clustered_stages, find_trunk, trunk
-from vitreous.maps.target import ClassTarget, as_target
+from vitreous.maps.target import Target, as_target
 from vitreous.maps.views import views
 from vitreous.training.model_folder import TrainedModel
 from vitreous.training.results import require_numbers
@@ -64,11 +65,16 @@ class Explorer:
 
     # ---- the model -----------------------------------------------------------------------------------------------
 
+    def size(self) -> tuple[int, int]:
+        """Height and width of what the model sees."""
+        return self.trained.preprocess.size
+
     def card(self) -> Answer:
         """What the page needs to know before there is a picture."""
-        height, width = self.trained.preprocess.size
+        height, width = self.size()
         return {
             "name": self.trained.name,
+            "task": self.trained.task,
             "classes": len(self.trained.classes),
             "width": width,
             "height": height,
@@ -79,9 +85,12 @@ class Explorer:
                 for name in RANKINGS
                 if name != "random"
             ],
-            "methods": [self.method_card(method) for method in methods_for(self.model)],
+            "methods": [self.method_card(method) for method in self.methods()],
             "has": self.has(),
         }
+
+    def methods(self) -> list[Method]:
+        return methods_for(self.model)
 
     def method_card(self, method: Method) -> Answer:
         return {
@@ -109,7 +118,24 @@ class Explorer:
     # ---- a picture -----------------------------------------------------------------------------------------------
 
     def receive(self, content: bytes, name: str) -> Seen:
-        return seen(name, self.trained.preprocess.picture(load_image(content, name=name)))
+        return self.see(load_image(content, name=name), name)
+
+    def see(self, image: Image.Image, name: str, label: str | None = None) -> Seen:
+        """A picture as the model sees it; `label` is its true class, where it is known."""
+        known = label if label in self.trained.classes else None
+        return seen(name, self.trained.preprocess.picture(image), label=known)
+
+    def network(self, item: Seen) -> nn.Module:
+        """What answers about a picture."""
+        return self.model
+
+    def png(self, item: Seen, number: int | None) -> bytes:
+        """The picture, with what is explained outlined if it lies somewhere in it."""
+        return item.png
+
+    def drawing(self, item: Seen) -> bytes:
+        """A PNG of all that was found."""
+        raise InputError("a classifier finds nothing that could be drawn; ask for the picture itself")
 
     def inputs(self, item: Seen) -> Tensor:
         return self.trained.preprocess.normalise(to_unit_tensor(item.picture).to(self.device))[None]
@@ -118,12 +144,12 @@ class Explorer:
         probabilities = self.probabilities(self.output(item))
         return {"id": item.id, "name": item.name, "true": item.label, "classes": self.likeliest(probabilities, item)}
 
-    def output(self, item: Seen) -> Tensor:
+    def output(self, item: Seen) -> Any:
         """Of the network. Where there are clusters, switching them off comes next, and begins with the same pass."""
         if self.stages:
             return self.rest(item, None).output
         with torch.no_grad():
-            return self.model(self.inputs(item))
+            return self.network(item)(self.inputs(item))
 
     def probabilities(self, output: Tensor) -> Tensor:
         probabilities = output[0].float().softmax(-1).cpu()
@@ -137,10 +163,9 @@ class Explorer:
             shown.append(true)
         return [{"number": k, "name": self.trained.classes[k], "probability": probabilities[k].item()} for k in shown]
 
-    def target(self, number: int | None, output: Tensor) -> ClassTarget:
-        target = as_target(number, output, 1)
-        assert isinstance(target, ClassTarget)
-        return target
+    def target(self, item: Seen, number: int | None, output: Any) -> Target:
+        """What is explained: on this page a class by its number, or the predicted one."""
+        return as_target(number, output, 1)
 
     # ---- clusters ------------------------------------------------------------------------------------------------
 
@@ -149,7 +174,7 @@ class Explorer:
         layer = cluster_layer(self.model, stage)
         key = item.id, layer.stage
         if key not in self.rests:
-            self.rests[key] = Rest(self.model, self.inputs(item), layer)
+            self.rests[key] = Rest(self.network(item), self.inputs(item), layer)
             if len(self.rests) > RESTS:
                 self.rests.popitem(last=False)
         self.rests.move_to_end(key)
@@ -159,7 +184,8 @@ class Explorer:
         """The maps of a stage, who looks at them, which are alike, and a quick estimate of their importance."""
         rest = self.rest(item, stage)
         maps, attention = self.look(rest)
-        quick = by_logit_gate(self.model, rest.images, self.target(number, rest.output), rest.layer, rest=rest)[0]
+        target = self.target(item, number, rest.output)
+        quick = by_logit_gate(rest.model, rest.images, target, rest.layer, rest=rest)[0]
         label = group_maps(maps)
         small, reading = reduced(maps), reduced(attention)
         return {
@@ -188,7 +214,7 @@ class Explorer:
         if by not in REMARKS:
             raise InputError(f"clusters cannot be ranked by {by!r}; known: {', '.join(REMARKS)}")
         rest = self.rest(item, stage)
-        target = self.target(number, rest.output)
+        target = self.target(item, number, rest.output)
         maps, _ = self.look(rest)
         label = group_maps(maps)
         yield
@@ -196,15 +222,15 @@ class Explorer:
             values = yield from self.ablation(rest, target)
             groups = ablate_groups(rest, target, label)[0]
         else:
-            values = RANKINGS[by](self.model, rest.images, target, rest.layer)[0]
+            values = RANKINGS[by](rest.model, rest.images, target, rest.layer)[0]
             groups = added(values, label)
         named = {"values": numbers(values)} | ({} if by in SINGLE else {"groups": numbers(groups)})
         return {"by": by, "says": REMARKS[by], **named}
 
-    def ablation(self, rest: Rest, target: ClassTarget) -> Generator[None, None, Tensor]:
+    def ablation(self, rest: Rest, target: Target) -> Generator[None, None, Tensor]:
         """`by_ablation` in steps, so that nobody has to wait for all clusters."""
         if rest.count < 2:
-            return by_ablation(self.model, rest.images, target, rest.layer, rest=rest)[0]  # refuses, and says why
+            return by_ablation(rest.model, rest.images, target, rest.layer, rest=rest)[0]  # refuses, and says why
         target, lost = target.on("log_odds"), []
         for gates in (1 - torch.eye(rest.count)).split(CHUNK):
             lost.append((rest.score(target)[:, None] - rest.scores(target, gates))[0])
@@ -215,14 +241,21 @@ class Explorer:
         """The prediction with these clusters removed."""
         rest = self.rest(item, stage)
         gate = without(off, rest.count).to(self.device)
-        target = self.target(number, rest.output).on("log_odds")
+        target = self.target(item, number, rest.output).on("log_odds")
         with torch.no_grad():
             output = rest.run(FIRST, logit_gate=gate)
-        before, after = self.probabilities(rest.output), self.probabilities(output)
+        return self.compared(item, target, rest.output, output) | {
+            "off": sorted(set(off)),
+            "log_odds": target(output).item(),
+            "log_odds_before": rest.score(target).item(),
+        }
+
+    def compared(self, item: Seen, target: Target, before: Any, after: Any) -> Answer:
+        """The shown classes in two outputs of the network, and whether the answer changed."""
+        before, after = self.probabilities(before), self.probabilities(after)
         shown = [row["number"] for row in self.likeliest(before, item)]
         first = int(after.argmax())
         return {
-            "off": sorted(set(off)),
             "classes": [
                 {
                     "number": k,
@@ -232,18 +265,16 @@ class Explorer:
                 }
                 for k in (shown if first in shown else [*shown, first])
             ],
-            "log_odds": target(output).item(),
-            "log_odds_before": rest.score(target).item(),
             "changed": first != int(before.argmax()),
         }
 
     def load(self, item: Seen, number: int | None) -> Steps:
         """How much the answer depends on each stage's clusters at all."""
-        images, target = self.inputs(item), self.target(number, self.output(item))
+        images, target = self.inputs(item), self.target(item, number, self.output(item))
         found = []
         for stage in self.stages:
             yield
-            (load,) = causal_load(self.model, images, target, stages=[stage], keep=())
+            (load,) = causal_load(self.network(item), images, target, stages=[stage], keep=())
             found.append(
                 {
                     "stage": stage,
@@ -259,15 +290,18 @@ class Explorer:
 
     def heat(self, item: Seen, name: str, stage: int | None, number: int | None) -> Answer:
         """The map of one method; at a stage, where the method has one to choose."""
-        method = find_method(name, self.model)
+        method = self.method(name)
         if stage is not None and takes_stage(method):
             method = replace(method, stage=stage)  # type: ignore[call-arg]  # has the field
-        images = self.inputs(item)
-        heat = reduced(method(self.model, images, number).cpu())
+        target = self.target(item, number, self.output(item))
+        heat = reduced(method(self.network(item), self.inputs(item), target).cpu())
         low, high = heat.min().item(), heat.max().item()
         # Where a method tells for from against, the map shows what speaks for: zero and below is dark.
         shown = heat.clamp_min(0) / max(high, 1e-12) if low < 0 else stretch(heat)
         return {"method": name, "says": method.summary, "low": low, "high": high, "map": packed(shown)}
+
+    def method(self, name: str) -> Method:
+        return find_method(name, self.model)
 
     def report(self, item: Seen, stage: int | None, number: int | None, top_k: int) -> str:
         """The page that `vitreous explain` writes, for this picture."""

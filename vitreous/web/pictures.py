@@ -23,13 +23,22 @@ class Seen:
     picture: Image.Image
     png: bytes = field(repr=False)
 
+    @property
+    def footprint(self) -> int:
+        """Bytes it takes to keep it."""
+        return len(self.png) + self.picture.width * self.picture.height * 3
+
 
 def seen(name: str, picture: Image.Image, *, label: str | None = None) -> Seen:
     """Equal pictures of the same name have the same id, so that what was computed for one is not computed again."""
+    identity = hashlib.sha256(f"{name}\0{label}\0{picture.size}\0".encode() + picture.tobytes())
+    return Seen(identity.hexdigest()[:32], name, label, picture, as_png(picture))
+
+
+def as_png(picture: Image.Image) -> bytes:
     buffer = io.BytesIO()
     picture.save(buffer, "PNG", compress_level=1)
-    identity = hashlib.sha256(f"{name}\0{label}\0{picture.size}\0".encode() + picture.tobytes())
-    return Seen(identity.hexdigest()[:32], name, label, picture, buffer.getvalue())
+    return buffer.getvalue()
 
 
 class Pictures:
@@ -43,9 +52,9 @@ class Pictures:
         if item.id in self.examples or item.id in self.uploads:
             return
         self.uploads[item.id] = item
-        self.size += footprint(item)
+        self.size += item.footprint
         while self.size > self.kept_bytes and len(self.uploads) > 1:
-            self.size -= footprint(self.uploads.popitem(last=False)[1])
+            self.size -= self.uploads.popitem(last=False)[1].footprint
 
     def __getitem__(self, id: str) -> Seen:
         if id in self.examples:
@@ -54,7 +63,3 @@ class Pictures:
             raise UnknownPicture(id)
         self.uploads.move_to_end(id)
         return self.uploads[id]
-
-
-def footprint(item: Seen) -> int:
-    return len(item.png) + item.picture.width * item.picture.height * 3

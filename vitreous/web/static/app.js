@@ -17,7 +17,9 @@ class Page {
     this.pinnedMap = null;
     this.passing = null;
     this.heats = new Map();
+    this.finds = model.task !== "classify"; // what is explained is a finding, not a class
     this.clusters = new Clusters(this, model);
+    if (this.finds) this.sayFindings();
     this.buildMethods();
     $("opacity").addEventListener("input", () => this.draw());
     $("show").addEventListener("change", () => this.chooseMap($("show").value));
@@ -47,19 +49,51 @@ class Page {
     this.heard();
     $("answer").setAttribute("aria-busy", "true");
     try {
-      const image = new Image();
-      image.src = `api/images/${id}/picture.png`;
-      const [prediction] = await Promise.all([get(`images/${id}`, {}, signal), image.decode()]);
-      Object.assign(this, { image, shown: prediction, target: prediction.classes[0].number });
+      const plain = this.finds ? null : this.load(id, null);
+      const prediction = await get(`images/${id}`, {}, signal);
+      const target = prediction.classes[0]?.number ?? null;
+      const image = await (plain ?? this.load(id, target));
+      Object.assign(this, { image, shown: prediction, target });
+      if (this.finds) $("drawing").src = `api/images/${id}/drawing.png`;
       for (const button of document.querySelectorAll("#examples button")) {
         button.setAttribute("aria-pressed", String(button.dataset.id === id));
       }
       $("explore").hidden = false;
-      await this.explain();
+      if (target === null) this.foundNothing();
+      else await this.explain();
     } catch (error) {
       this.failed(error);
     }
     $("answer").setAttribute("aria-busy", "false");
+  }
+
+  // The picture, with the finding that is explained outlined.
+  async load(id, target) {
+    const image = new Image();
+    image.src = `api/images/${id}/picture.png${this.finds && target !== null ? `?target=${target}` : ""}`;
+    await image.decode();
+    return image;
+  }
+
+  sayFindings() {
+    $("answer-title").textContent = "Found";
+    $("classes").setAttribute("aria-label", "Findings and their scores; choose one to have it explained");
+    $("choose-another").textContent = "choose another finding to explain that one.";
+    $("found").prepend(Object.assign(new Image(), { id: "drawing", alt: "All that was found, drawn into the picture" }));
+    $("found").hidden = false;
+  }
+
+  foundNothing() {
+    this.pinnedMap = null;
+    this.passing = null;
+    this.patch = null;
+    this.clusters.empty();
+    this.draw();
+    $("sentence").textContent = `Nothing to explain: ${this.shown.nothing}.`;
+    $("classes").replaceChildren();
+    $("explained").textContent = "nothing";
+    for (const part of ["clusters", "methods"]) $(part).hidden = true;
+    $("report").disabled = true;
   }
 
   // A picture and a class are known: show everything there is about them.
@@ -68,6 +102,9 @@ class Page {
     this.pinnedMap = null;
     this.passing = null;
     this.heats.clear();
+    $("clusters").hidden = this.model.stages.length === 0;
+    $("methods").hidden = false;
+    $("report").disabled = false;
     this.predicted(null);
     this.emptyMethods();
     $("patch").hidden = true;
@@ -84,7 +121,8 @@ class Page {
   // Probabilities, after some clusters were switched off (`ablated`) or as they are.
   predicted(ablated, stage) {
     const rows = ablated ? ablated.classes : this.shown.classes;
-    const best = rows.reduce((a, b) => (b.probability > a.probability ? b : a));
+    const own = rows.find((row) => row.number === this.target);
+    const best = this.finds ? own : rows.reduce((a, b) => (b.probability > a.probability ? b : a));
     const words = $("sentence");
     const strong = (text) => Object.assign(document.createElement("b"), { textContent: text });
     words.replaceChildren(strong(`${best.name} ${percent(best.probability)}`));
@@ -93,15 +131,26 @@ class Page {
       const lost = ablated.log_odds - ablated.log_odds_before;
       words.append(
         ` without ${ablated.off.length} of ${this.clusters.data.groups.length} clusters of stage ${stage}. `,
-        `${ablated.changed ? `It was ${before.name}` : "The answer stays"}; log-odds of the explained class ${signed(lost)}.`,
+        `${this.fate(ablated.changed, before.name)}; log-odds of the explained ${this.thing} ${signed(lost)}.`,
       );
+    } else if (this.finds && this.shown.nothing) {
+      words.append(` is not sure: ${this.shown.nothing}.`);
     } else if (this.shown.true !== null) {
       const right = this.shown.true === best.name;
       const word = Object.assign(document.createElement("span"), { className: right ? "right" : "wrong", textContent: right ? "right" : `wrong, it is ${this.shown.true}` });
       words.append(", ", word);
     }
     $("classes").replaceChildren(...rows.map((row) => this.classRow(row)));
-    $("explained").textContent = rows.find((row) => row.number === this.target)?.name ?? "";
+    $("explained").textContent = own?.name ?? "";
+  }
+
+  get thing() {
+    return this.finds ? "finding" : "class";
+  }
+
+  fate(changed, before) {
+    if (this.finds) return changed ? "It is lost" : "It is still found, or was not sure before";
+    return changed ? `It was ${before}` : "The answer stays";
   }
 
   classRow(row) {
@@ -120,12 +169,22 @@ class Page {
       mark.style.left = length(row.before);
       item.querySelector(".track").append(mark);
     }
-    button.addEventListener("click", () => {
-      if (row.number === this.target) return;
-      this.target = row.number;
-      this.explain().then(() => document.querySelector("#classes [aria-pressed=true]")?.focus());
-    });
+    button.addEventListener("click", () => this.choose(row.number));
     return item;
+  }
+
+  async choose(number) {
+    if (number === this.target) return;
+    const { id } = this.shown;
+    try {
+      const image = this.finds ? await this.load(id, number) : this.image;
+      if (id !== this.shown.id) return;
+      Object.assign(this, { image, target: number });
+      await this.explain();
+      document.querySelector("#classes [aria-pressed=true]")?.focus();
+    } catch (error) {
+      this.failed(error);
+    }
   }
 
   // ---- the large picture
@@ -228,7 +287,7 @@ class Page {
         card.innerHTML =
           '<button type="button" class="look" aria-pressed="false"></button><div class="facts"><b class="name"></b></div><p class="says"></p>';
         card.querySelector(".name").textContent = method.name.replaceAll("_", " ");
-        card.querySelector(".says").textContent = sentence(method.says) + (method.target ? "" : " Does not know the class.");
+        card.querySelector(".says").textContent = sentence(method.says) + (method.target ? "" : ` Does not know the ${this.thing}.`);
         card.querySelector(".look").setAttribute("aria-label", `Show ${method.name.replaceAll("_", " ")}`);
         card.querySelector(".look").addEventListener("click", () => this.chooseMap(method.name));
         return card;
@@ -289,7 +348,7 @@ class Page {
       const found = await this.heat(name);
       if (!found) return;
       const where = found.stage === null ? "" : `, stage ${found.stage}`;
-      const against = found.low < 0 ? "; what speaks against the class is dark" : "";
+      const against = found.low < 0 ? `; what speaks against the ${this.thing} is dark` : "";
       const range = `Values from ${found.low.toPrecision(2)} to ${found.high.toPrecision(2)}${against}.`;
       const words = `${sentence(`${name.replaceAll("_", " ")}${where}: ${found.says}`)} ${range}`;
       this.pinnedMap = { map: found.map, words: () => words };
@@ -394,7 +453,8 @@ async function start() {
     setColours(model.colours);
     document.title = `${model.name} · vitreous serve`;
     $("model").textContent = model.name;
-    $("facts").textContent = `${model.classes} classes, pictures of ${model.width} × ${model.height} pixels, ${model.methods.length} ways to see what mattered`;
+    const size = model.task === "classify" ? `pictures of ${model.width} × ${model.height} pixels` : `task ${model.task}`;
+    $("facts").textContent = `${model.classes} ${model.classes === 1 ? "class" : "classes"}, ${size}, ${model.methods.length} ways to see what mattered`;
     $("limit").textContent = `JPEG, PNG, WebP, BMP or TIFF, up to ${model.upload_bytes / 1e6} MB`;
     const page = new Page(model);
     choosing(page, model.upload_bytes);

@@ -70,9 +70,18 @@ export class Clusters {
     return document.querySelector("[name=side]:checked").value;
   }
 
+  // A picture without anything to explain.
+  empty() {
+    this.asked.next();
+    this.data = null;
+    this.pinned = null;
+    this.off.clear();
+  }
+
   // A new picture or class: everything is asked anew.
   async refresh() {
     this.loads = null;
+    $("load").textContent = ""; // it was about another picture or class
     this.off.clear();
     if (this.stage !== null) await this.open(this.stage);
   }
@@ -85,6 +94,7 @@ export class Clusters {
     this.chosen = null;
     const signal = this.asked.next();
     $("clusters").setAttribute("aria-busy", "true");
+    $("cards").inert = true; // those of before have no maps any more
     const changed = this.off.size > 0;
     this.off.clear();
     if (changed) this.page.predicted(null);
@@ -95,6 +105,7 @@ export class Clusters {
       this.importance = answer.importance;
       this.says(this.quickWords());
       this.build();
+      $("cards").inert = false;
       $("clusters").setAttribute("aria-busy", "false");
       await this.rank(signal);
       if (!this.loads) this.loads = (await get(`images/${id}/load`, { target }, signal)).stages;
