@@ -17,7 +17,7 @@ from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.explanations.atlas import write_atlas
 from vitreous.explanations.chosen import read_chosen
-from vitreous.explanations.dataset import score_run, spread
+from vitreous.explanations.dataset import score_run, selection
 from vitreous.explanations.dense import dense_plan, explain_dense, look
 from vitreous.explanations.findings import Wanted, read_region
 from vitreous.explanations.folder import REPORT, RESULT, print_summary, write_explanations
@@ -246,7 +246,7 @@ def select(pictures: Sequence[Picture], limit: int) -> list[Picture]:
     """At most `limit` pictures, evenly spread, so that a folder of classes is not represented by its first class."""
     if len(pictures) > limit:
         print(f"{limit} of {len(pictures)} images are explained; --limit {len(pictures)} explains all")
-    return [pictures[index] for index in spread(len(pictures), limit)]
+    return [pictures[index] for index in selection(len(pictures), limit)]
 
 
 def explain_model(

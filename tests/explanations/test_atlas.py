@@ -18,7 +18,8 @@ from vitreous.data.shapes_images import ShapesImages
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.explain import explain
-from vitreous.explanations.atlas import batches, gather, selection
+from vitreous.explanations.atlas import batches, gather
+from vitreous.explanations.dataset import selection
 from vitreous.layers.tap import record
 from vitreous.maps.atlas import Atlas, look_at
 from vitreous.maps.atlas_figures import of_classes, of_clusters, whole

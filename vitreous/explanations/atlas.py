@@ -20,7 +20,7 @@ from vitreous.data.source import describe, open_data
 from vitreous.errors import InputError
 from vitreous.explanations.atlas_folder import PAGE, RESULT, About, write_folder
 from vitreous.explanations.atlas_like import Wish, wish_for
-from vitreous.explanations.dataset import seen_mask
+from vitreous.explanations.dataset import seen_mask, selection
 from vitreous.maps.atlas import MEASURES, Atlas, look_at
 from vitreous.maps.clusters import Layer
 from vitreous.maps.explaining import Plan, cluster_layer_of, without_clusters
@@ -91,17 +91,6 @@ def gather(
             wish.offer(look, batch.numbers, batch.labels)
     report_skipped(len(numbers) - int(atlas.labelled.sum()), len(numbers))
     return atlas
-
-
-def selection(count: int, limit: int | None) -> Sequence[int]:
-    """Numbers of at most `limit` images: of as many equal stretches of the data one each, anywhere within it.
-
-    Every so-manieth image would not do: where classes take turns in the data, half of them might never be met.
-    """
-    if limit is None or limit >= count:
-        return range(count)
-    places = torch.rand(limit, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    return ((torch.arange(limit) + places) * (count / limit)).long().clamp_max(count - 1).unique().tolist()
 
 
 def batches(trained: TrainedModel, images: ImageSet, numbers: Sequence[int], batch_size: int) -> Iterator[Batch]:

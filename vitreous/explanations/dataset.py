@@ -73,7 +73,7 @@ def write_scores(folder: Path, scores: Scores, default: Chosen, about: dict[str,
 def batches(trained: TrainedModel, images: ImageSet, limit: int, batch_size: int) -> Iterator[Batch]:
     """Images spread evenly over the data, with the mask of the object where the data know it."""
     device = next(trained.model.parameters()).device
-    groups = torch.tensor(spread(len(images), limit)).split(batch_size)
+    groups = torch.tensor(selection(len(images), limit)).split(batch_size)
     found = 0
     for group in track(groups, total=len(groups), label="score", unit="batches"):
         inputs, masks = [], []
@@ -103,7 +103,12 @@ def seen_mask(preprocess: Preprocess, mask: Image.Image | None) -> Tensor | None
     return torch.from_numpy(np.array(preprocess.picture(mask.convert("L"))) > 127)
 
 
-def spread(count: int, limit: int) -> list[int]:
-    """At most `limit` of the numbers below `count`, evenly spread."""
-    step = max(1.0, count / limit)
-    return [int(index * step) for index in range(min(limit, count))]
+def selection(count: int, limit: int | None) -> Sequence[int]:
+    """Numbers of at most `limit` images: of as many equal stretches of the data one each, anywhere within it.
+
+    Every so-manieth image would not do: where classes take turns in the data, half of them might never be met.
+    """
+    if limit is None or limit >= count:
+        return range(count)
+    places = torch.rand(limit, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return ((torch.arange(limit) + places) * (count / limit)).long().clamp_max(count - 1).unique().tolist()
