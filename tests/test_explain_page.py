@@ -33,6 +33,18 @@ def test_commands_and_python_work(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "photo.html").is_file()
 
 
+def test_the_notebook_runs_cell_by_cell(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    save_tiny_model(tmp_path / "runs" / "demo")
+    cells, known = read("docs/examples/see_into_it.py").split("# %%\n"), {}
+    for cell in cells[1:]:
+        exec(cell, known)
+    assert capsys.readouterr().out.count("log-odds, matters:") == 3  # one for each stage with clusters
+    assert (tmp_path / "explanation.html").is_file()
+    answers = known["trained"].model(known["inputs"]).softmax(-1)[0]
+    assert answers.tolist() != known["after"].tolist()  # the group was gone, and is back
+
+
 def test_names_are_those_of_the_code():
     rows = re.findall(r"^\| (`.*?) \|", read(PAGE), re.M)
     named = {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
