@@ -86,8 +86,9 @@ def test_predictions_are_cocos_and_in_pixels_of_the_picture(run, tmp_path):
         assert covered == 50 * 90
 
 
-def test_the_best_finding_is_explained(run, tmp_path):
-    report = explain(str(run), ("shapes:train:0",), out=tmp_path / "out", method=("grad_cam",), device="cpu")
+def test_a_finding_is_explained(run, tmp_path):
+    options = dict(finding=1, method=("grad_cam",), device="cpu")
+    report = explain(str(run), ("shapes:train:0",), out=tmp_path / "out", **options)
     content = json.loads((report.parent / "explanation.json").read_text())
     (item,) = content["images"]
     assert item["finding"] == item["findings"][0]

@@ -13,7 +13,7 @@ Shapes: B images, M clusters, H W grid, N = HW.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +28,7 @@ class ClusterTraining:
 
     dropout: float = 0.0  # how often each cluster is removed
     group_dropout: float = 0.0  # how often a random cluster is removed together with those whose maps are alike
-    weights: dict[str, float] = field(default_factory=dict)  # of the terms in the loss, by name
+    noted: tuple[str, ...] = ()  # names of terms that the loss will use
 
     def kept(self, assignment: Tensor) -> Tensor | None:
         """The gate on the clusters of each image, (B, M): 0 for those that are removed. None: all stay."""
@@ -44,7 +44,7 @@ class ClusterTraining:
         """Each term, not weighted, as its mean over the assignments (B, M, H, W) that the blocks of a stage made."""
         if not assignments:
             return {}
-        return {name: torch.stack([TERMS[name](z) for z in assignments]).mean() for name in self.weights}
+        return {name: torch.stack([TERMS[name](z) for z in assignments]).mean() for name in self.noted}
 
 
 def some_dropped(assignment: Tensor, rate: float) -> Tensor:

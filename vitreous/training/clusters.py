@@ -35,8 +35,8 @@ class ClusterLoss:
                 f"model '{settings.model}' has no clusters, which {name} {value} is about; leave it out, or train a "
                 "PaCa model with clusters, for example paca_b0 or paca_tiny"
             )
-        terms = {TERMS[name]: weight for name, weight in self.weights.items()}
-        learning = ClusterTraining(settings.cluster_dropout, settings.cluster_group_dropout, terms)
+        noted = tuple(TERMS[name] for name in self.weights)
+        learning = ClusterTraining(settings.cluster_dropout, settings.cluster_group_dropout, noted)
         for stage in stages:
             stage.cluster_training = learning
         self.stages = stages if self.weights else []
