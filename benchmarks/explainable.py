@@ -27,7 +27,7 @@ from vitreous.maps.controls import OracleMask
 from vitreous.maps.gates import Rest, cluster_layer, maps_of
 from vitreous.maps.groups import ablate_groups, group_gates, group_maps
 from vitreous.maps.load import causal_load
-from vitreous.maps.method import clustered_stages, resolve, trunk
+from vitreous.maps.method import resolve
 from vitreous.maps.scoring import DECIDES, Batch, measured
 from vitreous.maps.target import Target
 from vitreous.train import train
@@ -47,7 +47,7 @@ KINDS: dict[str, dict[str, Any]] = {
 MAPS = ("token_gradient", "clusters attention_mass", "cluster_group")  # of clusters; the best is the default map
 OTHERS = ("grad_cam", "centre_blob", "random_map")  # and the true mask
 ORACLE = "oracle_mask"
-RESAMPLES = 2000
+DRAWS, RESAMPLES = 4, 2000
 
 
 def main(
@@ -92,8 +92,7 @@ def of_batch(model: nn.Module, batch: Batch, maps: Sequence[str], portions: int)
     for load in causal_load(model, batch.images, target):
         values[f"stage {load.stage} load"] = load.drop("uniform")
         values[f"stage {load.stage} flips"] = load.flips("uniform").float()
-    for stage in clustered_stages(trunk(model)):
-        values[f"stage {stage} group"] = group_flips(model, batch.images, target, stage)
+    values |= top_group(model, batch.images, target)
     methods = [*(find_method(name, model) for name in maps), OracleMask(batch.masks)]
     for method in methods:
         scores = measured(model, method, batch, target, ("blur", "mean"), portions, sanity=False)
@@ -101,28 +100,31 @@ def of_batch(model: nn.Module, batch: Batch, maps: Sequence[str], portions: int)
     return values
 
 
-def group_flips(model: nn.Module, images: Tensor, target: Target, stage: int) -> Tensor:
-    """Whether the answer changes when the group of like clusters that costs it most is removed, (B,)."""
-    layer, flips = cluster_layer(model, stage), []
+def top_group(model: nn.Module, images: Tensor, target: Target) -> dict[str, Tensor]:
+    """The group of like clusters of the last stage that costs the answer most: what its removal does, each (B,).
+
+    As many clusters taken at random are the control; the same number of draws for each picture, seeded.
+    """
+    layer, random = cluster_layer(model), torch.Generator().manual_seed(0)
+    found: dict[str, list[Tensor]] = {"top group flips": [], "random set flips": [], "top group share": []}
     with torch.no_grad():
         maps = maps_of(model, images, layer)[1]
         for b in range(len(images)):
-            rest, own, label = (
-                Rest(model, images[b : b + 1], layer),
-                target.select(torch.tensor([b])),
-                group_maps(maps[b]),
-            )
-            worst = ablate_groups(rest, own, label)[0].argmax()
-            output = rest.run(torch.tensor([0]), logit_gate=group_gates(label)[worst : worst + 1])
-            flips.append(~own.holds(output))
-    return torch.cat(flips).float()
+            rest, own = Rest(model, images[b : b + 1], layer), target.select(torch.full((1 + DRAWS,), b))
+            label = group_maps(maps[b])
+            worst = group_gates(label)[ablate_groups(rest, own.select(torch.tensor([0])), label)[0].argmax()]
+            sets = [worst[torch.randperm(len(worst), generator=random)] for _ in range(DRAWS)]
+            output = rest.run(torch.zeros(1 + DRAWS, dtype=torch.long), logit_gate=torch.stack([worst, *sets]))
+            first, *others = (~own.holds(output)).float()
+            for name, number in zip(found, (first, torch.stack(others).mean(), 1 - worst.mean()), strict=True):
+                found[name].append(number)
+    return {name: torch.stack(numbers) for name, numbers in found.items()}
 
 
 # The table ----------------------------------------------------------------------------------------
 
 
 def as_table(found: dict[str, list[dict[str, Any]]]) -> str:
-    last = max(name for name in next(iter(found.values()))[0] if name.endswith("load")).removesuffix(" load")
     stages = sorted(name for name in next(iter(found.values()))[0] if name.endswith(" load"))
     best = {kind: max(MAPS, key=lambda name: mean(runs, f"{name} {DECIDES}")) for kind, runs in found.items()}
     rows: list[tuple[str, Callable[[str], str], Callable[[float], str]]] = [("top-1", lambda _: "top1", percent)]
@@ -130,7 +132,9 @@ def as_table(found: dict[str, list[dict[str, Any]]]) -> str:
         stage = name.removesuffix(" load")
         rows.append((f"{stage}: log-odds lost with uniform maps", lambda _, name=name: name, plain))
         rows.append((f"{stage}: answers changed by it", lambda _, stage=stage: f"{stage} flips", percent))
-    rows.append((f"{last}: answers changed without the top group", lambda _: f"{last} group", percent))
+    rows.append(("answers changed without the top group of the last stage", lambda _: "top group flips", percent))
+    rows.append(("… without as many clusters at random", lambda _: "random set flips", percent))
+    rows.append(("share of the clusters that the top group has", lambda _: "top group share", percent))
     rows.append(("insertion − deletion, default map", lambda kind: f"{best[kind]} {DECIDES}", plain))
     rows += [
         (f"insertion − deletion, `{name}`", lambda _, name=name: f"{name} {DECIDES}", plain)
@@ -140,7 +144,7 @@ def as_table(found: dict[str, list[dict[str, Any]]]) -> str:
     lines = [f"| | {' | '.join(found)} |", f"|---|{'---|' * len(found)}"]
     for title, name_for, shown in rows:
         lines.append(f"| {title} | {' | '.join(cell(runs, name_for(kind), shown) for kind, runs in found.items())} |")
-    count = len(next(iter(found.values()))[0][f"{last} group"])
+    count = len(next(iter(found.values()))[0]["top group flips"])
     kept = "; ".join(f"{kind}: `{name}`" for kind, name in best.items())
     return "\n".join([*lines, "", f"Default maps: {kept}. {count} pictures a seed.", ""])
 
