@@ -14,13 +14,15 @@ its own.
 `activations` are all tensors that operations made, from their making until nothing refers to them any more, at the
 moment when they are most. `whole` counts beside them the weights, the gradients so far and AdamW's two moments, which
 is what a GPU has to hold. timm's model is measured as it comes, with fused attention, which never holds the attention
-map, and with the map written out (TIMM_FUSED_ATTN=0), as it was when the paper's figures were taken.
+map, and with the map written out (TIMM_FUSED_ATTN=0), as it was when the paper's figures were taken. In brackets are
+the shares of both that PaCa takes: as it comes, and with what `vitreous train --grad-checkpointing` computes twice.
 """
 
 import json
 import os
 import subprocess
 import sys
+from typing import Literal
 
 import timm
 import torch
@@ -30,11 +32,12 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
-import vitreous  # noqa: F401  (registers the models)
 from vitreous.heads.detect import build_detector
+from vitreous.models.base import RECOMPUTED
 
 MB = 2**20
 REGIONS, OBJECTS = 512, 128
+PVT = ("fused", "written out")
 
 
 class Memory(Allocations):
@@ -54,8 +57,10 @@ class Memory(Allocations):
         parameter.grad = None
 
 
-def measure(name: str, height: int, width: int) -> dict[str, float]:
+def measure(name: str, height: int, width: int, saving: str) -> dict[str, float]:
     backbone = timm.create_model(name, features_only=True, drop_path_rate=0.1)
+    if saving != "off":
+        backbone.model.set_grad_checkpointing(True, part=saving)
     model = build_detector(backbone, "maskrcnn", classes=80).train()
     weights = sum(parameter.nbytes for parameter in model.parameters())
     mode = FakeTensorMode()
@@ -83,31 +88,42 @@ def make_fake(model: nn.Module, mode: FakeTensorMode) -> None:
                 module._buffers[name] = mode.from_tensor(buffer)
 
 
-def in_process(name: str, height: int, width: int, *, fused: bool = True) -> dict[str, float]:
+def in_process(name: str, height: int, width: int, *, fused: bool = True, saving: str = "off") -> dict[str, float]:
     command = [sys.executable, __file__, "--one", name, "--height", str(height), "--width", str(width)]
+    command += ["--saving", saving]
     environment = {**os.environ, "TIMM_FUSED_ATTN": "1" if fused else "0"}
     run = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(run.stdout.splitlines()[-1])
 
 
 def main(
-    sizes: tuple[str, ...] = ("b0", "b1", "b2"), height: int = 800, width: int = 1216, one: str | None = None
+    sizes: tuple[str, ...] = ("b0", "b1", "b2"),
+    height: int = 800,
+    width: int = 1216,
+    one: str | None = None,
+    saving: Literal["off", "blocks", "mlp"] = "off",
 ) -> None:
+    """`one` and `saving` are what each process of its own is asked to measure."""
     if one is not None:
-        print(json.dumps(measure(one, height, width)))
+        print(json.dumps(measure(one, height, width, saving)))
         return
     print(
         f"Mask R-CNN at {height}x{width}, batch 1, torch {torch.__version__}, timm {timm.__version__}; MiB", flush=True
     )
     for size in sizes:
-        ours = in_process(f"paca_{size}", height, width)
-        print(f"paca_{size:23} activations {ours['activations']:8.1f}         whole {ours['whole']:8.1f}", flush=True)
-        for fused, how in ((True, "fused"), (False, "written out")):
-            other = in_process(f"pvt_v2_{size}", height, width, fused=fused)
-            cells = " ".join(
-                f"{kind} {other[kind]:8.1f} ({ours[kind] / other[kind]:.2f})" for kind in ("activations", "whole")
+        others = {how: in_process(f"pvt_v2_{size}", height, width, fused=how == "fused") for how in PVT}
+        for how, other in others.items():
+            print(
+                f"pvt_v2_{size}, {how:28} activations {other['activations']:7.0f}   whole {other['whole']:7.0f}",
+                flush=True,
             )
-            print(f"  pvt_v2_{size}, {how:13} {cells}", flush=True)
+        for part in ("off", *RECOMPUTED):
+            ours = in_process(f"paca_{size}", height, width, saving=part)
+            cells = []
+            for kind in ("activations", "whole"):
+                shares = ", ".join(f"{ours[kind] / other[kind]:.2f}" for other in others.values())
+                cells.append(f"{kind} {ours[kind]:7.0f} ({shares})")
+            print(f"paca_{size}, --grad-checkpointing {part:7} {'   '.join(cells)}", flush=True)
 
 
 if __name__ == "__main__":

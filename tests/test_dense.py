@@ -10,7 +10,6 @@ from PIL import Image
 
 from tests.heads.test_mm_segment import PACA, semantic_fpn
 from tests.tiny_model import MODEL_ARGS, save_tiny_model
-from vitreous.check import check
 from vitreous.data.shapes import CATEGORIES, KEYPOINTS
 from vitreous.errors import InputError
 from vitreous.evaluate import evaluate
@@ -192,32 +191,7 @@ def test_a_way_of_inference_the_task_has_not_is_refused(run):
         evaluate(str(run), "shapes", count=2, workers=0, device="cpu", slide=True)
 
 
-# ---- other heads, other data --------------------------------------------------------------------------------------
-
-SMALL_HEADS = {
-    "maskrcnn": ("channels=16", "hidden=32", "convs=1", "samples=32", "proposals=50", "anchor_sizes=(8,16,32,64,128)"),
-    "ssdlite": (),
-    "upernet": ("width=16", "auxiliary_width=8"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("head", SMALL_HEADS)
-def test_other_heads_on_files_in_other_layouts(tmp_path, head):
-    """Their figures are no better than chance after two steps; that all verbs take them is what counts."""
-    masks = head == "upernet"
-    data = str(shapes(out=tmp_path / "data", format="masks" if masks else "coco", count=8, val=2, size=64))
-    settings = COMMON | dict(
-        data=data, head=head, head_args=SMALL_HEADS[head], epochs=1, warmup_epochs=0.0, short=(64,)
-    )
-    settings |= dict(task="segment", crop=(64, 64)) if masks else dict(task="detect", longest=96)
-    del settings["train_count"], settings["val_count"]
-    out = train(**settings, out=tmp_path / "run")
-    figures = evaluate(str(out), data, workers=0, device="cpu")
-    assert {"upernet": "mIoU", "maskrcnn": "mask_AP", "ssdlite": "AP"}[head] in figures
-    predict(str(out), (f"{data}/images/val",), out=tmp_path / "found", device="cpu", least=0.0)
-    rows = json.loads((tmp_path / "found" / "coco_results.json").read_text())
-    assert all(("segmentation" in row) == (head != "ssdlite") for row in rows)
-    assert check(data, workers=0, write=False).exit_code == 0
+# ---- other data ---------------------------------------------------------------------------------------------------
 
 
 def test_a_checkpoint_of_another_toolbox_starts_a_run(tmp_path, capsys):

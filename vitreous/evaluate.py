@@ -16,7 +16,7 @@ from vitreous.charts import evaluation as report
 from vitreous.charts.evaluation import AtSize, Evaluation, Speed, WorstMistake
 from vitreous.data.image_set import ImageSet
 from vitreous.data.loader import WORKER_TIMEOUT, BatchSampler, Loader, Unreadable
-from vitreous.data.source import describe, open_data
+from vitreous.data.source import SHAPES, describe, open_data, recognise
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.metrics.accuracy import unique_names
@@ -103,8 +103,9 @@ def evaluate(
         flip: Segmentation and keypoints: the mean with the answer about the mirrored picture.
         scales: Segmentation: the mean over the picture at these scales.
         slide: Segmentation: windows of the size of the training crops, instead of the whole picture at once.
-        ignore: Values of label pictures that stand for no class; default: 255.
-        reduce_zero_label: In label pictures 0 stands for no class, and 1 for the first.
+        ignore: Values of label pictures that stand for no class; default: as in training, where that is 255 by default.
+        reduce_zero_label: In label pictures 0 stands for no class, and 1 for the first; default: as in training. Of
+            these two, one that is given takes the place of both.
         batch_size: Images per forward pass.
         count: How many images of `shapes` to draw.
         quarantine: List of images to leave out; default: quarantine.txt in the data's folder, if there is one.
@@ -137,16 +138,8 @@ def evaluate(
         resized = world.agree(lambda: [at_size(trained, side) for side in sizes])
         inference = Inference(flip, scales, slide)
         world.agree(lambda: trained.build_task().using(inference))
-        opened = partial(
-            open_data,
-            data,
-            split,
-            count=count,
-            quarantine=quarantine,
-            task=trained.task,
-            ignore=ignore or None,
-            reduce_zero_label=reduce_zero_label,
-        )
+        reading = world.agree(lambda: label_reading(trained, data, ignore, reduce_zero_label))
+        opened = partial(open_data, data, split, count=count, quarantine=quarantine, task=trained.task, **reading)
         conditions = Conditions(batch_size, workers, world, amp, inference)
         evaluation = examine(trained, data, split, opened, worst, conditions)
         extra = tuple(measure_at(version, evaluation, opened, conditions) for version in resized)
@@ -163,6 +156,14 @@ def evaluate(
     if out is not None and aside is not None:
         print(f"report: {out / REPORT}")
     return evaluation.values | {"images_per_second": evaluation.speed.images_per_second}
+
+
+def label_reading(trained: TrainedModel, data: str, ignore: tuple[int, ...], reduce_zero_label: bool) -> dict[str, Any]:
+    """What the values of label pictures stand for: as is asked for, or else as in training."""
+    if ignore or reduce_zero_label:
+        return {"ignore": ignore or None, "reduce_zero_label": reduce_zero_label}
+    drawn = recognise(data, trained.task) is SHAPES  # and in no files
+    return {} if drawn else trained.build_task().reading()
 
 
 def examine(

@@ -67,8 +67,9 @@ POOR = {
     "only crowds": targets(TWO, ONE, crowd=(True, True)),
     "a crowd over everything": targets([(0, 0, WIDTH, HEIGHT)], [(0, 0, WIDTH, HEIGHT)], crowd=(True, True)),
     "boxes without area": targets([(20, 20, 20, 40), (30, 30, 10, 40)], [(5, 5, 5, 5)]),
+    "outside of the picture": targets([(200, 200, 220, 230), (-40, -30, -5, -2)], [(90, 60, 140, 110)]),
     "one pixel": targets([(20, 20, 21, 21)], [(0.2, 0.2, 0.4, 0.4)]),
-    "mixed sizes": targets(TWO, [(4, 4, 30, 60)], sizes=[(64, 96), (64, 40)]),
+    "mixed orientations": targets(TWO, [(4, 4, 30, 60)], sizes=[(48, 96), (64, 40)]),
     "no crowd given": {key: value for key, value in targets(TWO, ONE).items() if key != "crowd"},
 }
 

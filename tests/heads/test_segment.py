@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tests.models.families import FAMILIES, awake, small
 from vitreous.errors import InputError
-from vitreous.heads.segment import SEGMENTERS, Segmenter, build_segmenter, multi_scale, slide
+from vitreous.heads.segment import SEGMENTERS, Segmenter, build_segmenter, multi_scale, slide, winners
 
 TERMS = {"fpn": {"segment"}, "upernet": {"segment", "auxiliary"}, "paca": {"segment", "clusters"}}
 TINY = dict(dims=(8, 16, 24, 32), depths=(1, 1, 1, 1), heads=(1, 2, 3, 4), clusters=(6, 6, 6, 0))
@@ -177,6 +177,18 @@ def test_windows_are_averaged_where_they_overlap() -> None:
     answer = slide(lambda window: window.mean((2, 3), keepdim=True).expand_as(window), images, (1, 4), (1, 4))
     expected = [1.5] * 4 + [5.5] * 2 + [6.5] * 2 + [7.5] * 2
     assert answer.flatten().tolist() == expected
+
+
+@pytest.mark.parametrize("size", [(64, 96), (16, 24), (37, 101), (5, 7), (16, 50)])
+def test_winners_are_those_of_the_resized_logits(size: tuple[int, int]) -> None:
+    logits = torch.randn(5, 16, 24, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    whole = F.interpolate(logits[None].float(), size, mode="bilinear")[0]
+    found = winners(logits, size)
+    assert found.dtype == torch.uint8
+    # Two classes may be so close that rounding decides.
+    chosen = whole.gather(0, found[None].long())[0]
+    torch.testing.assert_close(chosen, whole.amax(0), rtol=0, atol=1e-5)
+    assert winners(torch.randn(300, 2, 2), (2, 2)).dtype == torch.int64
 
 
 def test_one_scale_is_the_plain_answer() -> None:

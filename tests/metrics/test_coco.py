@@ -14,7 +14,7 @@ from pycocotools.cocoeval import COCOeval
 
 from vitreous.data.annotations import objects_of
 from vitreous.errors import InputError
-from vitreous.metrics.coco import NAMES, CocoMetric, coco_figures
+from vitreous.metrics.coco import NAMES, CocoMetric, Kind, coco_figures
 
 REFERENCE = Path(__file__).parents[2].parent / "shared" / "data" / "coco_eval"
 CASES = ("val2014_100/bbox", "val2014_100/segm", "padilla/bbox", "keypoints4/keypoints")
@@ -147,6 +147,29 @@ def test_written_results_are_read_and_scored_alike_by_pycocotools(kind: str, tmp
     assert np.mean(list(by_class.values())) == pytest.approx(figures[0])  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("kind", ["bbox", "segm"])
+def test_poor_annotations_score_as_with_pycocotools(kind: Kind, tmp_path: Path) -> None:
+    """Boxes without area, outside, inverted; a picture with crowds alone, one without annotations; an id twice."""
+    predictions, targets = pictures(5)
+    boxes = [[10, 10, 0, 8], [300, 300, 20, 20], [60, 60, -20, -10], [-15, -15, 30, 30]]
+    rows = [
+        {"bbox": box, "id": 1, "segmentation": [box_outline(np.array(box[:2]), np.array(box[2:]))]} for box in boxes
+    ]
+    crowds = [row | {"iscrowd": 1} for row in rows]
+    poor = [objects_of(rows, [0, 1, 0, 1], masks=True), objects_of([], [], masks=True)]
+    targets["objects"][-3:] = [*poor, objects_of(crowds, [0, 0, 1, 1], masks=True)]
+    for prediction in predictions[-3:]:  # what they miss by is to be seen, so some answers are exact
+        prediction["boxes"][:4] = torch.tensor(
+            [[10, 10, 10, 18], [300, 300, 320, 320], [60, 60, 40, 50], [0, 0, 15, 15]]
+        )
+    metric = CocoMetric(kind, ("cat", "dog"))
+    metric.update(predictions, targets)
+    metric.save_results(tmp_path / "results.json")
+    figures = list(metric.compute().values())
+    assert figures[0] > 0
+    assert figures == pytest.approx(oracle(metric, tmp_path / "results.json"), abs=EXACT)
+
+
 def test_parts_in_any_order_and_twice_score_as_the_whole() -> None:
     whole = CocoMetric("bbox", ("cat", "dog"))
     one, two = CocoMetric("bbox", ("cat", "dog")), CocoMetric("bbox", ("cat", "dog"))
@@ -209,6 +232,33 @@ def test_keypoints_object_by_object(joints: int, tmp_path: Path) -> None:
     exact = CocoMetric("keypoints", ("person",))
     exact.update([{"keypoints": one, "scores": torch.tensor(0.5)} for one in points], targets)
     assert exact.compute()["AP"] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("kind", ["bbox", "keypoints"])
+def test_classes_have_their_own_figures_whatever_their_numbers(kind: Kind) -> None:
+    """Found, missed, and not there: in an order that is not that of the categories' numbers."""
+    metric = CocoMetric(kind, ("missed", "absent", "found"), (7, 9, 3))
+    boxes = torch.tensor([[0.0, 0.0, 60.0, 60.0], [0.0, 0.0, 60.0, 60.0]])
+    labels = torch.tensor([0, 2])
+    shift = torch.tensor([500.0, 0.0])  # of the answers: far away, and none
+    if kind == "bbox":
+        rows = [{"id": n, "bbox": [0, 0, 60, 60]} for n in (1, 2)]
+        objects = [objects_of([row], [label]) for row, label in zip(rows, labels.tolist(), strict=True)]
+        targets: dict[str, Any] = {"objects": objects, "original_sizes": torch.tensor([[600, 600]] * 2)}
+        found = [
+            {"boxes": box[None] + step, "labels": label[None], "scores": torch.ones(1)}
+            for box, label, step in zip(boxes, labels, shift, strict=True)
+        ]
+    else:
+        points = torch.rand(2, 4, 3, generator=torch.Generator().manual_seed(0)) * 60
+        points[..., 2] = 2
+        targets = {"ids": torch.arange(2), "labels": labels, "area": torch.full((2,), 3000.0), "boxes": boxes}
+        targets["keypoints"] = points
+        found = [
+            {"keypoints": one + step, "scores": torch.tensor(1.0)} for one, step in zip(points, shift, strict=True)
+        ]
+    metric.update(found, targets | {"image_ids": torch.tensor([1, 2])})
+    assert metric.per_class() == {"missed": 0.0, "absent": None, "found": pytest.approx(1.0)}
 
 
 def test_what_cannot_be_scored() -> None:

@@ -1,7 +1,5 @@
 """PartialFormer's own truths: a block re-derived in plain torch, the printed costs, taps and sizes."""
 
-import math
-
 import pytest
 import timm
 import torch
@@ -128,13 +126,7 @@ def test_switches_that_change_no_parameters() -> None:
     assert cost("partialformer_b2", bottleneck_ratio=16)[0] / cost("partialformer_b2")[0] == pytest.approx(1.004, 1e-3)
 
 
-def test_cost_grows_linearly_with_a_capped_foreground() -> None:
-    def exponent(**options) -> float:
-        small, large = (cost("partialformer_b1", size, **options)[1] for size in (256, 2048))
-        return math.log(large / small) / math.log(64)
-
-    assert exponent(max_foreground=100) < 1.01
-    assert exponent() > 1.1
+def test_cost_at_a_larger_size() -> None:
     assert cost("partialformer_b1", 1024)[1] / cost("partialformer_b1")[1] == pytest.approx(25.3, rel=0.01)
 
 

@@ -150,11 +150,12 @@ class TestTimmContract:
             torch.testing.assert_close(plain(IMAGES), trained)  # nothing else in it is random
             assert (dropping.train()(IMAGES) - trained).abs().max() > 1e-3
 
-    def test_gradient_checkpointing_changes_nothing(self, name: str) -> None:
+    @pytest.mark.parametrize("part", ["blocks", "mlp"])
+    def test_gradient_checkpointing_changes_nothing(self, name: str, part: str) -> None:
         """Not even the statistics of batch norms, which see every image twice, nor what stochastic depth drops."""
         plain = small(name, drop_path_rate=0.3).train()
         frugal = copy.deepcopy(plain)
-        frugal.set_grad_checkpointing()
+        frugal.set_grad_checkpointing(part=part)
         for model in (plain, frugal):
             torch.manual_seed(0)
             model(IMAGES).square().sum().backward()

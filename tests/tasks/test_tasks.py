@@ -11,8 +11,10 @@ from vitreous.data.mixup import Mixup
 from vitreous.data.source import open_data
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
+from vitreous.heads.detect import paste_masks
 from vitreous.tasks.base import load_task
 from vitreous.tasks.classify import Classify
+from vitreous.tasks.detect import whole_masks
 
 TASKS = ("classify",)
 
@@ -88,3 +90,17 @@ def test_unknown_task_and_wrong_smoothing():
         load_task("clasify")
     with pytest.raises(InputError, match="label smoothing 1"):
         Classify(("a",), label_smoothing=1)
+
+
+def test_masks_are_pasted_alike_alone_and_within_their_boxes():
+    """Boxes at the border, beyond it, thinner than a pixel and without area; masks that are full to their edge."""
+    generator = torch.Generator().manual_seed(0)
+    corner, side = torch.rand(40, 2, generator=generator) * 60 - 8, torch.rand(40, 2, generator=generator) * 30
+    boxes = torch.cat([corner, corner + side], 1).clamp(min=0)
+    boxes[0], boxes[1], boxes[2] = torch.tensor([3.0, 3, 9, 9]), torch.tensor([5.2, 5, 5.4, 9]), torch.zeros(4)
+    masks = torch.rand(40, 28, 28, generator=generator)
+    masks[0] = 1.0
+    found = whole_masks(masks, boxes, (48, 56))
+    assert found.any((1, 2)).sum() > 20
+    assert torch.equal(found, paste_masks(masks, boxes, (48, 56)) >= 0.5)
+    assert whole_masks(masks[:0], boxes[:0], (4, 5)).shape == (0, 4, 5)

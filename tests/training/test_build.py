@@ -128,11 +128,20 @@ def test_sizes_that_a_model_cannot_take_are_explained():
 
 
 def test_models_that_cannot_recompute_say_so():
-    built, _ = build("paca_tiny", model_args=TINY, grad_checkpointing=True)
+    built, _ = build("paca_tiny", model_args=TINY, grad_checkpointing="blocks")
     assert all(stage.grad_checkpointing for stage in built.stages)
-    assert build("test_vit", grad_checkpointing=True).model.grad_checkpointing
-    with pytest.raises(InputError, match="leave out --grad-checkpointing, or cut the batches"):
-        build("inception_v3", size=128, grad_checkpointing=True)
+    assert not built.stages[0].blocks[0].mlp.recompute
+    built, _ = build("paca_tiny", model_args=TINY, grad_checkpointing="mlp")
+    assert not any(stage.grad_checkpointing for stage in built.stages)
+    assert all(block.mlp.recompute for stage in built.stages for block in stage.blocks)
+    assert build("test_vit", grad_checkpointing="blocks").model.grad_checkpointing
+    for model, part in (("inception_v3", "blocks"), ("test_vit", "mlp")):
+        with pytest.raises(InputError, match="leave out --grad-checkpointing, or cut the batches"):
+            build(model, size=128, grad_checkpointing=part)
+    with pytest.raises(InputError, match="grad_checkpointing True cannot be used; it must be off, blocks or mlp"):
+        build("paca_tiny", model_args=TINY, grad_checkpointing=True)
+    with pytest.raises(InputError, match="part='attention' given; accepted: 'blocks', 'mlp'"):
+        built.set_grad_checkpointing(True, part="attention")
 
 
 # ---- teachers ---------------------------------------------------------------------------------------------------

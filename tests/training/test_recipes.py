@@ -142,6 +142,24 @@ def test_variants_differ_where_their_paper_says_so():
     assert with_recipe("paca_base", "shapes", recipe="paca_imagenet", clip_grad=3.0).clip_grad == 3
 
 
+def test_arguments_of_a_head_come_with_the_head():
+    def arguments(**given: str) -> tuple[str, ...]:
+        return with_recipe("paca_b0", "shapes", recipe="finetune_detect", **given).head_args
+
+    assert arguments() == arguments(head="fcos") == ("channels=64", "norm=gn", "convs=2")
+    assert "rounds=3" in arguments(head="sparsercnn")
+    assert arguments(head="sparsercnn", head_args=("rounds=2",)) == ("rounds=2",)
+
+
+@pytest.mark.parametrize("recipe", ["finetune_detect", "finetune_segment"])
+def test_every_head_can_be_built_with_the_recipe_for_small_data(recipe):
+    task = load_task(load_recipe(recipe).values["task"])
+    for head in task.heads:
+        settings = with_recipe("paca_b0", "shapes", recipe=recipe, head=head)
+        with torch.device("meta"):
+            task(("a", "b"), head=head, head_args=settings.head_arguments()).model(create_model("paca_b0"))
+
+
 def test_quick_is_for_every_family_and_for_other_data():
     for model, arguments in [
         ("paca_b0", ("stem_stride=2",)), ("paca_b0_cifar", ()), ("xcit_nano_12_p16", ("patch=8",)), ("resnet10t", ()),
@@ -258,6 +276,8 @@ def test_family_counts_not_the_package():
         ("variants: 3", "variants: 3 given; accepted: lines of the form"),
         ("variants: {paca_b0: 3}", "variants, paca_b0: 3 given"),
         ("variants: {paca_b0: {epoch: 3}}", "unknown key 'epoch'; nearest: epochs"),
+        ("heads: {fcos: {epochs: 3}}", "heads: fcos given; the task classify has none"),
+        ("task: detect\nheads: {upernet: {epochs: 3}}", "heads: upernet given; the task detect has maskrcnn, "),
         ("- epochs", r"the file: \['epochs'\] given"),
         ("", "the file: None given"),
         ("epochs: [3", "this is not YAML: .* in line 1"),
@@ -350,7 +370,9 @@ def test_five_hundred_mutated_files(tmp_path):
             message = str(error)
             assert "\n" not in message, message
             about = message.removeprefix(f"recipe {path}: ")
-            named = re.search("|".join([*KEYS, *PERSONAL, "family", "variants", "key", "line", "the file"]), about)
+            named = re.search(
+                "|".join([*KEYS, *PERSONAL, "family", "variants", "heads", "key", "line", "the file"]), about
+            )
             assert named or about.startswith("this is not"), message
         else:
             counts["valid"] += 1

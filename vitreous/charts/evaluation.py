@@ -124,7 +124,7 @@ def parts_by_class(metric: Any) -> dict[str, dict[str, dict[str, float | None]]]
     """Table -> class (or keypoint) -> measure -> figure, of all that a metric tells apart."""
     found: dict[str, dict[str, dict[str, float | None]]] = {}
     for prefix, part in getattr(metric, "parts", {"": metric}).items():
-        if hasattr(part, "per_class") and getattr(part, "kind", None) != "keypoints":  # those are told by joint
+        if hasattr(part, "per_class"):
             title, figures = f"classes ({prefix.strip('_')})" if prefix else "classes", part.per_class()
             found[title] = {name: _as_dict(value) for name, value in figures.items()}
         if hasattr(part, "per_joint"):

@@ -251,8 +251,8 @@ def choose(considered: Considered, shape: Shape, selection: Selection) -> dict[s
 
 def best(scores: Tensor, selection: Selection) -> tuple[Tensor, Tensor, Tensor]:
     """Scores (n, K) -> the best ones, and the row and the class of each."""
-    flat = scores.flatten()
-    above = (flat > selection.score).nonzero()[:, 0]
-    values, order = flat[above].topk(min(selection.candidates, len(above)))
-    index = above[order]
-    return values, index // scores.shape[1], index % scores.shape[1]
+    some = (scores.amax(1) > selection.score).nonzero()[:, 0]  # most rows have none, and there are very many
+    part = scores[some]
+    row, label = (part > selection.score).nonzero(as_tuple=True)
+    values, order = part[row, label].topk(min(selection.candidates, len(row)))
+    return values, some[row[order]], label[order]

@@ -49,5 +49,5 @@ class OnLevels(nn.Module):
         exempt: set[str] = getattr(self.levels.backbone, "no_weight_decay", set)()
         return {path + name for name in exempt}
 
-    def set_grad_checkpointing(self, enable: bool = True) -> None:
-        self.levels.backbone.set_grad_checkpointing(enable)
+    def set_grad_checkpointing(self, enable: bool = True, **part: str) -> None:
+        self.levels.backbone.set_grad_checkpointing(enable, **part)

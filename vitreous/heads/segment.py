@@ -99,6 +99,28 @@ def check_labels(labels: Tensor, classes: int) -> None:
         )
 
 
+def winners(logits: Tensor, size: Sequence[int]) -> Tensor:
+    """The best class (H, W) of every pixel of logits (K, h, w) brought to `size`.
+
+    That is `resize` and `argmax`, but only for a few rows at a time, and with the classes side by side in memory: a
+    large picture with many classes would take gigabytes, and all of them longer than the network.
+    """
+    (_, h, _), (H, W) = logits.shape, size
+    beside = logits.float().permute(1, 2, 0).contiguous()[None].permute(0, 3, 1, 2)  # channels-last, whatever it was
+    wide = resize(beside, (h, W))[0].permute(1, 2, 0)  # (h, W, K)
+    place = ((torch.arange(H, dtype=torch.float64) + 0.5) * h / H - 0.5).clamp(0, h - 1)
+    above = place.floor()
+    share = (place - above).to(wide)[:, None, None]
+    labels = torch.empty(H, W, dtype=torch.uint8 if len(logits) <= 256 else torch.int64, device=logits.device)
+    rows, counts = above.unique_consecutive(return_counts=True)
+    for row, part, weights in zip(
+        rows.int().tolist(), labels.split(counts.tolist()), share.split(counts.tolist()), strict=True
+    ):
+        upper, lower = wide[row], wide[min(row + 1, h - 1)]  # (W, K)
+        part.copy_(torch.addcmul(upper, weights, lower - upper).argmax(2))
+    return labels
+
+
 # The same answer from several views of the images --------------------------------------------------
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 # Hidden maps larger than this are computed in strips at inference on the CPU. Above 32 MB the allocator maps
 # fresh pages for every operation, and far below that a strip still stays in cache between the operations.
@@ -26,6 +27,8 @@ class ConvMlp(nn.Module):
     With `shortcut` the convolution's input is added to its output. That is the same as a one added to the centre
     of each kernel, which costs nothing per position, so it is computed that way.
     """
+
+    recompute = False  # in the backward pass, instead of keeping the hidden maps
 
     def __init__(
         self,
@@ -52,6 +55,8 @@ class ConvMlp(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         B, H, W, _ = x.shape
         kernel = self.kernel()
+        if self.recompute and torch.is_grad_enabled():
+            return checkpoint(self.branch, x, kernel, use_reentrant=False)
         if not worth_strips(x, B * H * W * self.fc1.out_features):
             return self.branch(x, kernel)
         return self.in_pieces(x) if kernel is None else self.in_strips(x, kernel)

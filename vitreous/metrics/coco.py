@@ -124,12 +124,13 @@ class CocoMetric:
 
     def per_class(self) -> dict[str, float | None]:
         """AP of each class; None where there is nothing to find."""
-        precision = self._evaluated().eval["precision"][:, :, :, 0, -1]  # (thresholds, recalls, classes)
+        evaluation = self._evaluated()
+        precision = evaluation.eval["precision"][:, :, :, 0, -1]  # (thresholds, recalls, categories)
         means = [part[part > -1] for part in np.moveaxis(precision, 2, 0)]
-        return {
-            name: float(part.mean()) if part.size else None
-            for name, part in zip(unique_names(self.classes), means, strict=True)
-        }
+        # In the order of their numbers; of keypoints only the categories that some annotation has.
+        found = dict(zip(evaluation.params.catIds, means, strict=True))
+        names = zip(self.category_ids, unique_names(self.classes), strict=True)
+        return {name: float(found[i].mean()) if i in found and found[i].size else None for i, name in names}
 
     def _evaluated(self) -> Any:
         if not self.images:

@@ -20,10 +20,13 @@ from torch.utils.checkpoint import checkpoint
 
 from vitreous.errors import InputError
 from vitreous.layers.conv_norm import Projection
+from vitreous.layers.mlp import ConvMlp
 from vitreous.layers.picture import picture
 from vitreous.layers.tap import Tap
 from vitreous.models.arguments import unknown_argument
 from vitreous.models.weights import LoadReport, apply_state, check_finite, read_state
+
+RECOMPUTED = ("blocks", "mlp")  # parts that can be computed again in the backward pass
 
 
 class Features(NamedTuple):
@@ -219,10 +222,19 @@ class Backbone(nn.Module):
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
 
-    def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Recompute each block in the backward pass instead of keeping its activations."""
-        for stage in self.stages:
-            setattr(stage, "grad_checkpointing", enable)  # noqa: B010  (mypy takes attributes of modules for tensors)
+    def set_grad_checkpointing(self, enable: bool = True, part: str = "blocks") -> None:
+        """Recompute in the backward pass instead of keeping activations.
+
+        Every block or, with the `part` "mlp", the feed-forward layers alone: their hidden maps are most of what a block
+        keeps, and attention is not computed twice.
+        """
+        if part not in RECOMPUTED:
+            raise InputError(f"part={part!r} given; accepted: {', '.join(map(repr, RECOMPUTED))}")
+        for stage in self.stages:  # mypy takes attributes of modules for tensors, hence setattr
+            setattr(stage, "grad_checkpointing", enable and part == "blocks")  # noqa: B010
+        for module in self.modules():
+            if isinstance(module, ConvMlp):
+                module.recompute = enable and part == "mlp"
 
     def group_matcher(self, coarse: bool = False) -> dict:
         """Layer groups for layer-wise learning-rate decay: the stem, then each stage or each block."""

@@ -67,6 +67,10 @@ class Task(ABC):
         """Besides the classes, what it takes to build the task again for a model that was trained for it."""
         return {}
 
+    def reading(self) -> dict[str, Any]:
+        """How the files of the data it was trained on are to be understood, as arguments of `open_data`."""
+        return {}
+
     def resized(self, size: int) -> Self:
         """The task for images of another size."""
         return self

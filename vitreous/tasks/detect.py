@@ -137,10 +137,15 @@ class Detect(WithHead):
 
 
 def whole_masks(masks: Tensor, boxes: Tensor, size: tuple[int, int]) -> Tensor:
-    """(n, M, M) probabilities within boxes as (n, H, W) booleans, a few at a time: pictures may be large."""
-    parts = zip(masks.split(16), boxes.split(16), strict=True)
-    found = [paste_masks(mask, box, size) >= 0.5 for mask, box in parts]
-    return torch.cat(found) if found else torch.zeros(0, *size, dtype=torch.bool)
+    """(n, M, M) probabilities within boxes as (n, H, W) booleans. Only the pixels of each box are looked at."""
+    found = torch.zeros(len(masks), *size, dtype=torch.bool, device=masks.device)
+    limit = boxes.new_tensor([size[1], size[0], size[1], size[0]])
+    outer = torch.cat([boxes[:, :2].floor(), boxes[:, 2:].ceil()], 1).clamp(min=0).minimum(limit).int().tolist()
+    for place, (left, top, right, bottom) in enumerate(outer):
+        box = boxes[place : place + 1] - boxes.new_tensor([left, top, left, top])
+        part = paste_masks(masks[place : place + 1], box, (bottom - top, right - left))[0]
+        found[place, top:bottom, left:right] = part >= 0.5
+    return found
 
 
 TASK = Detect

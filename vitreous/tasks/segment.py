@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import torch
 from PIL import Image
 from torch import Tensor, nn
 
@@ -17,10 +16,10 @@ from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.heads.mm_release import Conversion
 from vitreous.heads.mm_segment import load_segmenter
-from vitreous.heads.segment import SEGMENTERS, Segmenter, build_segmenter, multi_scale, slide
+from vitreous.heads.segment import SEGMENTERS, Segmenter, build_segmenter, multi_scale, slide, winners
 from vitreous.layers.patch import resize
 from vitreous.metrics.segmentation import SegmentationMetric
-from vitreous.tasks.base import Found, Prediction, Targets, View, WithHead
+from vitreous.tasks.base import Found, Inference, Prediction, Targets, View, WithHead
 
 
 class Segment(WithHead):
@@ -36,10 +35,16 @@ class Segment(WithHead):
         head_args: Mapping[str, Any] | None = None,
         short: int = 512,
         crop: tuple[int, int] = (512, 512),
+        ignore: tuple[int, ...] = (),
+        reduce_zero_label: bool = False,
     ) -> None:
-        """`short` is the shorter side of whole pictures, `crop` the height and width of what is cut out to train."""
+        """`short` is the shorter side of whole pictures, `crop` the height and width of what is cut out to train.
+
+        `ignore` and `reduce_zero_label` say which values of the label pictures it was trained on stand for no class.
+        """
         super().__init__(classes, head, head_args)
         self.short, self.crop = short, crop
+        self.ignore, self.reduce_zero_label = ignore, reduce_zero_label
 
     @classmethod
     def from_settings(cls, settings: Any, images: ImageSet) -> Self:
@@ -52,10 +57,16 @@ class Segment(WithHead):
             head_args=settings.head_arguments(),
             short=short,
             crop=settings.crop or (short, short),
+            ignore=settings.ignore,
+            reduce_zero_label=settings.reduce_zero_label,
         )
 
     def arguments(self) -> dict[str, Any]:
-        return super().arguments() | {"short": self.short, "crop": self.crop}
+        values = {"ignore": self.ignore, "reduce_zero_label": self.reduce_zero_label}
+        return super().arguments() | {"short": self.short, "crop": self.crop} | values
+
+    def reading(self) -> dict[str, Any]:
+        return {"ignore": self.ignore or None, "reduce_zero_label": self.reduce_zero_label}
 
     def resized(self, size: int) -> Self:
         return type(self)(self.classes, **self.arguments() | {"short": size})
@@ -75,17 +86,26 @@ class Segment(WithHead):
 
     def predict(self, model: nn.Module, images: Tensor, targets: Targets) -> list[Prediction]:
         """`semantic` (H, W) of each picture at its own size."""
-        logits = self.logits(model, images)
-        found = []
-        for one, size, original in zip(logits, targets["sizes"], targets["original_sizes"], strict=True):
-            (height, width), whole = size.tolist(), original.tolist()
-            scaled = one[None, :, :height, :width].float()
-            scaled = (scaled if [height, width] == whole else resize(scaled, whole))[0]
-            found.append({"semantic": scaled.argmax(0).to(torch.uint8 if len(scaled) < 256 else torch.int64).cpu()})
+        padded, found = images.shape[2:], []
+        for one, size, original in zip(
+            self.logits(model, images), targets["sizes"].tolist(), targets["original_sizes"].tolist(), strict=True
+        ):
+            height, width = size
+            if size == original:
+                labels = winners(one, padded)[:height, :width]
+            else:  # padding can be cut off at the size of the images only
+                labels = winners(resize(one[None].float(), padded)[0, :, :height, :width], original)
+            found.append({"semantic": labels.cpu()})
         return found
 
     def logits(self, model: nn.Module, images: Tensor) -> Tensor:
-        """(B, K, H, W) of the padded images; or of several views their mean, as probabilities if they have scales."""
+        """(B, K, h, w) of the padded images, at the size at which the model answers.
+
+        Of several views, their mean at the size of the images; as probabilities if they have scales.
+        """
+        if self.inference == Inference():
+            assert isinstance(model, Segmenter)
+            return model.output(images, auxiliary=False).logits
         look: Any = model
         if self.inference.slide:
             height, width = (max(1, 2 * side // 3) for side in self.crop)

@@ -149,11 +149,12 @@ def adopt(model: nn.Module, backbone: nn.Module, state: dict[str, Tensor], sourc
 
 
 def _set_checkpointing(model: Any, settings: TrainSettings) -> None:
-    if not settings.grad_checkpointing:
+    if settings.grad_checkpointing == "off":
         return
+    part = {} if settings.grad_checkpointing == "blocks" else {"part": settings.grad_checkpointing}
     try:
-        model.set_grad_checkpointing(True)
-    except (AssertionError, AttributeError) as reason:
+        model.set_grad_checkpointing(True, **part)
+    except (AssertionError, AttributeError, TypeError) as reason:  # timm's know no parts
         raise InputError(
             f"model '{settings.model}' cannot save memory this way; leave out --grad-checkpointing, "
             "or cut the batches into pieces with --accumulate"

@@ -5,6 +5,9 @@
     variants:                 # optional: what differs for models whose name fits a pattern; later ones win
       paca_base*:
         clip_grad: 1.0
+    heads:                    # optional: what differs with a head, the recipe's own or another that is given
+      maskrcnn:
+        head_args: [channels=64]
 
 What is given to `train` goes before the recipe, and the recipe before the defaults.
 """
@@ -22,6 +25,7 @@ from timm.models import is_model_in_modules, list_modules
 
 from vitreous.errors import InputError, nearest
 from vitreous.registry import stored_arguments
+from vitreous.tasks.base import load_task
 from vitreous.training.settings import TrainSettings
 
 FOLDER = Path(__file__).parents[1] / "recipes"
@@ -37,14 +41,17 @@ class Recipe(NamedTuple):
     family: str | None
     values: dict[str, Any]
     variants: dict[str, dict[str, Any]]  # pattern of model names -> what differs for them
+    heads: dict[str, dict[str, Any]]  # name of a head -> what differs with it
 
-    def values_for(self, architecture: str) -> dict[str, tuple[Any, str]]:
-        """Each setting with where it stands in the recipe."""
+    def values_for(self, architecture: str, head: str | None) -> dict[str, tuple[Any, str]]:
+        """Each setting with where it stands in the recipe; `head` is the one given, if any."""
         found = {key: (value, f"recipe {self.name}") for key, value in self.values.items()}
         for pattern, values in self.variants.items():
             if fnmatchcase(architecture, pattern):
                 found |= {key: (value, f"recipe {self.name}, {pattern}") for key, value in values.items()}
-        return found
+        head = head or self.values.get("head")
+        own = {} if head is None else self.heads.get(head, {})
+        return found | {key: (value, f"recipe {self.name}, {head}") for key, value in own.items()}
 
 
 def with_recipe(*args: Any, **kwargs: Any) -> TrainSettings:
@@ -57,7 +64,7 @@ def with_recipe(*args: Any, **kwargs: Any) -> TrainSettings:
         architecture = stored_arguments(given["model"])[0].partition(".")[0]
         if not given.get("any_model"):
             _require_family(recipe, architecture)
-        known = recipe.values_for(architecture)
+        known = recipe.values_for(architecture, given.get("head"))
         if not str(given["data"]).startswith("shapes"):
             known = {key: value for key, value in known.items() if key not in COUNTS}
         given = {key: value for key, (value, _) in known.items()} | given
@@ -169,15 +176,29 @@ def _read(path: Path) -> Any:
 
 def _checked(name: str, content: Any) -> Recipe:
     values = dict(_mapping("the file", content))
-    family, variants = values.pop("family", None), values.pop("variants", None)
+    family = values.pop("family", None)
     if family is not None and family not in list_modules():
         raise InputError(f"family: {_short(family)} given; nearest: {nearest(str(family), list_modules())}")
-    differing = {} if variants is None else _mapping("variants", variants)
-    for pattern, changes in differing.items():
-        if not isinstance(pattern, str):
-            raise InputError(f"variants: {_short(pattern)} given; accepted: patterns of model names, e.g. paca_base*")
-        differing[pattern] = _conforming(_mapping(f"variants, {pattern}", changes))
-    return Recipe(name, family, _conforming(values, extra=("family", "variants")), differing)
+    variants = _parts(values, "variants", "patterns of model names, e.g. paca_base*")
+    heads = _parts(values, "heads", "names of heads, e.g. maskrcnn")
+    settings = _conforming(values, extra=("family", "variants", "heads"))
+    task = settings.get("task", "classify")
+    known = getattr(load_task(task), "heads", ()) if heads else ()
+    for head in heads:
+        if head not in known:
+            raise InputError(f"heads: {head} given; the task {task} has {', '.join(known) or 'none'}")
+    return Recipe(name, family, settings, variants, heads)
+
+
+def _parts(values: dict[Any, Any], section: str, accepted: str) -> dict[str, dict[str, Any]]:
+    """A section with settings under names, taken out of `values`."""
+    content = values.pop(section, None)
+    parts = {} if content is None else _mapping(section, content)
+    for name, changes in parts.items():
+        if not isinstance(name, str):
+            raise InputError(f"{section}: {_short(name)} given; accepted: {accepted}")
+        parts[name] = _conforming(_mapping(f"{section}, {name}", changes))
+    return parts
 
 
 def _mapping(what: str, value: Any) -> dict[Any, Any]:

@@ -33,6 +33,7 @@ FREE = frozenset(
         "device",
         "checkpoint_minutes",
         "checkpoint_steps",
+        "grad_checkpointing",
         "shard",
         "rank_timeout",
         "worker_timeout",
@@ -203,7 +204,10 @@ class TrainSettings:
         float | None, Doc("PaCa: temperature of the softmax that makes the maps; default: the model's own, 1.")
     ] = None
 
-    grad_checkpointing: Annotated[bool, Doc("Compute blocks again in the backward pass to save memory.")] = False
+    grad_checkpointing: Annotated[
+        Literal["off", "blocks", "mlp"],
+        Doc("Compute again in the backward pass to save memory: whole blocks, or their feed-forward layers alone."),
+    ] = "off"
     compile: Annotated[bool, Doc("Compile the training step (torch.compile).")] = False
     amp: Annotated[Literal["off", "bf16", "fp16"], Doc("Mixed precision; made for GPUs, slower on most CPUs.")] = "off"
     channels_last: Annotated[bool, Doc("Keep images and kernels channels-last in memory.")] = False
@@ -252,6 +256,8 @@ class TrainSettings:
         _check("size", self.size, self.size <= LARGEST_SIDE, f"at most {LARGEST_SIDE}")
         for name in ("min_lr", "warmup_lr"):
             _check(name, getattr(self, name), getattr(self, name) <= self.lr, f"at most lr ({self.lr})")
+        saving = ("off", "blocks", "mlp")
+        _check("grad_checkpointing", self.grad_checkpointing, self.grad_checkpointing in saving, "off, blocks or mlp")
         _check("betas", self.betas, all(0 <= beta < 1 for beta in self.betas), "two numbers from 0 to below 1")
         rising = self.step_epochs == tuple(sorted(self.step_epochs)) and all(epoch > 0 for epoch in self.step_epochs)
         _check("step_epochs", self.step_epochs, rising, "numbers above 0, in rising order")
