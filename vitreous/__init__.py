@@ -29,6 +29,7 @@ from vitreous.layers.tap import record, tap_names
 from vitreous.plot import plot
 from vitreous.predict import predict
 from vitreous.registry import create_model, list_models
+from vitreous.serve import serve
 from vitreous.shapes import shapes
 from vitreous.train import train
 from vitreous.training.model_folder import TrainedModel, load_model
@@ -52,6 +53,7 @@ __all__ = [
     "predict",
     "pyramid",
     "record",
+    "serve",
     "shapes",
     "tap_names",
     "train",

@@ -226,8 +226,7 @@ def ready(
 ) -> tuple[TrainedModel, Plan]:
     """A model and what to compute with it; what it cannot do shows here, before the work."""
     wanted.check(trained.task, trained.build_task())
-    chosen = read_chosen(run)
-    own = replace(plan, default=chosen.method, reason=chosen.reason, verdicts=chosen.verdicts)
+    own = read_chosen(run).applied(plan)
     if cluster_layer_of(trained.model, own) is None and ranking is not None:
         raise InputError(f"--ranking {ranking} ranks clusters, and {without_clusters(trained.model)}")
     if trained.task != "classify":

@@ -8,20 +8,18 @@ from contextlib import suppress
 from pathlib import Path
 
 import torch
-import uvicorn
 from PIL import Image
 
 from vitreous.data.pictures import Picture, find_pictures
 from vitreous.data.shapes import CATEGORIES
 from vitreous.errors import InputError
 from vitreous.explanations.answers import ask
+from vitreous.explanations.chosen import read_chosen
 from vitreous.tasks.base import WithHead
 from vitreous.training.model_folder import TrainedModel, load_model
 from vitreous.training.results import readable, report_skipped, require_numbers, require_positive
-from vitreous.web.app import create_app
 from vitreous.web.explorer import Explorer
 from vitreous.web.finder import Finder
-from vitreous.web.guard import Limits
 from vitreous.web.pictures import Seen
 
 EXAMPLES = 12  # offered on the page; of a larger folder a selection spread over it
@@ -66,18 +64,35 @@ def serve(
         concurrent: Most requests in work at once; more are asked to try again.
         waiting: Most questions that wait for the model; more are asked to try again.
     """
+    # Here, so that `import vitreous` does without these packages, and before a model is loaded in vain.
+    import uvicorn
+
+    from vitreous.web.app import create_app
+    from vitreous.web.guard import Limits
+
     require_positive(max_upload_mb=max_upload_mb, concurrent=concurrent, waiting=waiting)
-    trained = load_model(model, size=size, device=device)
-    check_answers(trained)
-    explorer = Explorer(trained) if trained.task == "classify" else Finder(trained)
+    explorer = open_explorer(model, size=size, device=device)
     limits = Limits(upload_bytes=max_upload_mb * 1_000_000, concurrent=concurrent, waiting=waiting)
     app = create_app(explorer, examples=find_examples(explorer, examples), limits=limits, hosts=(host, *allow_host))
     with listen(host, port) as listener:
         address = f"[{host}]" if ":" in host else host
-        print(f"{trained.name} is at http://{address}:{listener.getsockname()[1]}  (Ctrl-C ends it)", flush=True)
+        print(
+            f"{explorer.trained.name} is at http://{address}:{listener.getsockname()[1]}  (Ctrl-C ends it)", flush=True
+        )
         config = uvicorn.Config(app, log_level="warning", server_header=False, limit_concurrency=2000, ws="none")
         with suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[listener])
+
+
+def open_explorer(model: str, *, size: int | None = None, device: str = "auto") -> Explorer:
+    trained = load_model(model, size=size, device=device)
+    check_answers(trained)
+    if trained.task != "classify":
+        return Finder(trained)
+    explorer = Explorer(trained, read_chosen(model))
+    if explorer.chosen.method is not None:
+        explorer.method(explorer.chosen.method)  # one that does not fit shows here
+    return explorer
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -17,6 +17,7 @@ from vitreous.maps.groups import (
     group_gates,
     group_maps,
     group_sum,
+    several,
 )
 from vitreous.maps.importance import (
     RANKINGS,
@@ -172,6 +173,18 @@ def test_groups_are_removed_as_one():
     gate = torch.tensor([0.0, 1, 0, 1, 1, 1])
     expected = score(MODEL, IMAGES, TARGET) - score(MODEL, IMAGES, TARGET, logit_gate=gate)
     torch.testing.assert_close(ablate_groups(rest, TARGET, label)[:, 0], expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("label", [[0, 1, 0, 2, 3, 2], [0, 1, 2, 3, 4, 5]])
+def test_groups_of_one_are_not_removed_again(label):
+    rest, label = Rest(MODEL, IMAGES, LAYER), torch.tensor(label)
+    alone = by_ablation(MODEL, IMAGES, TARGET, LAYER)
+    found = ablate_groups(rest, TARGET, label, alone=alone)
+    torch.testing.assert_close(found, ablate_groups(rest, TARGET, label), atol=1e-5, rtol=1e-4)
+    single = ~several(label)
+    marked = ablate_groups(rest, TARGET, label, alone=torch.full_like(alone, 7.0))
+    assert (marked[:, single] == 7).all()  # taken as given
+    torch.testing.assert_close(marked[:, ~single], found[:, ~single])
 
 
 def test_a_greedy_set_begins_with_the_best_single_cluster():

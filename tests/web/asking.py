@@ -14,19 +14,18 @@ from torch import Tensor
 
 from tests.tiny_model import MODEL_ARGS, save_tiny_model
 from vitreous.data.shapes import Shapes
-from vitreous.serve import find_examples
+from vitreous.serve import find_examples, open_explorer
 from vitreous.training.model_folder import load_model, save_model
 from vitreous.web.app import create_app
 from vitreous.web.explorer import Explorer
-from vitreous.web.finder import Finder
 from vitreous.web.guard import Limits
 
 HOST = "http://localhost"
+REASON = "Of 2 methods it is the most faithful on 9 images of photos (val)."
 
 
 def application(model: str, *, limits: Limits | None = None, examples: str | None = None) -> tuple[Any, Explorer]:
-    trained = load_model(model)
-    explorer = Explorer(trained) if trained.task == "classify" else Finder(trained)
+    explorer = open_explorer(model)
     return create_app(explorer, examples=find_examples(explorer, examples), limits=limits), explorer
 
 
@@ -54,6 +53,13 @@ def save_lively_model(folder: Path) -> str:
         preprocess=trained.preprocess,
     )
     return str(folder)
+
+
+def save_chosen(folder: str, method: str, *, beaten: str = "occlusion") -> str:
+    """As if the method had been measured as the best, and another had lost to its controls."""
+    content = {"method": method, "reason": REASON, "beats_controls": {method: True, beaten: False}, "images": 9}
+    (Path(folder) / "explain.json").write_text(json.dumps(content | {"data": "somewhere/photos (val)"}))
+    return folder
 
 
 def as_inputs(explorer: Explorer, content: bytes) -> Tensor:

@@ -10,9 +10,10 @@ import torch
 from starlette.testclient import TestClient
 
 from tests.tiny_model import save_tiny_model
-from tests.web.asking import HOST, application, as_inputs, png, save_lively_model
+from tests.web.asking import HOST, REASON, application, as_inputs, png, save_chosen, save_lively_model
 from vitreous.data.pictures import find_pictures
 from vitreous.data.shapes import CATEGORIES
+from vitreous.errors import InputError
 from vitreous.layers.tap import record
 from vitreous.maps.clusters import stretch
 from vitreous.maps.explaining import Plan, explain_image
@@ -231,6 +232,35 @@ def test_bad_questions_get_one_sentence(client, example, path, status, words):
     assert answer.status_code == status
     assert list(answer.json()) == ["error"]
     assert words in answer.json()["error"]
+
+
+def test_without_a_measurement_the_page_says_so(client):
+    card = client.get("/api/model").json()
+    assert card["chosen"]["method"] is None
+    assert "was not measured; vitreous explain RUN --data DATA --score does that" in card["chosen"]["says"]
+    assert {tuple(method["labels"]) for method in card["methods"]} == {()}
+
+
+def test_the_measured_method_comes_first_and_doubtful_ones_are_labelled(tmp_path):
+    folder = save_chosen(save_tiny_model(tmp_path / "tiny"), "token_gradient", beaten="grad_cam")
+    app, _ = application(folder)
+    with TestClient(app, base_url=HOST) as client:
+        card = client.get("/api/model").json()
+        assert card["chosen"] == {"method": "token_gradient", "says": REASON}
+        first, *others = card["methods"]
+        assert (first["name"], first["labels"]) == ("token_gradient", ["most faithful on photos (val)"])
+        labels = {method["name"]: method["labels"] for method in others}
+        assert labels.pop("grad_cam") == ["no better than its controls"]
+        assert set(map(tuple, labels.values())) == {()}
+        page = client.get(f"/api/images/{card['examples'][0]['id']}/report.html").text
+        assert REASON in page
+        assert '<b class="name">token_gradient</b><span class="label mark">default</span>' in page
+
+
+def test_a_measured_method_that_does_not_fit_is_refused_before_there_is_a_page(tmp_path):
+    folder = save_chosen(save_tiny_model(tmp_path / "plain", clusters=(0, 0, 0, 0)), "token_gradient")
+    with pytest.raises(InputError, match="token_gradient.*has no clusters"):
+        application(folder)
 
 
 def test_model_without_clusters_says_what_it_has(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 import uvicorn
 
 from tests.tiny_model import save_tiny_model
-from tests.web.asking import application, png, save_lively_model
+from tests.web.asking import REASON, application, png, save_chosen, save_lively_model
 from tests.web.browser import browser, needs_chromium
 from vitreous.serve import listen
 from vitreous.training.model_folder import load_model
@@ -123,6 +123,27 @@ def test_journey(folder, tmp_path):
 
         assert page.console == []
         assert strangers(page, address) == []
+
+
+@needs_chromium
+def test_the_measured_method_is_shown_first(tmp_path):
+    folder = save_chosen(save_tiny_model(tmp_path / "tiny"), "token_gradient", beaten="grad_cam")
+    with running(application(folder)[0]) as address, browser(tmp_path) as page:
+        page.open(f"{address}/")
+        assert text(page, "#chosen") == f"Token gradient is shown first. {REASON}"
+        options = page.run("[...document.querySelectorAll('#show option')].map((o) => o.textContent)")
+        assert options[:2] == ["chosen cluster", "token gradient · most faithful on photos (val)"]
+        assert "grad cam · no better than its controls" in options
+        page.click("#examples button")
+        page.wait("document.getElementById('caption').textContent.startsWith('Token gradient: ')")
+        ranked(page)
+        assert text(page, "#caption").startswith("Token gradient: ")  # the ranking did not push it away
+        assert text(page, "[data-method=grad_cam] .label") == "no better than its controls"
+        page.click("#stages label:nth-of-type(1) span")  # the map follows to another stage
+        page.wait("document.getElementById('caption').textContent.startsWith('Token gradient, stage 1 (its faith')")
+        page.click("#cards li:nth-child(2) .look")
+        page.wait("document.getElementById('show').value === ''")
+        assert page.console == []
 
 
 @needs_chromium

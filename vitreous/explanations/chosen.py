@@ -4,11 +4,13 @@
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from vitreous.errors import InputError
 from vitreous.manifest import read_json
+from vitreous.maps.explaining import Plan
 from vitreous.maps.scoring import IGNORANT, Scores
 from vitreous.training.model_folder import find_model_folder
 from vitreous.training.storage import replace_file
@@ -21,6 +23,13 @@ class Chosen(NamedTuple):
     method: str | None  # None: nothing was measured
     reason: str  # a sentence for the reader
     verdicts: dict[str, bool]  # method -> whether it beat the controls that know nothing
+    data: str = ""  # the data set's name
+
+    def applied(self, plan: Plan) -> Plan:
+        return replace(plan, default=self.method, reason=self.reason, verdicts=self.verdicts)
+
+
+NOT_MEASURED = Chosen(None, UNSCORED, {})
 
 
 def file_of(model: str) -> Path | None:
@@ -32,10 +41,11 @@ def file_of(model: str) -> Path | None:
 def read_chosen(model: str) -> Chosen:
     path = file_of(model)
     if path is None or not path.is_file():
-        return Chosen(None, UNSCORED, {})
+        return NOT_MEASURED
     content = read_json(path)
     try:
-        return Chosen(str(content["method"]), str(content["reason"]), dict(content["beats_controls"]))
+        verdicts, data = dict(content["beats_controls"]), name_of(str(content["data"]))
+        return Chosen(str(content["method"]), str(content["reason"]), verdicts, data)
     except (KeyError, TypeError, ValueError) as reason:
         raise InputError(
             f"{path} was not written by vitreous explain --score ({reason!r}); remove it, or score again"
@@ -46,12 +56,17 @@ def write_chosen(model: str, scores: Scores, *, data: str, images: int) -> Chose
     """Store the best method; with every reason to doubt it."""
     method = scores.best()
     verdicts = {name: scores.beats_controls(name) for name in scores.values if name not in scores.controls}
-    chosen = Chosen(method, why(scores, method, data, images), verdicts)
+    chosen = Chosen(method, why(scores, method, name_of(data), images), verdicts, name_of(data))
     path = file_of(model)
     if path is not None:
         content: dict[str, Any] = {"method": method, "reason": chosen.reason, "beats_controls": verdicts}
         replace_file(path, json.dumps(content | {"data": data, "images": images}, indent=1) + "\n")
     return chosen
+
+
+def name_of(data: str) -> str:
+    """Without the folders above: the reason is shown to others, in reports and on the page."""
+    return Path(data).name or data
 
 
 def why(scores: Scores, method: str, data: str, images: int) -> str:

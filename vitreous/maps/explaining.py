@@ -264,7 +264,8 @@ def explain_clusters(
         name: RANKINGS[name](model, images, target, layer)[0].cpu() for name in CHEAP if name != plan.ranking
     }
     label = group_maps(maps.cpu())
-    lost = ablate_groups(rest, target, label)[0].cpu()
+    alone = rankings["ablation"][None] if "ablation" in rankings else None
+    lost = ablate_groups(rest, target, label, alone=alone)[0].cpu()
     first = lost.argsort(descending=True, stable=True).tolist()
     counts = tuple(count for count in COUNTS if count < rest.count)
     return replace(

@@ -56,10 +56,23 @@ def group_gates(label: Tensor) -> Tensor:
     return (label[None] != torch.arange(int(label.max()) + 1)[:, None]).float()
 
 
-def ablate_groups(rest: Rest, target: Target, label: Tensor) -> Tensor:
-    """Log-odds lost when a whole group is removed, for every image of `rest`: (B, G)."""
-    target = target.on("log_odds")
-    return rest.score(target)[:, None] - rest.scores(target, group_gates(label))
+def several(label: Tensor) -> Tensor:
+    """Which groups have more than one member: (G,)."""
+    return label.bincount() > 1
+
+
+def ablate_groups(rest: Rest, target: Target, label: Tensor, *, alone: Tensor | None = None) -> Tensor:
+    """Log-odds lost when a whole group is removed, for every image of `rest`: (B, G).
+
+    `alone` (B, M) is what single clusters cost, where that is known: groups of one are then not removed again.
+    """
+    target, gates = target.on("log_odds"), group_gates(label)
+    if alone is None:
+        return rest.score(target)[:, None] - rest.scores(target, gates)
+    joint, lost = several(label), alone[:, (1 - gates).argmax(1)]
+    if joint.any():
+        lost[:, joint] = rest.score(target)[:, None] - rest.scores(target, gates[joint])
+    return lost
 
 
 def group_sum(maps: Tensor, label: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from html import escape
 
 from vitreous.maps.explanation import Explanation, MethodMap
 from vitreous.maps.report_pieces import Cell, number, tile
+from vitreous.maps.scoring import NO_BETTER
 
 
 def methods_html(item: Explanation, cells: Sequence[Cell]) -> str:
@@ -32,7 +33,7 @@ def _caption(method: MethodMap, default: bool) -> str:
     labels = [
         ("mark", "default", default),
         ("plain", "control", method.control),
-        ("warn", "no better than its controls", method.beats_controls is False and not method.control),
+        ("warn", NO_BETTER, method.beats_controls is False and not method.control),
     ]
     shown = "".join(f'<span class="label {kind}">{text}</span>' for kind, text, given in labels if given)
     blur = method.scores["insertion_blur"], method.scores["deletion_blur"]

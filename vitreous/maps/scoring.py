@@ -30,6 +30,7 @@ from vitreous.maps.target import Target
 
 DECIDES = "insertion_minus_deletion"
 IGNORANT = ("random_map", "centre_blob")  # the controls a useful method must beat
+NO_BETTER = "no better than its controls"  # the label of one that does not
 
 
 class Batch(NamedTuple):

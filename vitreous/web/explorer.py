@@ -20,16 +20,18 @@ from torch import Tensor, nn
 from vitreous.data.image import load_image
 from vitreous.data.transforms import to_unit_tensor
 from vitreous.errors import InputError
+from vitreous.explanations.chosen import NOT_MEASURED, Chosen
 from vitreous.layers.tap import record
 from vitreous.maps.catalogue import find_method, methods_for
 from vitreous.maps.clusters import as_distributions, entropy, stretch
 from vitreous.maps.draw import HEAT_COLOURS
 from vitreous.maps.explaining import Plan, explain_image
 from vitreous.maps.gates import Rest, cluster_count, cluster_layer, users, without
-from vitreous.maps.groups import ablate_groups, group_maps
-from vitreous.maps.importance import RANKINGS, by_ablation, by_logit_gate
+from vitreous.maps.groups import group_gates, group_maps, several
+from vitreous.maps.importance import RANKINGS, by_logit_gate
 from vitreous.maps.load import causal_load
 from vitreous.maps.method import Method, clustered_stages, find_trunk, trunk
+from vitreous.maps.scoring import NO_BETTER
 from vitreous.maps.target import Target, as_target
 from vitreous.maps.views import views
 from vitreous.training.model_folder import TrainedModel
@@ -48,6 +50,7 @@ REMARKS = {
     "attention_mass": "share of all attention it receives; does not know the class",
     "masking": "the paper's: probability lost when what it looks at is hidden in the picture",
 }
+UNMEASURED = "Which method is the most faithful to this model was not measured; vitreous explain RUN --data DATA --score does that."
 FIRST = torch.tensor([0])  # the only image of a batch
 SINGLE = {"masking"}  # rankings that say nothing about a group by being added up
 
@@ -56,8 +59,10 @@ Steps = Generator[None, None, Answer]
 
 
 class Explorer:
-    def __init__(self, trained: TrainedModel) -> None:
-        self.trained, self.model = trained, trained.model
+    unmeasured = UNMEASURED  # what is said where no method is known to be the best
+
+    def __init__(self, trained: TrainedModel, chosen: Chosen = NOT_MEASURED) -> None:
+        self.trained, self.model, self.chosen = trained, trained.model, chosen
         self.device = next(trained.model.parameters()).device
         backbone = find_trunk(trained.model)
         self.stages = clustered_stages(backbone) if backbone is not None else []
@@ -86,11 +91,16 @@ class Explorer:
                 if name != "random"
             ],
             "methods": [self.method_card(method) for method in self.methods()],
+            "chosen": {
+                "method": self.chosen.method,
+                "says": self.chosen.reason if self.chosen.method else self.unmeasured,
+            },
             "has": self.has(),
         }
 
     def methods(self) -> list[Method]:
-        return methods_for(self.model)
+        """The run's default first."""
+        return sorted(methods_for(self.model), key=lambda method: method.name != self.chosen.method)
 
     def method_card(self, method: Method) -> Answer:
         return {
@@ -99,7 +109,13 @@ class Explorer:
             "passes": method.needs.passes,
             "target": method.needs.target,
             "staged": takes_stage(method),
+            "labels": self.labels(method.name),
         }
+
+    def labels(self, name: str) -> list[str]:
+        """What a data set has shown about a method."""
+        best = [f"most faithful on {self.chosen.data}"] if name == self.chosen.method else []
+        return best + ([NO_BETTER] if self.chosen.verdicts.get(name) is False else [])
 
     def has(self) -> str:
         """What a model without clusters can show instead."""
@@ -219,23 +235,23 @@ class Explorer:
         label = group_maps(maps)
         yield
         if by == "ablation":
-            values = yield from self.ablation(rest, target)
-            groups = ablate_groups(rest, target, label)[0]
+            values = yield from self.removing(rest, target, 1 - torch.eye(rest.count))
+            groups, joint = added(values, label), several(label)  # a group of one was removed already
+            if joint.any():
+                groups[joint] = yield from self.removing(rest, target, group_gates(label)[joint])
         else:
             values = RANKINGS[by](rest.model, rest.images, target, rest.layer)[0]
             groups = added(values, label)
         named = {"values": numbers(values)} | ({} if by in SINGLE else {"groups": numbers(groups)})
         return {"by": by, "says": REMARKS[by], **named}
 
-    def ablation(self, rest: Rest, target: Target) -> Generator[None, None, Tensor]:
-        """`by_ablation` in steps, so that nobody has to wait for all clusters."""
-        if rest.count < 2:
-            return by_ablation(rest.model, rest.images, target, rest.layer, rest=rest)[0]  # refuses, and says why
-        target, lost = target.on("log_odds"), []
-        for gates in (1 - torch.eye(rest.count)).split(CHUNK):
-            lost.append((rest.score(target)[:, None] - rest.scores(target, gates))[0])
+    def removing(self, rest: Rest, target: Target, gates: Tensor) -> Generator[None, None, Tensor]:
+        """Log-odds lost under each gate, in steps, so that nobody has to wait for all of them."""
+        target, lost = target.on("log_odds"), torch.zeros(0)
+        for some in gates.split(CHUNK):
+            lost = torch.cat([lost, (rest.score(target) - rest.scores(target, some)[0]).cpu()])
             yield
-        return torch.cat(lost)
+        return lost
 
     def ablate(self, item: Seen, stage: int, number: int | None, off: Sequence[int]) -> Answer:
         """The prediction with these clusters removed."""
@@ -313,7 +329,7 @@ class Explorer:
             name=item.name,
             true=item.label,
             target=number,
-            plan=Plan(stage=stage),
+            plan=self.chosen.applied(Plan(stage=stage)),
         )
         return replace(explanation, facts={"model": self.trained.name}).html(top_k=top_k)
 

@@ -20,6 +20,11 @@ from vitreous.tasks.base import Prediction
 from vitreous.web.explorer import Answer, Explorer
 from vitreous.web.pictures import Seen, as_png, seen
 
+UNMEASURED = (
+    "Only classifiers are scored over a data set; the report measures its methods on the picture at hand, and says which "
+    "is the most faithful there."
+)
+
 
 @dataclass(frozen=True, eq=False)
 class SeenFindings(Seen):
@@ -40,6 +45,8 @@ class SeenFindings(Seen):
 
 
 class Finder(Explorer):
+    unmeasured = UNMEASURED
+
     def size(self) -> tuple[int, int]:
         return self.trained.build_task().input_size(self.trained.preprocess)
 

@@ -1,7 +1,7 @@
 // The page: choose a picture, see the prediction, look at maps. Clusters have a file of their own.
 
 import { file, get, Latest, upload } from "./api.js";
-import { Clusters, length, percent, sentence, signed } from "./clusters.js";
+import { Clusters, length, percent, sentence, signed, spaced } from "./clusters.js";
 import { paint, setColours, unpack } from "./draw.js";
 
 const $ = (id) => document.getElementById(id);
@@ -109,13 +109,12 @@ class Page {
     this.emptyMethods();
     $("patch").hidden = true;
     const clustered = this.model.stages.length > 0;
-    $("show").value = clustered ? "" : this.model.methods[0].name;
+    $("show").value = this.firstMap;
     this.draw();
-    if (clustered) await this.clusters.refresh();
-    else {
-      await this.chooseMap($("show").value);
-      await this.computeCheap();
-    }
+    const clusters = this.clusters.refresh(); // asked for first, as its answer comes at once
+    if (this.firstMap) await this.chooseMap(this.firstMap);
+    await clusters;
+    if (!clustered) await this.computeCheap();
   }
 
   // Probabilities, after some clusters were switched off (`ablated`) or as they are.
@@ -274,8 +273,9 @@ class Page {
     const { methods, stages, has } = this.model;
     $("show").replaceChildren(
       ...(stages.length ? [new Option("chosen cluster", "")] : []),
-      ...methods.map((method) => new Option(method.name.replaceAll("_", " "), method.name)),
+      ...methods.map((method) => new Option([spaced(method.name), ...method.labels].join(" · "), method.name)),
     );
+    $("chosen").textContent = this.chosenWords();
     $("has").textContent = has;
     $("has").hidden = !has;
     $("methods").open = stages.length === 0;
@@ -285,14 +285,36 @@ class Page {
         const card = document.createElement("li");
         card.dataset.method = method.name;
         card.innerHTML =
-          '<button type="button" class="look" aria-pressed="false"></button><div class="facts"><b class="name"></b></div><p class="says"></p>';
-        card.querySelector(".name").textContent = method.name.replaceAll("_", " ");
+          '<button type="button" class="look" aria-pressed="false"></button><div class="facts"><b class="name"></b></div><p class="labels"></p><p class="says"></p>';
+        card.querySelector(".name").textContent = spaced(method.name);
+        card.querySelector(".labels").append(...method.labels.map((words) => this.label(method, words)));
         card.querySelector(".says").textContent = sentence(method.says) + (method.target ? "" : ` Does not know the ${this.thing}.`);
-        card.querySelector(".look").setAttribute("aria-label", `Show ${method.name.replaceAll("_", " ")}`);
+        card.querySelector(".look").setAttribute("aria-label", `Show ${[spaced(method.name), ...method.labels].join(", ")}`);
         card.querySelector(".look").addEventListener("click", () => this.chooseMap(method.name));
         return card;
       }),
     );
+  }
+
+  // The run's default, which comes first in the list, and why it is the default.
+  chosenWords() {
+    const { methods, chosen } = this.model;
+    if (chosen.method === null) return chosen.says;
+    const { passes } = methods[0];
+    const when = passes > CHEAP ? `takes ${passes} passes, so that it is computed only when you choose it` : "is shown first";
+    return `${sentence(`${spaced(chosen.method)} ${when}`)} ${chosen.says}`;
+  }
+
+  label(method, words) {
+    const best = method.name === this.model.chosen.method && words === method.labels[0];
+    return Object.assign(document.createElement("span"), { className: best ? "label" : "label doubt", textContent: words });
+  }
+
+  // What to show of a new picture: the run's default, unless it is dear; else clusters, if there are any.
+  get firstMap() {
+    const { methods, stages, chosen } = this.model;
+    if (chosen.method !== null && methods[0].passes <= CHEAP) return chosen.method;
+    return stages.length ? "" : methods.find((method) => method.passes <= CHEAP).name;
   }
 
   emptyMethods() {
@@ -317,7 +339,7 @@ class Page {
   async heat(name) {
     const { id, target } = this.subject();
     const method = this.model.methods.find((m) => m.name === name);
-    const stage = method.staged ? this.clusters.stage : null;
+    const stage = method.staged ? this.clusters.otherStage : null;
     const key = `${name} ${stage}`;
     if (!this.heats.has(key)) {
       this.methodCard(name).setAttribute("aria-busy", "true");
@@ -344,20 +366,26 @@ class Page {
       if (this.clusters.pinned) this.clusters.pin(this.clusters.pinned);
       return;
     }
+    $("show").value = name;
     try {
       const found = await this.heat(name);
-      if (!found) return;
-      const where = found.stage === null ? "" : `, stage ${found.stage}`;
+      if (!found || $("show").value !== name) return; // something else was chosen in the meantime
+      const unlike = this.model.chosen.method === null ? "" : " (its faithfulness was measured at another)";
+      const where = found.stage === null ? "" : `, stage ${found.stage}${unlike}`;
       const against = found.low < 0 ? `; what speaks against the ${this.thing} is dark` : "";
       const range = `Values from ${found.low.toPrecision(2)} to ${found.high.toPrecision(2)}${against}.`;
-      const words = `${sentence(`${name.replaceAll("_", " ")}${where}: ${found.says}`)} ${range}`;
+      const words = `${sentence(`${spaced(name)}${where}: ${found.says}`)} ${range}`;
       this.pinnedMap = { map: found.map, words: () => words };
-      $("show").value = name;
       this.markMethod(name);
       this.draw();
     } catch (error) {
       this.failed(error);
     }
+  }
+
+  // The clusters are of another stage now; so is the map, if the method has one to choose.
+  stageChanged() {
+    if (this.model.methods.find((method) => method.name === $("show").value)?.staged) this.chooseMap($("show").value);
   }
 
   async computeCheap() {

@@ -17,6 +17,8 @@ export function signed(value) {
   return (value < 0 ? "−" : "+") + size.toFixed(digits);
 }
 
+export const spaced = (name) => name.replaceAll("_", " ");
+
 export function sentence(words) {
   return words[0].toUpperCase() + words.slice(1) + (words.endsWith(".") ? "" : ".");
 }
@@ -36,7 +38,7 @@ export class Clusters {
     if (this.stage === null) return;
     $("clusters").hidden = false;
     this.buildStages();
-    $("ranking").replaceChildren(...model.rankings.map((r) => new Option(r.name.replaceAll("_", " "), r.name)));
+    $("ranking").replaceChildren(...model.rankings.map((r) => new Option(spaced(r.name), r.name)));
     $("ranking").value = "ablation";
     $("ranking").addEventListener("change", () => this.rank());
     $("top").addEventListener("input", () => this.arrange());
@@ -59,7 +61,15 @@ export class Clusters {
       return label;
     });
     $("stages").append(...choices);
-    $("stages").addEventListener("change", (event) => this.open(Number(event.target.value)));
+    $("stages").addEventListener("change", (event) => {
+      this.open(Number(event.target.value));
+      this.page.stageChanged();
+    });
+  }
+
+  // The stage if it is not the one methods take by themselves, else null.
+  get otherStage() {
+    return this.stage === this.model.stages.at(-1)?.stage ? null : this.stage;
   }
 
   get grouped() {
@@ -116,12 +126,12 @@ export class Clusters {
   }
 
   quickWords() {
-    return $("ranking").value === QUICK ? this.meaning(QUICK) : `Quick estimate by gradient; scores by ${$("ranking").value.replaceAll("_", " ")} follow …`;
+    return $("ranking").value === QUICK ? this.meaning(QUICK) : `Quick estimate by gradient; scores by ${spaced($("ranking").value)} follow …`;
   }
 
   meaning(by) {
     const ranking = this.model.rankings.find((r) => r.name === by);
-    return `${by.replaceAll("_", " ")}: ${ranking.says}.`;
+    return `${spaced(by)}: ${ranking.says}.`;
   }
 
   says(words) {
