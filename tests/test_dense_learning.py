@@ -18,20 +18,23 @@ SMALL = ("dims=(16,48,96,128)", "depths=(1,2,2,1)", "heads=(1,2,3,4)", "clusters
 TWENTY_MINUTES = 2400  # seconds of processor time of two cores
 DRAWN: dict[str, Any] = dict(size=128, train_count=4000, val_count=200, epochs=1, batch_size=8)
 DETECT, SEGMENT = dict(short=(128,), longest=128), dict(short=(128,), crop=(128, 128))
+TWICE, SOON = dict(epochs=2), dict(warmup_epochs=0.2)
 HEADS: dict[str, tuple[str, dict[str, Any], dict[str, float]]] = {
-    "fcos": ("finetune_detect", DETECT, {"AP50": 0.6}),
+    "fcos": ("finetune_detect", DETECT | TWICE, {"AP50": 0.6}),
     "retinanet": ("finetune_detect", DETECT, {"AP50": 0.6}),
     "atss": ("finetune_detect", DETECT, {"AP50": 0.6}),
     "maskrcnn": ("finetune_detect", DETECT, {"AP50": 0.6, "mask_AP50": 0.5}),
     "ssdlite": (
-        "finetune_detect", DETECT | dict(head_args=("size=128", "channels=128", "levels=(8,16,32)")), {"AP50": 0.4},
+        "finetune_detect",
+        DETECT | TWICE | dict(head_args=("size=128", "channels=128", "levels=(8,16,32)")),
+        {"AP50": 0.4},
     ),
-    "sparsercnn": ("finetune_detect", DETECT | dict(epochs=2), {"AP50": 0.3}),
-    "fpn": ("finetune_segment", SEGMENT, {"mIoU": 0.6}),
-    "upernet": ("finetune_segment", SEGMENT, {"mIoU": 0.6}),
-    "paca": ("finetune_segment", SEGMENT, {"mIoU": 0.6}),
-    "heatmaps": ("finetune_keypoints", dict(batch_size=32), {"PCK@0.1": 0.8}),
-}  # fmt: skip
+    "sparsercnn": ("finetune_detect", DETECT | TWICE | SOON, {"AP50": 0.3}),
+    "fpn": ("finetune_segment", SEGMENT | TWICE, {"mIoU": 0.6}),
+    "upernet": ("finetune_segment", SEGMENT | SOON, {"mIoU": 0.6}),
+    "paca": ("finetune_segment", SEGMENT | SOON, {"mIoU": 0.6}),
+    "heatmaps": ("finetune_keypoints", dict(epochs=2, batch_size=32), {"PCK@0.1": 0.8}),
+}
 
 
 def learned(*args: Any, **settings: Any) -> dict[str, float]:
