@@ -168,7 +168,8 @@ def as_command(function: Callable[..., Any], named: set[str]) -> Callable[..., C
     def command(*args: Any, **kwargs: Any) -> Callable[[], Any]:
         return partial(function, *args, **{name: value for name, value in kwargs.items() if name not in left})
 
-    command.__doc__ = function.__doc__  # tyro takes the help of each argument from here
+    # tyro takes the help of each argument from here, and would break its lines where the source does.
+    command.__doc__ = (inspect.getdoc(function) or "").replace("\n        ", " ")
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command

@@ -6,7 +6,6 @@ vitreous explain runs/demo --data shapes --atlas
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from PIL import Image

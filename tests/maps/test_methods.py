@@ -178,7 +178,9 @@ def test_cluster_map_weighs_maps_by_importance():
 def test_controls():
     model, masks = family(), torch.zeros(2, 64, 64, dtype=torch.bool)
     masks[:, :32] = True
-    assert torch.equal(OracleMask(masks)(model, IMAGES), masks.float())
+    oracle = OracleMask(masks)(model, IMAGES)
+    assert torch.equal(oracle > 0, masks)
+    assert (oracle[:, :16].amin() > oracle[:, 31].amax()).all()  # deep inside comes before the border
     with pytest.raises(InputError, match="2 masks for 1 images"):
         OracleMask(masks)(model, IMAGES[:1])
     noise = RandomMap()(model, IMAGES)

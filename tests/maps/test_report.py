@@ -17,6 +17,7 @@ from tests.web.browser import browser
 from vitreous.maps.clusters import Layer, as_distributions, entropy
 from vitreous.maps.explanation import Clusters, Explanation, MethodMap, StageLoad
 from vitreous.maps.report import render
+from vitreous.maps.report_pieces import named
 from vitreous.maps.scoring import DECIDES
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -110,6 +111,12 @@ def test_shows_prediction_load_groups_clusters_and_methods():
     assert html.count("<polyline") == 2 * 3 + 2
     for image in re.findall(r"<img[^>]*>", html):
         assert "alt=" in image
+
+
+def test_of_a_large_group_the_first_are_named():
+    assert named([4]) == "cluster 4"
+    assert named(range(6)) == "clusters 0, 1, 2, 3, 4, 5"
+    assert named(range(7)) == "7 clusters: 0, 1, 2, 3, 4, 5, …"
 
 
 def test_methods_are_ordered_by_what_was_measured_on_the_image():

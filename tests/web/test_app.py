@@ -14,6 +14,7 @@ from tests.web.asking import HOST, REASON, application, as_inputs, png, save_cho
 from vitreous.data.pictures import find_pictures
 from vitreous.data.shapes import CATEGORIES
 from vitreous.errors import InputError
+from vitreous.explanations.chosen import NOT_MEASURED
 from vitreous.layers.tap import record
 from vitreous.maps.clusters import stretch
 from vitreous.maps.explaining import Plan, explain_image
@@ -198,7 +199,7 @@ def test_report_is_that_of_the_library(client, explorer, example, inputs):
         name="shapes:val:0",
         true=picture.label,
         target=3,
-        plan=Plan(stage=2),
+        plan=NOT_MEASURED.applied(Plan(stage=2)),
     )
     assert answer.text == replace(explained, facts={"model": "paca_tiny"}).html(top_k=2)
 
@@ -259,7 +260,7 @@ def test_the_measured_method_comes_first_and_doubtful_ones_are_labelled(tmp_path
 
 def test_a_measured_method_that_does_not_fit_is_refused_before_there_is_a_page(tmp_path):
     folder = save_chosen(save_tiny_model(tmp_path / "plain", clusters=(0, 0, 0, 0)), "token_gradient")
-    with pytest.raises(InputError, match="token_gradient.*has no clusters"):
+    with pytest.raises(InputError, match="cannot be used here: PaCa has no clusters"):
         application(folder)
 
 

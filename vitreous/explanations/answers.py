@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from vitreous.data.loader import moved_to
 from vitreous.maps.annotate import draw_classes, draw_keypoints, draw_objects, enlarged
 from vitreous.tasks.base import Prediction, WithHead
 from vitreous.tasks.keypoints import Keypoints
@@ -23,7 +24,7 @@ def ask(
     device = next(trained.model.parameters()).device
     view = task.evaluation_view(trained.preprocess)
     pixels, targets = task.collate([view(picture, question) for picture, question in samples])
-    moved = {key: value.to(device) if isinstance(value, torch.Tensor) else value for key, value in targets.items()}
+    moved = {key: moved_to(value, device) for key, value in targets.items()}
     predictions = task.predict(trained.model, trained.preprocess.normalise_bytes(pixels.to(device)), moved)
     for prediction in predictions:
         for value in prediction.values():

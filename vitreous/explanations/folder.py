@@ -8,6 +8,7 @@ from vitreous.explanations.picture import HIDDEN_WITH
 from vitreous.maps.explaining import Plan
 from vitreous.maps.explanation import Explanation, as_json
 from vitreous.maps.report import render
+from vitreous.maps.report_pieces import named
 from vitreous.maps.sheet import draw_sheet
 from vitreous.training.results import file_name
 from vitreous.training.storage import write_json
@@ -78,8 +79,7 @@ def most_important(item: Explanation) -> str:
         found = next(method for method in item.methods if method.name == item.default)
         return f"{found.name}: insertion − deletion {found.difference:+.2f}"
     if clusters.groups:
-        members = ", ".join(map(str, clusters.groups[0]))
-        return f"top group {members}: {clusters.group_drop[0]:+.2f} log-odds lost without it"
+        return f"top group: {named(clusters.groups[0])}; {clusters.group_drop[0]:+.2f} log-odds lost without it"
     best = clusters.order[0]
     return f"top cluster {best}, score {clusters.importance[clusters.ranking][best].item():+.3f}"
 

@@ -9,8 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.errors import InputError
+from vitreous.maps.fill import blurred
 from vitreous.maps.method import Method, Needs
 from vitreous.maps.target import Target
+
+DEPTH = 1 / 16  # standard deviation of the blur that tells how deep in an object a place lies, in sides of the image
 
 
 @dataclass(frozen=True)
@@ -88,8 +91,9 @@ class OracleMask(Method):
     def heat(self, model: nn.Module, images: Tensor, target: Target) -> Tensor:
         if len(self.masks) != len(images):
             raise InputError(f"{len(self.masks)} masks for {len(images)} images given; one for each is needed")
-        mask = self.masks[:, None].float()
-        return F.interpolate(mask, images.shape[2:], mode="area")[:, 0].to(images.device)
+        mask = F.interpolate(self.masks[:, None].float(), images.shape[2:], mode="area").to(images.device)
+        # From its middle outwards: pixels in random order would be noise and no object until all of them are there.
+        return (mask * blurred(mask, DEPTH * min(images.shape[2:])))[:, 0]
 
 
 def shuffled(model: nn.Module, seed: int = 0) -> nn.Module:

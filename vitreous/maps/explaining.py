@@ -193,7 +193,7 @@ def suggested(model: nn.Module) -> list[str]:
 def explain_by(model: nn.Module, images: Tensor, target: Target, method: Method, plan: Plan) -> MethodMap:
     heat, portions = method(model, images, target), LIGHT["portions"] if plan.light else PORTIONS
     both = {fill: curves(model, images, heat, target, fill=fill, portions=portions) for fill in FILLS}
-    scores: dict[str, float] = {DECIDES: sum(curve.difference.item() for curve in both.values()) / len(both)}
+    scores: dict[str, float] = {DECIDES: both["blur"].difference.item()}
     for fill, curve in both.items():
         scores |= {f"insertion_{fill}": curve.insertion_area.item(), f"deletion_{fill}": curve.deletion_area.item()}
     return MethodMap(
@@ -264,8 +264,8 @@ def explain_clusters(
         name: RANKINGS[name](model, images, target, layer)[0].cpu() for name in CHEAP if name != plan.ranking
     }
     label = group_maps(maps.cpu())
-    alone = rankings["ablation"][None] if "ablation" in rankings else None
-    lost = ablate_groups(rest, target, label, alone=alone)[0].cpu()
+    single = importance[None].to(images.device) if plan.ranking == "ablation" else None
+    lost = ablate_groups(rest, target, label, alone=single)[0].cpu()
     first = lost.argsort(descending=True, stable=True).tolist()
     counts = tuple(count for count in COUNTS if count < rest.count)
     return replace(

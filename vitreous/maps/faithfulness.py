@@ -4,8 +4,8 @@ Petsiuk et al., arXiv 1806.07421. Pixels are taken in the order of the map, most
 one portion after the other in the image; insertion shows them on a hidden image. A map is faithful if the target's
 probability falls early and rises early: insertion minus deletion is the area between both curves, 0 for noise.
 
-Everything depends on what hides: "mean" leaves sharp edges that the model never saw, "blur" leaves the light of the
-scene. Both are reported.
+Everything depends on what hides, so both ways are reported. "blur" leaves the light of the scene and decides. "mean"
+cuts sharp edges that the model never saw: hide an object exactly, and the hole has its shape and is recognised by it.
 
 Shapes: B images, S portions, height and width of the image.
 """

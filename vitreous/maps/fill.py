@@ -14,7 +14,9 @@ from torch import Tensor
 from vitreous.errors import InputError
 
 Fill = Literal["mean", "blur"]
-BLUR = 1 / 12  # standard deviation of the blur, in sides of the image: shapes vanish, the light of the scene stays
+# Standard deviation of the blur, in sides of the image: so wide that shapes vanish and the light of the scene stays.
+# Half as wide, a classifier of shapes still named 57 % of them; with this 13 %, where 10 % are luck.
+BLUR = 1 / 6
 
 
 def baseline(images: Tensor, fill: Fill | Tensor) -> Tensor:

@@ -21,6 +21,7 @@ TILE_WIDTH = 160  # pixels; ten images of noise stay below five megabytes
 LARGEST_LOOKS = 14  # the same for the attention of places, which is told in numbers
 LARGEST_MAP = 24  # finer maps are averaged down to this for the interactive view: a pointer cannot tell more apart
 SHOWN_GROUPS = 4
+NAMED = 6  # clusters of a group that are told by number; explanation.json has all
 
 
 class Cell(NamedTuple):
@@ -61,7 +62,10 @@ def cells_of(item: Explanation) -> list[Cell]:
 
 
 def named(group: Sequence[int]) -> str:
-    numbers = ", ".join(map(str, group))
+    """Its members, or how many and the first of them."""
+    numbers = ", ".join(map(str, group[:NAMED]))
+    if len(group) > NAMED:
+        return f"{len(group)} clusters: {numbers}, …"
     return f"cluster {numbers}" if len(group) == 1 else f"clusters {numbers}"
 
 

@@ -163,8 +163,8 @@ def measured(
     for fill in fills:
         both = curves(model, images, heat, target, fill=fill, portions=portions)
         found |= {f"insertion_{fill}": both.insertion_area, f"deletion_{fill}": both.deletion_area}
-    difference = [found[f"insertion_{fill}"] - found[f"deletion_{fill}"] for fill in fills]
-    found[DECIDES] = torch.stack(difference).mean(0)
+    deciding = "blur" if "blur" in fills else fills[0]
+    found[DECIDES] = found[f"insertion_{deciding}"] - found[f"deletion_{deciding}"]
     if batch.masks is not None:
         found |= {
             "pointing": pointing(heat, batch.masks),

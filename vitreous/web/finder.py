@@ -21,8 +21,8 @@ from vitreous.web.explorer import Answer, Explorer
 from vitreous.web.pictures import Seen, as_png, seen
 
 UNMEASURED = (
-    "Only classifiers are scored over a data set; the report measures its methods on the picture at hand, and says which "
-    "is the most faithful there."
+    "Only classifiers are scored over a data set; the report measures its methods on the picture at hand, and says "
+    "which is the most faithful there."
 )
 
 
