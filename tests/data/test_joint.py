@@ -12,7 +12,7 @@ from PIL import Image
 
 from vitreous.data.annotations import Objects
 from vitreous.data.joint import IGNORE, DetectView, JointViews, KeypointView, SegmentView, collate_dense
-from vitreous.data.loader import BatchSampler, Loader, _moved, seed_everything
+from vitreous.data.loader import BatchSampler, Loader, moved_to, seed_everything
 from vitreous.data.run_lengths import run_lengths
 from vitreous.data.source import open_data
 from vitreous.data.transforms import Preprocess
@@ -229,8 +229,8 @@ def test_samples_depend_on_the_draw_alone(task, view):
 
 def test_doubles_stay_where_metrics_reckon():
     exact = torch.zeros(1, dtype=torch.float64)
-    assert _moved([exact], torch.device("mps"))[0] is exact, "Apple's GPUs would refuse it"
-    assert _moved(exact, torch.device("meta")).is_meta
+    assert moved_to([exact], torch.device("mps"))[0] is exact, "Apple's GPUs would refuse it"
+    assert moved_to(exact, torch.device("meta")).is_meta
 
 
 def test_lists_are_moved_with_their_batch():
