@@ -34,7 +34,7 @@ from vitreous.train import train
 from vitreous.training.model_folder import load_classifier
 from vitreous.training.storage import write_json
 
-# Two stages only: in a model of four the convolutions see the whole object, and clusters carry little to begin with.
+# Two stages only: in a plain model of four, clusters carried little (uniform maps changed 8 % of the answers at most).
 # One assignment for each stage, as in generation 2.
 SMALL = "dims=(48,96) depths=(1,2) heads=(1,3) clusters={} recluster=0 mlp_ratios=(2,4) stem_stride=4"
 MANY, FEW = tuple(SMALL.format(49).split()), tuple(SMALL.format(8).split())

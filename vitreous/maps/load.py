@@ -108,7 +108,7 @@ def stage_load(model: nn.Module, images: Tensor, target: Target, stage: int, kee
         with attention_off(model, stage):
             outputs["attention_off"] = model(images)
         layer = cluster_layer(model, stage)
-        if layer.block is None:  # where every block clusters anew there is no one set of clusters to keep
+        if keep and layer.block is None:  # where every block clusters anew there is no one set of clusters to keep
             outputs |= all_but(model, images, target, layer, [k for k in keep if k < cluster_count(model, layer)])
     scores = {name: target(result) for name, result in outputs.items()}
     held = {name: target.holds(result) for name, result in outputs.items()}
