@@ -28,7 +28,8 @@ VERBS = {
     "train": "train a model on a folder of images or on the embedded shapes",
     "evaluate": "measure a trained model on held-out data",
     "predict": "what a model says about images: classes, objects, a class for every pixel, keypoints",
-    "explain": "which clusters of a PaCa model carried the decision, as pictures and one HTML report",
+    "explain": "why a model answered so: maps, clusters and how faithful they are, as one HTML report",
+    "serve": "explore a model in the browser: drop an image, switch clusters off, watch the prediction",
     "plot": "draw the curves of training runs, as a picture and one HTML page",
     "demo": "train, evaluate and explain a small model in a few minutes",
     "shapes": "write the embedded data set as files",
@@ -43,7 +44,6 @@ EXTRAS = {
     "openvino": "export",
     "fastapi": "web",
     "uvicorn": "web",
-    "multipart": "web",
     "tensorboard": "log",
     "datasets": "data",
 }
@@ -168,7 +168,8 @@ def as_command(function: Callable[..., Any], named: set[str]) -> Callable[..., C
     def command(*args: Any, **kwargs: Any) -> Callable[[], Any]:
         return partial(function, *args, **{name: value for name, value in kwargs.items() if name not in left})
 
-    command.__doc__ = function.__doc__  # tyro takes the help of each argument from here
+    # tyro takes the help of each argument from here, and would break its lines where the source does.
+    command.__doc__ = (inspect.getdoc(function) or "").replace("\n        ", " ")
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command

@@ -78,6 +78,17 @@ def test_verb_is_a_function_of_the_same_name(verb):
     assert inspect.isfunction(function)
 
 
+def test_every_verb_is_a_function_of_the_package_and_needs_no_extra():
+    code = (
+        "import sys, vitreous, vitreous_command\n"
+        "assert set(vitreous_command.VERBS) <= set(vitreous.__all__)\n"
+        "assert all(callable(getattr(vitreous, name)) for name in vitreous_command.VERBS)\n"
+        "loaded = set(vitreous_command.EXTRAS) & set(sys.modules)\n"
+        "assert not loaded, loaded"
+    )
+    assert run_code(code).stderr == ""
+
+
 def test_signature_is_the_command_line(verb):
     seen = []
 

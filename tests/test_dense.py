@@ -85,15 +85,33 @@ def test_predictions_are_cocos_and_in_pixels_of_the_picture(run, tmp_path):
         assert covered == 50 * 90
 
 
-def test_clusters_of_the_backbone_are_drawn(run, tmp_path):
-    found = explain(str(run), ("shapes:val:0-1",), out=tmp_path / "out", top_k=2, device="cpu")
-    content = json.loads(found.read_text())
-    assert len(content["images"][0]["clusters"]) == 6
-    spread = [cluster["entropy"] for cluster in content["images"][0]["clusters"]]
-    assert spread == sorted(spread)
+@pytest.mark.parametrize("run", ["keypoints"], indirect=True)
+def test_keypoints_are_looked_for_where_a_detector_found_something(run, tmp_path):
+    for name in ("a.png", "b.png"):
+        Image.new("RGB", (60, 50)).save(tmp_path / name)
+    sure, unsure = ({"class": "star", "bbox": [5, 6, 20, 30], "score": score} for score in (0.9, 0.1))
+    flat, other = {**sure, "bbox": [5, 6, 0, 30]}, {**sure, "class": "dog"}
+    content = {"a": [sure, unsure, flat, other], "b": [unsure]}
+    images = [{"image": str(tmp_path / f"{name}.png"), "predictions": rows} for name, rows in content.items()]
+    (tmp_path / "boxes.json").write_text(json.dumps({"images": images}))
+    options = dict(boxes=tmp_path / "boxes.json", device="cpu")
+    first, second = predict(str(run), tuple(image["image"] for image in images), out=tmp_path / "out", **options)
+    assert [row["bbox"] for row in first["predictions"]] == [[5, 6, 20, 30]]
+    assert second["predictions"] == [], "where nothing was found, the whole picture is no object either"
+    assert (tmp_path / "out" / second["drawing"]).is_file()
+    Image.new("RGB", (60, 50)).save(tmp_path / "c.png")
+    with pytest.raises(InputError, match=r"--boxes says nothing about .*c\.png.* such as .*a\.png"):
+        predict(str(run), (str(tmp_path / "c.png"),), **options)
+
+
+def test_a_finding_is_explained(run, tmp_path):
+    options = dict(finding=1, method=("grad_cam",), device="cpu")
+    report = explain(str(run), ("shapes:train:0",), out=tmp_path / "out", **options)
+    content = json.loads((report.parent / "explanation.json").read_text())
+    (item,) = content["images"]
+    assert item["finding"] == item["findings"][0]
+    assert len(item["clusters"]) == 6
     assert all((tmp_path / "out" / name).is_file() for name in content["files"])
-    with pytest.raises(InputError, match="this model gives images no label"):
-        explain(str(run), ("shapes:val:0",), out=tmp_path / "other", label="star", device="cpu")
 
 
 def test_the_folder_says_all_it_takes_to_build_it_again(run):

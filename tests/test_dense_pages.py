@@ -50,7 +50,7 @@ def test_commands_and_code_work_in_order(tmp_path: Path, monkeypatch: pytest.Mon
         capsys.readouterr()
         assert main(shlex.split(smaller(line))[1:]) == 0, f"{line}\n{capsys.readouterr().err}"
     shown = {path.name for path in Path("runs").iterdir()}
-    assert shown >= {"cells", "cells.json", "cells.md", "found", "clusters", "detector", "labels", "drawn"}
+    assert shown >= {"cells", "cells.json", "cells.md", "found", "why", "detector", "labels", "drawn"}
     (code,) = blocks(PAGES[0], "python")
     exec(compile(code, PAGES[0], "exec"), {})
 
@@ -78,6 +78,6 @@ def test_a_checkpoint_becomes_a_model_folder(tmp_path: Path, monkeypatch: pytest
 def test_settings_and_links(page: str) -> None:
     named = {name.replace("-", "_") for name in re.findall(r"[` ]--([a-z][a-z-]+)", read(page))}
     others = {"out", "recipe", "print", "format", "count", "json", "markdown", "least", "boxes", "slide", "scales",
-              "nproc_per_node", "resume_from", "eval"}  # fmt: skip
+              "limit", "nproc_per_node", "resume_from", "eval"}  # fmt: skip
     assert named - others <= set(KEYS)
     assert not dead_links(page)

@@ -17,6 +17,8 @@ from vitreous.explain import explain, select
 from vitreous.layers.tap import record
 from vitreous.training.model_folder import load_model
 
+BLOB = ("centre_blob",)  # the quickest method
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
@@ -33,17 +35,17 @@ def test_writes_report_sheets_and_numbers(model, tmp_path, capsys):
     assert report == out / "report.html"
     written = numbers(out)
     assert [item["image"] for item in written["images"]] == ["shapes:val:0", "shapes:val:1"]
-    assert written["layer"]["tap"] == "stages.2.clusters"
+    assert written["ranking"] == "ablation"
     for item in written["images"]:
         assert sorted(cluster["number"] for cluster in item["clusters"]) == list(range(6))
         assert (out / item["sheet"]).stat().st_size > 1000
     assert "report:" in capsys.readouterr().out
-    assert report.read_text().count("<figure><img alt=") == 4
+    assert report.read_text().count("<article") == 2
 
 
 def test_scores_are_the_papers(model, tmp_path):
     """From the file to the written number, once more by hand."""
-    explain(model, ("shapes:val:3",), out=tmp_path / "out", top_k=1)
+    explain(model, ("shapes:val:3",), out=tmp_path / "out", top_k=1, ranking="masking", method=BLOB)
     (item,) = numbers(tmp_path / "out")["images"]
     trained = load_model(model)
     (picture,) = find_pictures(["shapes:val:3"], size=(64, 64))
@@ -62,12 +64,12 @@ def test_scores_are_the_papers(model, tmp_path):
 
 def test_watches_the_true_class_where_it_is_known(model, tmp_path):
     label = CATEGORIES[Shapes("val", size=64)[0].label]
-    explain(model, ("shapes:val:0",), out=tmp_path / "known", top_k=1)
+    explain(model, ("shapes:val:0",), out=tmp_path / "known", top_k=1, method=BLOB)
     assert numbers(tmp_path / "known")["images"][0]["true"] == label
     assert numbers(tmp_path / "known")["images"][0]["watched"] == label
 
     Image.new("RGB", (50, 50), "teal").save(tmp_path / "photo.png")
-    explain(model, (str(tmp_path / "photo.png"),), out=tmp_path / "unknown", top_k=1)
+    explain(model, (str(tmp_path / "photo.png"),), out=tmp_path / "unknown", top_k=1, method=BLOB)
     (item,) = numbers(tmp_path / "unknown")["images"]
     assert item["true"] is None
     assert item["watched"] == item["predicted"]
@@ -75,15 +77,15 @@ def test_watches_the_true_class_where_it_is_known(model, tmp_path):
     folder = tmp_path / CATEGORIES[2]
     folder.mkdir()
     (tmp_path / "photo.png").rename(folder / "photo.png")
-    explain(model, (str(folder),), out=tmp_path / "folder", top_k=1)
+    explain(model, (str(folder),), out=tmp_path / "folder", top_k=1, method=BLOB)
     assert numbers(tmp_path / "folder")["images"][0]["true"] == CATEGORIES[2]
 
-    explain(model, (str(folder),), out=tmp_path / "label", label=CATEGORIES[4])
+    explain(model, (str(folder),), out=tmp_path / "label", label=CATEGORIES[4], method=BLOB)
     assert numbers(tmp_path / "label")["images"][0]["watched"] == CATEGORIES[4]
 
 
 def test_equal_inputs_give_equal_bytes(model, tmp_path):
-    reports = [explain(model, ("shapes:val:0-1",), out=tmp_path / name) for name in "ab"]
+    reports = [explain(model, ("shapes:val:0-1",), out=tmp_path / name, method=("token_gradient",)) for name in "ab"]
     assert reports[0].read_bytes() == reports[1].read_bytes()
 
 
@@ -92,18 +94,20 @@ def test_equal_inputs_give_equal_bytes(model, tmp_path):
     [
         {"source": "attention"},
         {"source": "attention", "head": 2},
-        {"stage": 1, "mask_space": "pixels"},
-        {"interpolation": "nearest", "size": 96},
+        {"stage": 1, "mask_space": "pixels", "ranking": "masking"},
+        {"interpolation": "nearest", "size": 96, "ranking": "masking", "mask_fill": "blur"},
+        {"ranking": "attention_mass"},
     ],
 )
 def test_options(model, tmp_path, options):
-    report = explain(model, ("shapes:val:0",), out=tmp_path / "out", **options)
+    report = explain(model, ("shapes:val:0",), out=tmp_path / "out", method=BLOB, **options)
     assert report.is_file()
 
 
 def test_limit_takes_a_spread_selection(capsys):
     pictures = find_pictures(["shapes:val:0-9"], size=(32, 32))
-    assert [picture.name for picture in select(pictures, 3)] == ["shapes:val:0", "shapes:val:3", "shapes:val:6"]
+    numbers = [int(picture.name.rpartition(":")[2]) for picture in select(pictures, 3)]
+    assert [number * 3 // 10 for number in numbers] == [0, 1, 2]  # one of each third
     assert "3 of 10 images are explained" in capsys.readouterr().out
     assert select(pictures, 10) == pictures
     assert select(pictures, 99) == pictures
@@ -118,8 +122,8 @@ def test_unreadable_image_is_skipped(model, tmp_path, capsys):
 
 def test_earlier_explanation_is_replaced_other_folders_are_refused(model, tmp_path):
     out = tmp_path / "out"
-    explain(model, ("shapes:val:0-1",), out=out, top_k=1)
-    explain(model, ("shapes:val:0",), out=out, top_k=1)
+    explain(model, ("shapes:val:0-1",), out=out, top_k=1, method=BLOB)
+    explain(model, ("shapes:val:0",), out=out, top_k=1, method=BLOB)
     assert len(list(out.glob("*.png"))) == 1
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "report.html").write_text("precious")
@@ -130,17 +134,61 @@ def test_earlier_explanation_is_replaced_other_folders_are_refused(model, tmp_pa
 
 def test_failure_leaves_an_earlier_explanation_alone(model, tmp_path):
     out = tmp_path / "out"
-    before = explain(model, ("shapes:val:0",), out=out, top_k=1).read_bytes()
+    before = explain(model, ("shapes:val:0",), out=out, top_k=1, method=BLOB).read_bytes()
     with pytest.raises(InputError):
         explain(model, ("nowhere.png",), out=out)
     assert (out / "report.html").read_bytes() == before
 
 
-def test_model_without_clusters_says_what_it_has(tmp_path):
+def test_model_without_clusters_is_explained_by_its_own_methods(tmp_path, capsys):
     plain = save_tiny_model(tmp_path / "plain", clusters=(0, 0, 0, 0))
-    with pytest.raises(InputError, match=r"no clusters to explain; it has stages\.0\.blocks\.0\.attention\.map"):
-        explain(plain, ("shapes:val:0",), out=tmp_path / "out", top_k=1)
-    assert not (tmp_path / "out").exists()
+    explain(plain, ("shapes:val:0",), out=tmp_path / "out")
+    (item,) = numbers(tmp_path / "out")["images"]
+    assert item["methods"][0]["method"] == item["default"]["method"] == "grad_cam"
+    assert "clusters" not in item
+    for asked in ({"stage": 2}, {"ranking": "ablation"}, {"source": "attention"}):
+        with pytest.raises(InputError, match=r"has no clusters\. Inside it has patch_to_patch.*methods: grad_cam"):
+            explain(plain, ("shapes:val:0",), out=tmp_path / "other", **asked)
+    assert not (tmp_path / "other").exists()
+
+
+def test_two_runs_side_by_side(model, tmp_path):
+    other = save_tiny_model(tmp_path / "other", clusters=(0, 0, 0, 0))
+    report = explain(model, ("shapes:val:0",), out=tmp_path / "out", compare=other, method=BLOB)
+    assert report.read_text().count("<article") == 2
+    assert f"{model}: predicted" in report.read_text()
+    assert f"{other}: predicted" in report.read_text()
+    assert len(numbers(tmp_path / "out")["beside"]) == 1
+
+
+def test_score_names_the_default_which_explanations_take(tmp_path, capsys):
+    model = save_tiny_model(tmp_path / "model")
+    chosen = ("token_gradient", "cluster_group")
+    settings = dict(data="shapes", score=True, limit=3, method=chosen, batch_size=2)
+    report = explain(model, out=tmp_path / "scores", **settings)
+    shown = " ".join(capsys.readouterr().out.split())
+    written = json.loads((tmp_path / "scores" / "faithfulness.json").read_text())
+    assert written["images"] == 3
+    assert {row["method"] for row in written["methods"]} >= {*chosen, "centre_blob", "random_map", "oracle_mask"}
+    row = next(row for row in written["methods"] if row["method"] == "token_gradient")
+    low, mean, high = (row["measures"]["insertion_minus_deletion"][key] for key in ("low", "mean", "high"))
+    assert low <= mean <= high
+    assert f"{mean:.2f} ({low:.2f} to {high:.2f})" in report.read_text()
+    assert "faithfulness.png" in report.read_text()
+    assert Image.open(tmp_path / "scores" / "faithfulness.png").width > 600
+    assert f"default map: {written['default']['method']}" in shown
+
+    explain(model, ("shapes:val:0",), out=tmp_path / "out", top_k=1)
+    (item,) = numbers(tmp_path / "out")["images"]
+    assert item["default"] == {"method": written["default"]["method"], "reason": written["default"]["reason"]}
+    assert "3 images of shapes (val)" in item["default"]["reason"]
+    first = item["methods"][0]
+    assert first["method"] == written["default"]["method"]
+    assert first["beats_controls"] is written["default"]["verdicts"][first["method"]]
+
+    (tmp_path / "model" / "explain.json").write_text("{}")
+    with pytest.raises(InputError, match="remove it, or score again"):
+        explain(model, ("shapes:val:0",), out=tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -152,6 +200,13 @@ def test_model_without_clusters_says_what_it_has(tmp_path):
         ({"source": "attention", "head": 99}, "heads 1 to"),
         ({"block": 3}, "block 3"),
         ({"head": 1}, "cluster maps have no heads"),
+        ({"ranking": "importance"}, "clusters can be ranked by masking, ablation"),
+        ({"source": "attention", "ranking": "ablation"}, "'masking' hides what a map shows"),
+        ({"method": ("grad_cma",)}, "nearest: grad_cam"),
+        ({"method": ("class_attention",)}, "PaCa has no class_attention; it has"),
+        ({"data": "shapes"}, "--data shapes goes with --score"),
+        ({"score": True, "data": "shapes"}, "but images"),
+        ({"compare": "nowhere/at/all"}, "no folder 'nowhere/at/all'"),
         ({"tie_tolerance": -0.1}, "--tie-tolerance -0.1"),
         ({"tie_tolerance": math.nan}, "--tie-tolerance nan"),
     ],

@@ -16,6 +16,8 @@ ALLOWED = {  # folder -> what of ours its files may import, besides errors and i
     "training": {"layers", "models", "heads", "tasks", "data", "metrics", "registry", "manifest"},
     "maps": {"layers", "models", "data"},
     "charts": {"maps", "metrics"},
+    "explanations": {"layers", "models", "heads", "tasks", "data", "maps", "charts", "training", "manifest"},
+    "web": {"layers", "models", "data", "maps", "tasks", "explanations", "training"},
     "figures": {"layers", "models", "registry"},
     "registry": set(),
     "manifest": set(),

@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -49,6 +50,7 @@ def test_coco(tmp_path):
         scenes = Shapes(split, count=count, size=(40, 56), difficulty="medium")
         for image, scene in zip(content["images"], scenes, strict=True):
             assert (image["height"], image["width"]) == (40, 56)
+            assert image["id"] == int(Path(image["file_name"]).stem), "as `predict` numbers its answers"
             assert np.array_equal(picture(out / "images" / image["file_name"]), scene.image)
             found = [a for a in content["annotations"] if a["image_id"] == image["id"]]
             assert [a["category_id"] - 1 for a in found] == scene.labels.tolist()
@@ -67,7 +69,7 @@ def test_pycocotools_reads_the_coco_layout(tmp_path):
     out = shapes(out=tmp_path / "toy", format="coco", count=3, val=0)
     index = coco.COCO(str(out / "annotations" / "instances_train.json"))
     scene = Shapes("train")[0]
-    masks = [index.annToMask(annotation) for annotation in index.loadAnns(index.getAnnIds(imgIds=[1]))]
+    masks = [index.annToMask(annotation) for annotation in index.loadAnns(index.getAnnIds(imgIds=[0]))]
     assert np.array_equal(np.array(masks, bool), scene.masks)
 
 

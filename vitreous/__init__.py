@@ -8,22 +8,35 @@ Importing it registers the models with timm:
         model(images)
 
 Every verb of the command line is a function of the same name and arguments: `vitreous.train("paca_b0", "shapes")`.
+`vitreous.explain` also takes a model in memory and one image, and then returns the explanation as an object.
 """
+
+from functools import singledispatch
+from typing import Any
+
+from torch import nn
 
 from vitreous import models  # noqa: F401  (registers the models with timm)
 from vitreous.check import check
 from vitreous.demo import demo
 from vitreous.errors import InputError
 from vitreous.evaluate import evaluate
-from vitreous.explain import explain
+from vitreous.explain import explain as explain_run
+from vitreous.explain import explain_model
 from vitreous.heads.pyramid import pyramid
 from vitreous.info import info
 from vitreous.layers.tap import record, tap_names
 from vitreous.plot import plot
 from vitreous.predict import predict
 from vitreous.registry import create_model, list_models
+from vitreous.serve import serve
 from vitreous.shapes import shapes
 from vitreous.train import train
+from vitreous.training.model_folder import TrainedModel, load_model
+
+explain: Any = singledispatch(explain_run)  # what it returns depends on what it is given
+explain.register(nn.Module, explain_model)
+explain.register(TrainedModel, explain_model)
 
 __version__ = "0.1.0"
 __all__ = [
@@ -35,10 +48,12 @@ __all__ = [
     "explain",
     "info",
     "list_models",
+    "load_model",
     "plot",
     "predict",
     "pyramid",
     "record",
+    "serve",
     "shapes",
     "tap_names",
     "train",

@@ -1,317 +1,303 @@
-"""Which clusters of a PaCa model carried the decision, as pictures, numbers and one HTML report.
+"""Why a model answered as it did, and how far each map of that can be trusted.
 
 vitreous explain runs/demo photo.jpg
+vitreous explain runs/demo --data shapes --score
+vitreous explain runs/demo --data shapes --atlas
 """
 
-import math
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import torch
 from PIL import Image
 from torch import nn
 
 from vitreous.data.pictures import Picture, find_pictures
-from vitreous.data.transforms import to_unit_tensor
-from vitreous.errors import InputError, nearest
-from vitreous.maps.cluster_sheet import Clusters
-from vitreous.maps.clusters import (
-    Interpolation,
-    Layer,
-    Masking,
-    MaskSpace,
-    Ranking,
-    Source,
-    as_distributions,
-    choose_layer,
-    layer_maps,
-    likeness,
-    rank_clusters,
-    stretch,
-)
-from vitreous.maps.draw import Panel, contact_sheet, enlarge, overlay
-from vitreous.maps.report import Cluster, Explanation, render
-from vitreous.models.base import Backbone
-from vitreous.predict import ask, drawn
-from vitreous.tasks.base import WithHead
-from vitreous.training.device import choose_device
-from vitreous.training.model_folder import TrainedModel, load_model
+from vitreous.data.transforms import Preprocess
+from vitreous.errors import InputError
+from vitreous.explanations.atlas import write_atlas
+from vitreous.explanations.chosen import read_chosen
+from vitreous.explanations.dataset import score_run, selection
+from vitreous.explanations.dense import dense_plan, explain_dense, look
+from vitreous.explanations.findings import Wanted, read_region
+from vitreous.explanations.folder import REPORT, RESULT, print_summary, write_explanations
+from vitreous.explanations.picture import Pictured, as_whole_picture, explain_picture, explain_with, known
+from vitreous.maps.atlas import MEASURE
+from vitreous.maps.clusters import Interpolation, MaskFill, Masking, MaskSpace, Source
+from vitreous.maps.explaining import Plan, chosen_methods, cluster_layer_of, without_clusters
+from vitreous.maps.explanation import Explanation
+from vitreous.maps.target import Target
+from vitreous.training.model_folder import TrainedModel, load_classifier, load_model
 from vitreous.training.progress import track
-from vitreous.training.results import (
-    file_name,
-    readable,
-    report_skipped,
-    require_numbers,
-    require_positive,
-    result_folder,
-)
-from vitreous.training.storage import write_json
+from vitreous.training.results import readable, report_skipped, require_positive, result_folder
 
-RESULT, REPORT = "explanation.json", "report.html"
-SHOWN_CLASSES = 5
-SURE = 0.3  # score of a finding that is drawn
-SHEET_WIDTH = 256  # pixels of one panel
-HIDDEN_WITH = {"pixels": "black", "normalised": "grey"}
+SHOWN, SCORED = 50, 200  # images at most, unless --limit says otherwise
 
 
 def explain(
     model: str,
-    images: tuple[str, ...],
+    images: tuple[str, ...] = (),
     *,
+    method: tuple[str, ...] = (),
+    ranking: str | None = None,
+    compare: str | None = None,
+    data: str | None = None,
+    score: bool = False,
+    atlas: bool = False,
+    like: str | None = None,
+    cluster: int | None = None,
+    split: str = "val",
     out: Path = Path("explanation"),
     stage: int | None = None,
     block: int | None = None,
     source: Source = "clusters",
     head: int | None = None,
     top_k: int = 6,
-    limit: int = 50,
+    limit: int | None = None,
     label: str | None = None,
+    finding: int | None = None,
+    joint: str | None = None,
+    region: str | None = None,
     mask_space: MaskSpace = "normalised",
+    mask_fill: MaskFill = "constant",
     interpolation: Interpolation = "bilinear",
     tie_tolerance: float = 1e-3,
     batch_size: int = 64,
     size: int | None = None,
     device: str = "auto",
 ) -> Path:
-    """Show which clusters of a PaCa model carried its decision on images.
+    """Show why a model answered as it did on images, or measure how faithful its maps are on a data set.
 
-    Every cluster of one layer is scored as in the PaCa paper: hide what it looks at, run the model again, and see
-    how much probability the class loses. The class is the true one where it is known (--label, or the image lies in
-    a folder named like one of the model's classes), otherwise the predicted one.
+    With IMAGES: maps of several methods, each with insertion and deletion measured on that image; for a PaCa model also
+    whether its clusters matter at all (causal load), which do, alone and in groups, and which ranking of them is right.
+    The class is the true one where it is known (--label, or the image lies in a folder named like one of the model's
+    classes), otherwise the predicted one. Written to --out: report.html (one file, opens anywhere, needs no network),
+    one contact sheet per image, and explanation.json with all numbers.
 
-    A model for another task has no single decision to lose: of each image its clusters are drawn, the most
-    concentrated first, beside what the model found.
+    With --data DATA --score: every method and its controls over the data, with bootstrap intervals, as a table, JSON,
+    Markdown and a chart. The most faithful method is stored beside the model's weights as its default, which
+    explanations then show first.
 
-    Written to --out: report.html (one file, opens anywhere, needs no network), one contact sheet per image, and
-    explanation.json with all numbers; of other tasks the sheets and the numbers only. An earlier explanation there is
-    replaced; any other content is left alone and refused.
+    With --data DATA --atlas: what every cluster of a PaCa model does over the data: the regions it fires at most, its
+    importance for every class, its purity, its nearest clusters, its part in wrong answers and on the background; as a
+    folder with index.html, pictures and atlas.json. Memory does not grow with the data.
+
+    Of a detector, a segmenter or a keypoint model one finding is explained in the same way: the best box, the largest
+    region of the class that covers most, the most certain joint; or another (--finding, --label, --region, --joint).
+
+    An earlier result in --out is replaced; any other content is left alone and refused.
 
     Examples:
         vitreous explain runs/demo photo.jpg
-        vitreous explain runs/demo shapes:val:0-7 --out explanation
-        vitreous explain runs/mine photos/ --stage 2 --top-k 4 --label cat
-        vitreous explain runs/mine photo.jpg --source attention --head 1
+        vitreous explain runs/demo shapes:val:0-7 --method grad_cam occlusion --out explanation
+        vitreous explain runs/mine photos/ --stage 2 --ranking attention_mass --label cat
+        vitreous explain runs/mine photo.jpg --compare runs/other
+        vitreous explain runs/cells slide.png --finding 2
+        vitreous explain runs/streets photo.jpg --label road --region 10,200,400,300
+        vitreous explain runs/demo --data shapes --score --limit 200 --out faithfulness
+        vitreous explain runs/demo --data shapes --atlas --like photo.jpg --cluster 3 --out atlas
 
     Args:
         model: Run folder, model folder or model name (see: vitreous info).
         images: Files, folders, patterns such as 'photos/*.jpg', or samples of the embedded data: shapes:val:0-7.
+        method: Methods to compare, by name, or all; default: the run's own and a few quick ones. An unknown name lists
+            all that fit the model.
+        ranking: How clusters are ranked: ablation (default), logit_gate, value_gate, integrated, attention_mass,
+            masking (the paper's, and the only one for --source attention) or random. With --atlas: logit_gate
+            (default), value_gate, integrated or ablation.
+        compare: Another run, shown side by side.
+        data: Data set for --score or --atlas: shapes, a folder with val/<class>/, or another layout (docs/data.md).
+        score: Measure faithfulness over --data instead of explaining single images.
+        atlas: Show what every cluster does over --data instead.
+        like: With --atlas: an image; found are those of the data in which a cluster fires as in this one.
+        cluster: Of --like: the cluster, counted from 0; default: the one most important in the image.
+        split: Split of the data to use.
         out: Folder to write to.
         stage: Stage to look into, counted from 1 as in the paper; default: the last one with clusters.
         block: Block of the stage, counted from 1; default: the last one that has maps of its own.
         source: Rank the cluster maps, or the attention each position pays to the clusters.
         head: Attention head, counted from 1; default: the mean of all heads.
         top_k: Number of clusters to draw.
-        limit: Most images to explain; of more, a selection evenly spread over them is taken.
-        label: True class of the images.
-        mask_space: Hide with black (pixels) or with the mean colour of the training data (normalised).
-        interpolation: How maps are enlarged to the image when masking.
-        tie_tolerance: Scores closer than this are ordered by entropy.
-        batch_size: Masked images per forward pass; the result does not depend on it.
+        limit: Most images to explain (default 50), to score (default 200) or to look at for the atlas (default all);
+            of more, a selection evenly spread over them is taken.
+        label: True class of the images. Detection and segmentation: the class whose best box or largest region is
+            explained.
+        finding: Detection, segmentation and keypoints: which finding is explained, by rank; default: the best.
+        joint: Keypoints: the joint that is explained, by name; default: the most certain.
+        region: Segmentation: left,top,right,bottom in pixels of the image; what the model says there is explained.
+        mask_space: Of the ranking masking: hide with black (pixels) or with the mean colour of the training data
+            (normalised).
+        mask_fill: Of the ranking masking: hide with that colour (constant) or with a blurred copy (blur).
+        interpolation: Of the ranking masking: how maps are enlarged to the image.
+        tie_tolerance: Of the ranking masking: scores closer than this are ordered by entropy.
+        batch_size: Images per forward pass; the result does not depend on it.
         size: Height and width the images are brought to; default: what the model was trained with.
         device: cpu, cuda, cuda:1, mps, or auto.
 
     Returns:
         The path of the report, or of the numbers where there is none.
     """
-    require_positive(top_k=top_k, batch_size=batch_size, limit=limit)
-    if head is not None and source != "attention":
-        raise InputError(f"--head {head} given, but cluster maps have no heads; add --source attention or leave it out")
+    require_positive(top_k=top_k, batch_size=batch_size, **({} if limit is None else {"limit": limit}))
     if not tie_tolerance >= 0:  # NaN is refused too
         raise InputError(f"--tie-tolerance {tie_tolerance} cannot be used; it is a difference of scores, 0 or more")
+    if not atlas and (like is not None or cluster is not None):
+        given = f"--like {like}" if like is not None else f"--cluster {cluster}"
+        raise InputError(f"{given} goes with --atlas; use: vitreous explain RUN --data DATA --atlas --like IMAGE")
+    if cluster is not None and like is None:
+        raise InputError(f"--cluster {cluster} goes with --like IMAGE, in which it is looked at")
+    if score and atlas:
+        raise InputError("--score and --atlas were given; each is a run of its own, with an --out of its own")
+    if score or atlas:
+        option = "--score measures" if score else "--atlas looks at clusters"
+        if data is None or images:
+            given = f"images ({images[0]}, ...)" if images else "no --data"
+            raise InputError(
+                f"{option} over a data set, but {given} given; use: vitreous explain RUN --data DATA "
+                f"{'--score' if score else '--atlas'}"
+            )
+        trained = load_classifier(model, size=size, device=device)
+        if atlas:
+            if source != "clusters" or head is not None:
+                raise InputError("--atlas looks at the maps of clusters; leave out --source and --head")
+            return write_atlas(
+                model,
+                trained,
+                data,
+                split=split,
+                limit=limit,
+                measure=ranking or MEASURE,
+                plan=Plan(stage=stage, block=block),
+                like=like,
+                cluster=cluster,
+                batch_size=batch_size,
+                out=out,
+            )
+        return score_run(
+            model,
+            trained,
+            data,
+            split=split,
+            limit=SCORED if limit is None else limit,
+            methods=method,
+            batch_size=min(batch_size, 8),
+            out=out,
+        )
+    if data is not None:
+        raise InputError(f"--data {data} goes with --score or --atlas; images to explain are given without an option")
+    plan = Plan(
+        methods=method,
+        ranking=ranking or ("masking" if source == "attention" else "ablation"),
+        stage=stage,
+        block=block,
+        source=source,
+        head=head,
+        masking=Masking(mask_space, interpolation, tie_tolerance, batch_size, fill=mask_fill),
+    )
+    shown = SHOWN if limit is None else limit
+    loaded = [(run, load_model(run, size=size, device=device)) for run in (model, compare) if run is not None]
+    trained, wanted = loaded[0][1], Wanted(finding, label, joint, None if region is None else read_region(region))
     with result_folder(out, RESULT) as aside:
-        trained = load_model(model, size=size)
-        trained.model.to(choose_device(device))
-        task = trained.build_task()
-        if isinstance(task, WithHead):
-            if label is not None:
-                raise InputError(f"--label {label} given, but this model gives images no label; leave it out")
-            layer = choose_layer(clustered_part(trained), source=source, stage=stage, block=block)
-            pictures = select(find_pictures(images, size=trained.preprocess.size), limit)
-            seen = [
-                look_into(trained, task, picture, image, layer, head)
-                for picture, image in readable(track(pictures, total=len(pictures), label="explain"))
-            ]
-            report_skipped(len(pictures) - len(seen), len(pictures))
-            write_clusters(aside, model, trained, seen, layer, head, top_k)
-            return out / RESULT
-        if label is not None and label not in trained.classes:
-            raise InputError(f"unknown class {label!r}; nearest: {nearest(label, list(trained.classes))}")
-        layer = choose_layer(trained.model, source=source, stage=stage, block=block)
-        masking = Masking(mask_space, interpolation, tie_tolerance, batch_size)
-        pictures = select(find_pictures(images, size=trained.preprocess.size), limit)
-        explanations = [
-            explain_picture(trained, picture, image, layer=layer, head=head, masking=masking, label=label)
+        runs = [ready(run, one, plan, ranking, wanted) for run, one in loaded]
+        if compare is not None:  # two runs may be of the same architecture
+            runs = [(one._replace(name=run), own) for run, (one, own) in zip((model, compare), runs, strict=True)]
+            if runs[1][0].task != trained.task:
+                raise InputError(f"{model} is for the task '{trained.task}', {compare} for '{runs[1][0].task}'")
+        pictures = select(find_pictures(images, size=trained.preprocess.size), shown)
+        explanations: list[tuple[Explanation, ...]] = [
+            tuple(explain_one(one, picture, image, own, wanted) for one, own in runs)
             for picture, image in readable(track(pictures, total=len(pictures), label="explain"))
         ]
         report_skipped(len(pictures) - len(explanations), len(pictures))
-        facts = describe_run(trained, layer, head, masking, explanations)
-        sheets = [write_sheet(aside, index, item, facts, top_k) for index, item in enumerate(explanations, 1)]
-        page = render(
-            explanations,
-            title=f"What {trained.name} looked at",
-            facts=facts,
-            hidden_with=HIDDEN_WITH[mask_space],
+        first, *beside = zip(*explanations, strict=True)
+        write_explanations(
+            aside,
+            first,
+            about={"model": model, **({} if compare is None else {"compare": compare}), "ranking": plan.ranking},
+            plan=plan,
             top_k=top_k,
+            beside=beside[0] if beside else (),
         )
-        (aside / REPORT).write_text(page, encoding="utf-8")
-        settings = {"layer": {**layer._asdict(), "head": head}, "masking": asdict(masking)}
-        numbers = [as_json(item, sheet) for item, sheet in zip(explanations, sheets, strict=True)]
-        write_json(aside / RESULT, {"model": model, **settings, "images": numbers, "files": [*sheets, REPORT]})
-    print_summary(explanations, out)
+    print_summary(first, out / REPORT)
     return out / REPORT
+
+
+def ready(
+    run: str, trained: TrainedModel, plan: Plan, ranking: str | None, wanted: Wanted
+) -> tuple[TrainedModel, Plan]:
+    """A model and what to compute with it; what it cannot do shows here, before the work."""
+    wanted.check(trained.task, trained.build_task())
+    own = read_chosen(run).applied(plan)
+    if cluster_layer_of(trained.model, own) is None and ranking is not None:
+        raise InputError(f"--ranking {ranking} ranks clusters, and {without_clusters(trained.model)}")
+    if trained.task != "classify":
+        return trained, dense_plan(trained.model, own)
+    chosen_methods(trained.model, own)
+    return trained, own
+
+
+def explain_one(trained: TrainedModel, picture: Picture, image: Image.Image, plan: Plan, wanted: Wanted) -> Explanation:
+    if trained.task == "classify":
+        return explain_picture(trained, picture, image, plan, wanted.label)
+    return explain_dense(trained, look(trained, image, picture.name), wanted=wanted, plan=plan)
 
 
 def select(pictures: Sequence[Picture], limit: int) -> list[Picture]:
     """At most `limit` pictures, evenly spread, so that a folder of classes is not represented by its first class."""
     if len(pictures) > limit:
         print(f"{limit} of {len(pictures)} images are explained; --limit {len(pictures)} explains all")
-    step = max(1.0, len(pictures) / limit)
-    return [pictures[int(index * step)] for index in range(min(limit, len(pictures)))]
+    return [pictures[index] for index in selection(len(pictures), limit)]
 
 
-def clustered_part(trained: TrainedModel) -> nn.Module:
-    """The backbone below the head."""
-    inside = [module for module in trained.model.modules() if isinstance(module, Backbone)]
-    return inside[0] if inside else trained.model
-
-
-def look_into(
-    trained: TrainedModel, task: WithHead, source: Picture, image: Image.Image, layer: Layer, head: int | None
-) -> Clusters:
-    """The clusters of a picture whose answer is not a single class."""
-    question = task.questions(image, [])[0]
-    answer = drawn(task, image, ask(trained, task, [(image, question)]), SURE)
-    pixels, _ = task.evaluation_view(trained.preprocess)(image, question)
-    device = next(trained.model.parameters()).device
-    inputs = trained.preprocess.normalise_bytes(pixels.to(device))[None]
-    maps = as_distributions(layer_maps(clustered_part(trained), inputs, layer, head)[0]).cpu()
-    return Clusters(source.name, Image.fromarray(pixels.permute(1, 2, 0).numpy()), answer, maps)
-
-
-def write_clusters(
-    out: Path, model: str, trained: TrainedModel, seen: Sequence[Clusters], layer: Layer, head: int | None, top_k: int
-) -> None:
-    """One sheet for each picture, and all numbers."""
-    sheets, numbers = [], []
-    for index, item in enumerate(seen, 1):
-        sheets.append(file_name(index, item.name))
-        place = f"stage {layer.stage} ({layer.tap})"
-        item.sheet(f"Clusters of {trained.name}", place, top_k, SHEET_WIDTH).save(out / sheets[-1])
-        spread = item.entropy().tolist()
-        clusters = [{"number": number, "entropy": spread[number]} for number in item.order()]
-        numbers.append({"image": item.name, "sheet": sheets[-1], "clusters": clusters})
-    content = {"model": model, "layer": {**layer._asdict(), "head": head}, "images": numbers, "files": sheets}
-    write_json(out / RESULT, content)
-
-
-def explain_picture(
-    trained: TrainedModel,
-    source: Picture,
-    image: Image.Image,
+def explain_model(
+    model: nn.Module | TrainedModel,
+    image: Pictured,
     *,
-    layer: Layer,
-    head: int | None = None,
-    masking: Masking | None = None,
+    target: Target | int | None = None,
+    finding: int | None = None,
     label: str | None = None,
+    joint: str | None = None,
+    region: tuple[float, float, float, float] | None = None,
+    methods: Sequence[str] = (),
+    ranking: str = "ablation",
+    stage: int | None = None,
+    preprocess: Preprocess | None = None,
+    classes: Sequence[str] | None = None,
 ) -> Explanation:
-    """One picture explained; its true class is `label`, or what its name says if that is a class of the model."""
-    device = next(trained.model.parameters()).device
-    seen = trained.preprocess.picture(image)
-    pixels = to_unit_tensor(seen).to(device)
-    true = label or (source.label if source.label in trained.classes else None)
-    maps = layer_maps(trained.model, trained.preprocess.normalise(pixels)[None], layer, head)[0]
-    ranking = rank_clusters(
-        trained.model,
-        pixels,
-        maps,
-        normalise=trained.preprocess.normalise,
-        target=None if true is None else trained.classes.index(true),
-        masking=masking,
-    )
-    require_numbers(trained.name, ranking.probabilities)
-    return as_explanation(source.name, seen, true, trained.classes, ranking)
+    """Explain one image with a model in memory.
+
+        model = timm.create_model("paca_tiny", pretrained=True).eval()
+        explanation = vitreous.explain(model, "photo.jpg")
+        explanation.show()
+
+    Args:
+        model: A module, or what `vitreous.load_model("runs/demo")` gives.
+        image: A file, a picture, or a normalised input (3, height, width).
+        target: What to explain: a class by number, or a `vitreous.maps.target.Target`, in pixels as the model sees
+            them; default: the predicted class, or the best finding.
+        finding, label, joint, region: Of a detector, segmenter or keypoint model: which finding to explain, as in
+            `vitreous explain`.
+        methods: Names of methods to compare, or "all"; default: a few quick ones that suit the model.
+        ranking: How clusters are ranked, a name of `vitreous.maps.importance.RANKINGS`.
+        stage: Stage whose clusters are shown, from 1; default: the last with clusters.
+        preprocess: How the model wants pictures; default: what timm's configuration of the model says.
+        classes: Names of the outputs; default as above.
+    """
+    trained = model if isinstance(model, TrainedModel) else in_memory(model, preprocess, classes)
+    if trained.model.training:
+        raise InputError("the model is in training mode, where dropout makes maps random; call model.eval() first")
+    plan = Plan(methods=tuple([methods] if isinstance(methods, str) else methods), ranking=ranking, stage=stage)
+    wanted = Wanted(finding, label, joint, region)
+    wanted.check(trained.task, trained.build_task())
+    if trained.task != "classify":
+        picture, name = as_whole_picture(image, trained.preprocess)
+        own = dense_plan(trained.model, plan)
+        return explain_dense(trained, look(trained, picture, name), wanted=wanted, plan=own, target=target)
+    if label is not None and target is None:
+        target = trained.classes.index(label)
+    return explain_with(trained, image, target=target, plan=plan)
 
 
-def as_explanation(
-    name: str, picture: Image.Image, true: str | None, classes: Sequence[str], ranking: Ranking
-) -> Explanation:
-    best = ranking.probabilities.topk(min(SHOWN_CLASSES, len(classes)))
-    probabilities = [(classes[i], p) for i, p in zip(best.indices.tolist(), best.values.tolist(), strict=True)]
-    scores, spread = ranking.importance.tolist(), ranking.entropy.tolist()
-    return Explanation(
-        name=name,
-        picture=picture,
-        predicted=probabilities[0][0],
-        true=true,
-        watched=classes[ranking.target],
-        probabilities=tuple(probabilities),
-        clusters=tuple(Cluster(m, scores[m], spread[m]) for m in ranking.order.tolist()),
-        heat=np.asarray(stretch(ranking.maps).cpu()),
-    )
-
-
-def describe_run(
-    trained: TrainedModel, layer: Layer, head: int | None, masking: Masking, explanations: Sequence[Explanation]
-) -> dict[str, str]:
-    """What the reader must know to repeat it, and to judge it."""
-    example = explanations[0]
-    clusters, rows, columns = example.heat.shape
-    alike = sum(likeness(torch.from_numpy(item.heat)) for item in explanations) / len(explanations)
-    where = f"stage {layer.stage}" + (f", block {layer.block}" if layer.block else "")
-    kind = "cluster" if layer.source == "clusters" else "attention"
-    heads = "" if layer.source == "clusters" else f", {'mean of heads' if head is None else f'head {head}'}"
-    return {
-        "model": trained.name,
-        "layer": f"{where} ({layer.tap})",
-        "maps": f"{clusters} {kind} maps of {columns} x {rows}{heads}",
-        "picture": f"{example.picture.width} x {example.picture.height} pixels",
-        "hidden with": f"{HIDDEN_WITH[masking.space]}, {masking.interpolation}",
-        "entropy of a flat map": f"{math.log(rows * columns):.2f} nats",
-        "likeness of the maps": f"{alike:.2f}",
-    }
-
-
-def write_sheet(out: Path, index: int, item: Explanation, facts: dict[str, str], top_k: int) -> str:
-    """The picture and its most important clusters in one row."""
-    others = tuple(f"{name} {probability:.1%}" for name, probability in item.probabilities[1:3])
-    panels = [Panel(enlarge(item.picture, SHEET_WIDTH), f"{item.predicted} {item.probabilities[0][1]:.1%}", others)]
-    for cluster in item.clusters[:top_k]:
-        heat = overlay(item.picture, item.heat[cluster.number], width=SHEET_WIDTH)
-        details = (f"score {cluster.importance:+.3f}", f"entropy {cluster.entropy:.2f} nats")
-        panels.append(Panel(heat, f"cluster {cluster.number}", details))
-    verdict = "" if item.true is None else ", right" if item.true == item.predicted else f", but it is {item.true}"
-    sheet = contact_sheet(
-        panels,
-        heading=f"Predicted {item.predicted}{verdict}",
-        subheading=f"{item.name} · {facts['model']} · {facts['layer']} · {facts['maps']}",
-        footnote=f"score: probability of “{item.watched}” lost when the bright area is hidden; "
-        f"entropy of a flat map: {facts['entropy of a flat map']}",
-    )
-    name = file_name(index, item.name)
-    sheet.save(out / name)
-    return name
-
-
-def as_json(item: Explanation, sheet: str) -> dict[str, Any]:
-    return {
-        "image": item.name,
-        "sheet": sheet,
-        "predicted": item.predicted,
-        "true": item.true,
-        "watched": item.watched,
-        "probabilities": dict(item.probabilities),
-        "clusters": [{"rank": rank, **cluster._asdict()} for rank, cluster in enumerate(item.clusters, 1)],
-    }
-
-
-def print_summary(explanations: Sequence[Explanation], out: Path) -> None:
-    width = max(len(item.name) for item in explanations)
-    for item in explanations:
-        best = item.clusters[0]
-        verdict = "" if item.true is None else " (right)" if item.true == item.predicted else f" (it is {item.true})"
-        predicted = f"{item.predicted} {item.probabilities[0][1]:.1%}{verdict}"
-        print(f"{item.name:<{width}}  {predicted:<28}  top cluster {best.number}, score {best.importance:+.3f}")
-    print(f"\nreport: {out / REPORT}")
+def in_memory(model: nn.Module, preprocess: Preprocess | None, classes: Sequence[str] | None) -> TrainedModel:
+    if preprocess is None or classes is None:
+        found = known(model)
+        preprocess, classes = preprocess or found.preprocess, found.classes if classes is None else classes
+    return TrainedModel(model, type(model).__name__, "classify", tuple(classes), preprocess)

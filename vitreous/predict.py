@@ -11,16 +11,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from PIL import Image
 
 from vitreous.data.pictures import Picture, find_pictures
 from vitreous.errors import InputError
-from vitreous.maps.annotate import draw_classes, draw_keypoints, draw_objects, enlarged, with_legend
+from vitreous.explanations.answers import ask, drawn
+from vitreous.maps.annotate import enlarged, with_legend
 from vitreous.maps.clusters import class_probabilities
 from vitreous.maps.draw import labelled
-from vitreous.tasks.base import Found, Inference, Prediction, Task, WithHead
+from vitreous.tasks.base import Found, Inference, Task, WithHead
 from vitreous.tasks.keypoints import Keypoints
 from vitreous.tasks.segment import Segment
 from vitreous.training.device import choose_device
@@ -73,7 +73,7 @@ def predict(
         images: Files, folders, patterns such as 'photos/*.jpg', or samples of the embedded data: shapes:val:0-7.
         out: Folder for predictions.json and one drawing per image.
         top_k: Classifiers: number of classes to show for each image.
-        least: Detection and keypoints: smallest score of what is shown.
+        least: Detection and keypoints: smallest score of what is shown, and of what --boxes says.
         boxes: Keypoints: predictions.json of a detector, which says where objects are; default: an image is one object.
         flip: Segmentation and keypoints: the mean with the answer about the mirrored picture.
         scales: Segmentation: the mean over the picture at these scales.
@@ -94,7 +94,7 @@ def predict(
         task = trained.build_task().using(Inference(flip, scales, slide))
         pictures = find_pictures(images, size=trained.preprocess.size)
         if isinstance(task, WithHead):
-            known = {} if boxes is None else read_boxes(boxes, task)
+            known = None if boxes is None else read_boxes(boxes, task, least)
             results = predict_dense(trained, task, pictures, known, batch_size or 1, least, aside)
         else:
             if boxes is not None:
@@ -129,18 +129,21 @@ def predict_dense(
     trained: TrainedModel,
     task: WithHead,
     pictures: Sequence[Picture],
-    known: dict[str, list[Found]],
+    known: dict[str, list[Found]] | None,
     batch_size: int,
     least: float,
     aside: Path | None,
 ) -> list[dict[str, Any]]:
-    """For each readable picture what is found in it, as COCO's result files say it, and with names of classes."""
+    """For each readable picture what is found in it, as COCO's result files say it, and with names of classes.
+
+    `known`: where a detector found objects, for each picture; without it, each picture is asked about as a whole.
+    """
     names = dict(zip(task.category_ids, task.classes, strict=True))
     numbers = picture_numbers(pictures)
     results: list[dict[str, Any]] = []
     progress = track(pictures, total=len(pictures), label="predict")
     for group in batches(readable(progress), batch_size):
-        asked = [task.questions(image, known.get(picture.name, [])) for picture, image in group]
+        asked = [questions_about(task, picture, image, known) for picture, image in group]
         samples = [
             (image, question) for (_, image), questions in zip(group, asked, strict=True) for question in questions
         ]
@@ -159,7 +162,7 @@ def predict_dense(
             )
             if aside is not None:
                 results[-1]["drawing"] = file_name(len(results), picture.name)
-                drawing = drawn(task, image, found, least)
+                drawing = drawn(task, image, found, least) if found else enlarged(image)[0]
                 if isinstance(task, Segment):
                     semantic = found[0]["semantic"].numpy()
                     drawing = with_legend(drawing, semantic, task.classes)
@@ -170,40 +173,6 @@ def predict_dense(
     return results
 
 
-@torch.inference_mode()
-def ask(
-    trained: TrainedModel, task: WithHead, samples: Sequence[tuple[Image.Image, dict[str, Any]]]
-) -> list[Prediction]:
-    """One prediction for each pair of a picture and a question about it."""
-    device = next(trained.model.parameters()).device
-    view = task.evaluation_view(trained.preprocess)
-    pixels, targets = task.collate([view(picture, question) for picture, question in samples])
-    moved = {key: value.to(device) if isinstance(value, torch.Tensor) else value for key, value in targets.items()}
-    predictions = task.predict(trained.model, trained.preprocess.normalise_bytes(pixels.to(device)), moved)
-    for prediction in predictions:
-        for value in prediction.values():
-            if value.is_floating_point():  # masks and labels always are numbers, and very many
-                require_numbers(trained.name, value)
-    return predictions
-
-
-def drawn(task: WithHead, picture: Image.Image, found: Sequence[Prediction], least: float) -> Image.Image:
-    """The picture, enlarged if it is small, with what was found in it."""
-    picture, times = enlarged(picture)
-    if isinstance(task, Segment):
-        semantic = found[0]["semantic"].numpy().repeat(times, 0).repeat(times, 1)
-        return draw_classes(picture, semantic, task.classes)
-    if isinstance(task, Keypoints):
-        points = np.stack([one["keypoints"].double().numpy() for one in found]) * (times, times, 1)
-        return draw_keypoints(picture, points, task.skeleton, least=least)
-    (answer,) = found
-    shown = answer["scores"] >= least
-    labels, scores = answer["labels"][shown].tolist(), answer["scores"][shown].tolist()
-    captions = [f"{task.classes[label]} {score:.0%}" for label, score in zip(labels, scores, strict=True)]
-    masks = answer["masks"][shown].numpy().repeat(times, 1).repeat(times, 2) if "masks" in answer else None
-    return draw_objects(picture, answer["boxes"][shown].double().numpy() * times, labels, captions, masks=masks)
-
-
 def picture_numbers(pictures: Sequence[Picture]) -> dict[str, int]:
     """The number of each picture in a result file: as in its name where all have one, as COCO's do; else its place."""
     stems = [Path(picture.name).stem for picture in pictures]
@@ -212,8 +181,21 @@ def picture_numbers(pictures: Sequence[Picture]) -> dict[str, int]:
     return {picture.name: number for number, picture in enumerate(pictures, 1)}
 
 
-def read_boxes(file: Path, task: WithHead) -> dict[str, list[Found]]:
-    """Picture -> the objects that a detector found in it, of the classes that the task knows."""
+def questions_about(
+    task: WithHead, picture: Picture, image: Image.Image, known: dict[str, list[Found]] | None
+) -> list[dict[str, Any]]:
+    if known is None:
+        return task.questions(image, [])
+    if picture.name not in known:
+        raise InputError(
+            f"--boxes says nothing about {picture.name!r}, but about {len(known)} others such as "
+            f"{next(iter(known), '')!r}; give the pictures as the detector was given them"
+        )
+    return task.questions(image, known[picture.name]) if known[picture.name] else []
+
+
+def read_boxes(file: Path, task: WithHead, least: float) -> dict[str, list[Found]]:
+    """Picture -> the objects that a detector found in it with a score from `least`, of classes that the task knows."""
     if not isinstance(task, Keypoints):
         raise InputError(f"--boxes {file} given; only a model for keypoints asks where objects are")
     try:
@@ -222,8 +204,9 @@ def read_boxes(file: Path, task: WithHead) -> dict[str, list[Found]]:
             image["image"]: [
                 Found((x, y, x + width, y + height), task.classes.index(row["class"]))
                 for row in image["predictions"]
-                if row["class"] in task.classes
+                if row["class"] in task.classes and row["score"] >= least
                 for x, y, width, height in [row["bbox"]]
+                if width > 0 and height > 0
             ]
             for image in images
         }

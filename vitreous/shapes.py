@@ -137,13 +137,12 @@ def _write_coco(data: Shapes, root: Path) -> None:
     folder.mkdir(parents=True)
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
-    for file, scene in _numbered(data):
+    for image, (file, scene) in enumerate(_numbered(data)):
         Image.fromarray(scene.image).save(folder / file)
-        images.append(
-            {"id": len(images) + 1, "file_name": f"{data.split}/{file}", "height": data.height, "width": data.width}
-        )
+        # The number in the file's name, as COCO has it: `predict` then numbers its answers alike.
+        images.append({"id": image, "file_name": f"{data.split}/{file}", "height": data.height, "width": data.width})
         for number in range(len(scene.labels)):
-            annotations.append({"id": len(annotations) + 1, "image_id": len(images), **_annotation(scene, number)})
+            annotations.append({"id": len(annotations) + 1, "image_id": image, **_annotation(scene, number)})
     categories = [
         {"id": number, "name": name, "supercategory": "shape", "keypoints": list(KEYPOINTS), "skeleton": []}
         for number, name in enumerate(CATEGORIES, 1)

@@ -26,6 +26,7 @@ from vitreous.metrics.figures import as_text
 from vitreous.registry import is_stored, resolve_name, stored_arguments
 from vitreous.training.bad_images import BadImages
 from vitreous.training.build import assemble, teacher_fingerprint
+from vitreous.training.clusters import ClusterLoss
 from vitreous.training.console import Clock, EpochTable, Pace, duration
 from vitreous.training.device import autocast, keep_freed_memory
 from vitreous.training.distributed import ALONE, Refusal, World, processes
@@ -54,6 +55,7 @@ class Stepped(NamedTuple):
     loss: float  # mean over the images
     signal: int  # that any of them received; 0 = none
     late: bool  # whether a checkpoint is due by the time
+    cluster_terms: dict[str, float]  # means over the images, not weighted
 
 
 @takes(TrainSettings, with_recipe)
@@ -132,6 +134,8 @@ class Training:
         )
         for note in notes:
             say(note)
+        self.cluster_loss = ClusterLoss(self.model, settings)
+        self.cluster_terms: dict[str, Tensor] = {}  # of the latest piece
         self.layout = torch.channels_last if settings.channels_last else torch.contiguous_format
         self.train_loader, self.val_loader = self._loaders(images["train"], images["val"])
         self.steps_per_epoch = self.train_loader.sampler.batches
@@ -245,6 +249,8 @@ class Training:
             clock.images += images
             position.loss_sum += stepped.loss * images
             position.loss_images += images
+            for name, term in stepped.cluster_terms.items():
+                position.term_sums[name] = position.term_sums.get(name, 0.0) + term * images
             if position.step % self.settings.log_every == 0 or position.step % self.steps_per_epoch == 0:
                 self.log_training(epoch, clock.rate())
             if stepped.signal:
@@ -257,16 +263,21 @@ class Training:
         state, world, number = self.state, self.world, self.state.position.step
         state.optimizer.zero_grad(set_to_none=True)
         terms: list[Tensor] = []  # of the mean over the images of all pieces and processes
+        watched = dict.fromkeys(self.cluster_loss.weights, torch.zeros((), device=self.device))  # means, too
         for index, piece in enumerate(pieces):
             self.bad_images.note("train", piece.unreadable)
             with nullcontext() if index == len(pieces) - 1 else self.skip_exchange():
-                term = self.loss(piece, index) * (len(piece.indices) / self.train_loader.sampler.batch_size)
+                share = len(piece.indices) / self.train_loader.sampler.batch_size
+                term = self.loss(piece, index) * share
                 state.scaler.scale(term * world.size).backward()  # gradients are averaged over the processes
             terms.append(term.detach())
+            watched = {name: total + share * self.cluster_terms[name] for name, total in watched.items()}
         norm = self.clip_gradients()
-        *losses, norm = torch.stack([*terms, norm]).tolist()  # the one moment in a step to wait for the device
+        # the one moment in a step to wait for the device
+        numbers = torch.stack([*terms, norm, *watched.values()]).tolist()
+        losses, norm, seen = numbers[: len(terms)], numbers[len(terms)], numbers[len(terms) + 1 :]
         late = time.monotonic() - self.saved_at > 60 * self.settings.checkpoint_minutes
-        means, signals, lates = world.exchange(sum(losses), self.stop.received, late)
+        means, signals, lates, *seen = world.exchange(sum(losses), self.stop.received, late, *seen)
         mean = sum(means)
         if not math.isfinite(mean):
             raise self.not_finite_loss(losses, pieces, epoch)
@@ -279,7 +290,7 @@ class Training:
             state.ema.update(number)
         self.task.after_step(state.model, number / self.total_steps)
         state.position.step += 1
-        return Stepped(mean, int(max(signals)), any(lates))
+        return Stepped(mean, int(max(signals)), any(lates), dict(zip(watched, map(sum, seen), strict=True)))
 
     def loss(self, piece: Batch, index: int) -> Tensor:
         seed, number = self.settings.seed, self.state.position.step
@@ -289,6 +300,9 @@ class Training:
         images, targets = self.task.augment_batch(images, targets, rng)
         with autocast(self.device, self.settings.amp):
             losses = self.task.losses(self.learner, images, targets)
+        terms = self.cluster_loss.take()
+        self.cluster_terms = {name: term.detach() for name, term in terms.items()}
+        losses |= self.cluster_loss.weighted(terms)
         return torch.stack(list(losses.values())).sum()
 
     def clip_gradients(self) -> Tensor:
@@ -397,12 +411,14 @@ class Training:
     def log_training(self, epoch: int, rate: float) -> None:
         position, self.rate = self.state.position, rate
         position.train_loss = position.loss_sum / position.loss_images
-        position.loss_sum, position.loss_images = 0.0, 0
+        clusters = {name: total / position.loss_images for name, total in position.term_sums.items()}
+        position.loss_sum, position.loss_images, position.term_sums = 0.0, 0, {}
         self.run.log(
             step=position.step,
             epoch=epoch + 1,
             split="train",
             loss=position.train_loss,
+            **clusters,
             lr=self.lr(),
             images_per_second=round(rate, 1),
         )

@@ -38,6 +38,20 @@ def test_what_is_read(tmp_path):
     assert images.target(1)["objects"].decoded_masks(30, 40)[0].sum() == 80, "an object without a mask is its box"
 
 
+def test_an_area_that_is_not_told_is_the_boxs(tmp_path):
+    coco(tmp_path, [annotation(1, area=None)])
+    assert open_coco(tmp_path, "train").target(0)["objects"].area.tolist() == [80]
+
+
+def test_lines_between_keypoints_that_are_not_there_are_left_out(tmp_path):
+    odd = {**POSE, "skeleton": [[1, 2], [0, 1], [2, 4], [3]]}
+    coco(tmp_path, [annotation(1)], categories=[{"id": 7, "name": "cat", **odd}])
+    assert open_coco(tmp_path, "train", task="keypoints").skeleton == ((0, 1),)
+    coco(tmp_path, [annotation(1)], categories=[{"id": 7, "name": "cat", "keypoints": 3}])
+    with pytest.raises(InputError, match=r"category 'cat' of .* has keypoints that are not a list"):
+        open_coco(tmp_path, "train")
+
+
 def test_masks_are_those_of_pycocotools(tmp_path):
     root = shapes(out=tmp_path / "toy", format="coco", count=3, val=0, size=(40, 56))
     images, reference = open_coco(root, "train"), COCO(str(root / "annotations" / "instances_train.json"))
@@ -119,7 +133,11 @@ def test_pictures_that_are_missing_or_others_are_named(tmp_path):
     ("row", "message"),
     [
         (annotation(1, image=99), "annotation 1 of .*json is for image 99"),
+        (annotation(1, image=[1]), r"annotation 1 of .*json is for image \[1\]"),
         (annotation(1, category=4), "annotation 1 of .* has the category 4"),
+        (annotation(1, category=[3]), r"annotation 1 of .* has the category \[3\]"),
+        (annotation(1, iscrowd="0"), "annotation 1 of .* has the iscrowd '0'"),
+        (annotation(1 << 64), "has the id 18446744073709551616; a whole number"),
         (annotation(8), "annotation 8 of .* has the same id as another"),
         (annotation("x"), "annotation x of .* has the id 'x'"),
         (annotation(1, box=(1, 2, 3)), r"annotation 1 of .* has the box \[1, 2, 3\]"),

@@ -12,7 +12,7 @@ from PIL import Image
 
 from vitreous.data.annotations import Objects
 from vitreous.data.joint import IGNORE, DetectView, JointViews, KeypointView, SegmentView, collate_dense
-from vitreous.data.loader import BatchSampler, Loader, seed_everything
+from vitreous.data.loader import BatchSampler, Loader, moved_to, seed_everything
 from vitreous.data.run_lengths import run_lengths
 from vitreous.data.source import open_data
 from vitreous.data.transforms import Preprocess
@@ -225,6 +225,12 @@ def test_samples_depend_on_the_draw_alone(task, view):
         for key, value in known.items():
             pairs = [(value, given_[key])] if torch.is_tensor(value) else zip(value, given_[key], strict=True)
             assert all(torch.equal(a, b) for a, b in pairs), key
+
+
+def test_doubles_stay_where_metrics_reckon():
+    exact = torch.zeros(1, dtype=torch.float64)
+    assert moved_to([exact], torch.device("mps"))[0] is exact, "Apple's GPUs would refuse it"
+    assert moved_to(exact, torch.device("meta")).is_meta
 
 
 def test_lists_are_moved_with_their_batch():

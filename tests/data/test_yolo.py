@@ -102,3 +102,16 @@ def test_fingerprint_follows_the_files(root):
     assert opened(root).fingerprint == before
     write(root, "0 0.5 0.5 0.1 0.15")
     assert opened(root).fingerprint != before
+
+
+def test_nothing_to_learn_is_refused(root):
+    write(root, "\n")
+    with pytest.raises(InputError, match=r"no text file in '.*train' names an object"):
+        opened(root)
+    assert len(open_data(str(root), "train", size=(8, 8), task="detect", strict=False)) == 2, "for a check it is read"
+
+
+def test_hidden_files_are_no_pictures(root):
+    write(root, "0 0.5 0.5 1 1\n")
+    (root / "images" / "train" / "._a.png").write_bytes(b"left behind by a Mac")
+    assert len(opened(root)) == 2

@@ -49,3 +49,10 @@ def test_a_level_with_fewer_anchors_than_candidates() -> None:
     assert len(anchors[2]) == 1
     assert adaptive_match(anchors, torch.tensor([[2.0, 2.0, 30.0, 30.0]])).shape == (16 + 4 + 1,)
     assert adaptive_match(anchors[2:], torch.tensor([[-20.0, -20.0, 30.0, 30.0]])).tolist() == [0]
+
+
+def test_large_coordinates_lose_nothing() -> None:
+    """Distances from squares of coordinates would be wrong by several pixels here; 2^14 itself takes no digit away."""
+    anchors, boxes = levels(256), torch.tensor([[20.25, 30.5, 60.75, 90.0], [100.5, 110.25, 180.0, 140.75]])
+    far = [level + 2**14 for level in anchors]
+    assert torch.equal(adaptive_match(far, boxes + 2**14), adaptive_match(anchors, boxes))

@@ -11,6 +11,7 @@ from tests.models.families import awake
 from vitreous.errors import InputError
 from vitreous.heads.boxes import Detector
 from vitreous.heads.detect import DETECTORS, build_detector, detector_arguments, paste_masks
+from vitreous.heads.regions import RegionAlign
 
 NAMES = ("maskrcnn", "fasterrcnn", "retinanet", "fcos", "ssd", "ssdlite", "atss", "sparsercnn")
 REGIONS, DENSE, DEFAULT_BOXES = (
@@ -194,6 +195,16 @@ def test_masks_are_pasted_where_their_boxes_are() -> None:
     expected[1, 0:8, 4:8] = True
     assert torch.equal(pasted, expected)
     assert paste_masks(torch.zeros(0, 28, 28), torch.zeros(0, 4), (10, 16)).shape == (0, 10, 16)
+
+
+def test_mixed_precision_leaves_regions_in_their_place() -> None:
+    """bfloat16 has only every eighth pixel beyond 1024; the maps alone may be rounded, to 8 bits."""
+    ramp = torch.linspace(-1, 1, 16).expand(1, 1, 8, 16)
+    maps = torch.cat([torch.zeros(1, 1, 8, 250), ramp], 3)  # a slope of 2 / 15 in cell, from pixel 1000 on
+    align, boxes = RegionAlign((4,), 7, 2), [torch.tensor([[1013.0, 3.0, 1043.0, 29.0]])]
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = align([maps.bfloat16()], boxes).float()
+    assert (rounded - align([maps], boxes)).abs().max() < 2 * 2**-8
 
 
 def test_bad_arguments() -> None:

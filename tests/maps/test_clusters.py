@@ -22,6 +22,7 @@ from vitreous.maps.clusters import (
     rank_clusters,
     stretch,
 )
+from vitreous.maps.fill import blurred
 
 SMALL = dict(dims=(8, 16, 24, 32), depths=(1, 1, 2, 1), heads=(1, 2, 3, 4), clusters=(6, 6, 6, 0))
 
@@ -72,6 +73,20 @@ def test_importance_is_the_papers_formula(model, picture, maps, space, target):
             assert abs(result.entropy[m] + float(np.sum(positive * np.log(positive)))) < 1e-4
     assert result.target == y
     assert result.importance.abs().max() > 1e-3  # or the comparison above says nothing
+
+
+def test_blur_hides_with_a_blurred_copy_in_either_space(model, picture, maps):
+    scores = [
+        rank_clusters(model, picture, maps, normalise=normalise, masking=Masking(space=space, fill="blur")).importance
+        for space in ("pixels", "normalised")
+    ]
+    torch.testing.assert_close(scores[0], scores[1], atol=1e-6, rtol=0)
+    with torch.no_grad():
+        hidden, keep = blurred(normalise(picture)[None], 48 / 12), keep_masks(maps, (64, 48))
+        after = model(normalise(picture) * keep + hidden * (1 - keep)).softmax(1)
+        before = model(normalise(picture)[None]).softmax(1)[0]
+    y = before.argmax()
+    torch.testing.assert_close(scores[0], before[y] - after[:, y], atol=1e-5, rtol=0)
 
 
 def test_batch_size_does_not_matter(model, picture, maps):

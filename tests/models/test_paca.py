@@ -7,6 +7,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.models.families import assert_trains
 from vitreous import record
+from vitreous.layers.cluster_training import ClusterTraining
+from vitreous.maps.gates import gated
 from vitreous.models.paca import PaCa
 
 SHAPE = dict(dims=(16, 24, 32, 40), depths=(1, 1, 2, 1), heads=(2, 2, 4, 4), clusters=(5, 6, 7, 0), num_classes=3)
@@ -131,3 +133,44 @@ def test_initial_values_are_those_of_the_paper() -> None:
         # The standard error of a standard deviation from n values is about 1 / sqrt(2 n).
         assert weight.std().item() == pytest.approx(std, rel=5 / (2 * weight.numel()) ** 0.5)
         assert abs(weight.mean().item()) < 5 * std / weight.numel() ** 0.5
+
+
+class Noted(ClusterTraining):
+    """Keeps what it dropped."""
+
+    def kept(self, assignment: torch.Tensor) -> torch.Tensor | None:
+        gate = super().kept(assignment)
+        self.__dict__.setdefault("gates", []).append(gate)
+        return gate
+
+
+@pytest.mark.parametrize("options", [{}, dict(teacher=dict(depths=(1, 1, 1, 1))), dict(norm="post")], ids=str)
+def test_a_cluster_dropped_in_training_is_removed_as_an_explanation_removes_it(options: dict) -> None:
+    """In all blocks of its stage, to the bit; only a teacher's batch norms differ, so they are kept from learning."""
+    torch.manual_seed(0)
+    model = PaCa(**{**SHAPE, **options}).train()
+    if model.teacher is not None:
+        model.teacher.eval()
+    images, learning = torch.randn(3, 3, 64, 64), Noted(dropout=0.5, group_dropout=0.5)
+    for stage in model.stages:
+        stage.cluster_training = learning
+    with torch.no_grad():
+        dropped = model(images)
+        assert [gate.shape for gate in learning.gates] == [(3, 5), (3, 6), (3, 7)]
+        assert all(gate.min() == 0 for gate in learning.gates)
+        model.eval()
+        first, second, third = learning.gates
+        with gated(model, 1, logit_gate=first), gated(model, 2, logit_gate=second), gated(model, 3, logit_gate=third):
+            assert torch.equal(model(images), dropped)
+        assert not torch.equal(model(images), dropped)  # and inference knows nothing of it
+    assert len(learning.gates) == 3
+
+
+def test_blocks_that_cluster_anew_drop_anew() -> None:
+    torch.manual_seed(0)
+    model = PaCa(**{**SHAPE, "recluster": 1}).train()
+    learning = Noted(dropout=0.5)
+    model.stages[2].cluster_training = learning
+    model(torch.randn(2, 3, 64, 64))
+    assert len(learning.gates) == 2
+    assert not torch.equal(*learning.gates)

@@ -164,22 +164,25 @@ def as_table(grid: Grid) -> Table:
 
 def as_markdown(evaluation: Evaluation, pictures: dict[str, str]) -> str:
     """A report; `pictures` are files beside it with their captions."""
-    lines = [f"# Evaluation of {_plain(evaluation.model)}", ""]
-    lines += [f"- {name}: {_plain(str(value))}" for name, value in evaluation.facts().items()]
+    lines = [f"# Evaluation of {plain(evaluation.model)}", ""]
+    lines += [f"- {name}: {plain(str(value))}" for name, value in evaluation.facts().items()]
     for grid in grids(evaluation):
-        lines += ["", f"## {_plain(grid.title)}", ""]
-        lines += [_row(grid.headings), _row(("---", *("---:" for _ in grid.headings[1:])))]
-        lines += [_row(tuple(map(_plain, row))) for row in grid.rows]
+        lines += ["", f"## {plain(grid.title)}", "", *markdown_rows(grid)]
     for file, caption in pictures.items():
         lines += ["", f"![{caption}]({file})"]
     return "\n".join(lines) + "\n"
+
+
+def markdown_rows(grid: Grid) -> list[str]:
+    head = [_row(grid.headings), _row(("---", *("---:" for _ in grid.headings[1:])))]
+    return head + [_row(tuple(map(plain, row))) for row in grid.rows]
 
 
 def _row(cells: tuple[str, ...]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text that Markdown shows as it is."""
     return "".join(f"\\{sign}" if sign in "\\`*_[]<>|#" else sign for sign in " ".join(text.split()))
 

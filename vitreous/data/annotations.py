@@ -254,13 +254,14 @@ def objects_of(
     boxes = np.array([row["bbox"] for row in rows], np.float64).reshape(-1, 4)
     boxes[:, 2:] += boxes[:, :2]
     flat = np.abs(np.prod(boxes[:, 2:] - boxes[:, :2], axis=1)).tolist()
+    told = [row.get("area") for row in rows]
     count = 0 if keypoints is None else len(keypoints.names)
     points = [row.get("keypoints") or [0] * 3 * count for row in rows]
     return Objects(
         boxes,
         np.array(labels, np.int64),
         np.array([bool(row.get("iscrowd", 0)) for row in rows], np.bool_),
-        np.array([row.get("area", of_box) for row, of_box in zip(rows, flat, strict=True)], np.float64),
+        np.array([of_box if area is None else area for area, of_box in zip(told, flat, strict=True)], np.float64),
         np.array([row["id"] for row in rows], np.int64),
         tuple(row.get("segmentation") or [_corners(*row["bbox"])] for row in rows) if masks else None,
         None if keypoints is None else np.array(points, np.float32).reshape(-1, count, 3),

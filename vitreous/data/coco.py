@@ -106,16 +106,18 @@ def _problem(row: Any, sizes: dict[int, Any], labels: dict[int, int], known: set
         return f"has the id {row.get('id')!r}; a whole number is needed"
     if row["id"] in known:
         return "has the same id as another one"
-    if row.get("image_id") not in sizes:
+    if not _one_of(row.get("image_id"), sizes):
         return f"is for image {row.get('image_id')!r}, which the file does not list"
-    if row.get("category_id") not in labels:
+    if not _one_of(row.get("category_id"), labels):
         return f"has the category {row.get('category_id')!r}, which the file does not list"
     if not _numbers(row.get("bbox"), 4):
         return f"has the box {row.get('bbox')!r}; x, y, width and height are needed"
     if not (row.get("area") is None or _numbers([row["area"]], 1)):
         return f"has the area {row['area']!r}; a number is needed"
+    if row.get("iscrowd", 0) not in (0, 1, None):
+        return f"has the iscrowd {row['iscrowd']!r}; 0 or 1 is needed"
     if keypoints and row.get("keypoints") and not _numbers(row["keypoints"], 3 * keypoints):
-        return f"has {len(row['keypoints'])} numbers for keypoints; its categories list {keypoints} keypoints of three"
+        return f"has keypoints that are not the {3 * keypoints} numbers of the {keypoints} that its categories list"
     return _mask_problem(row.get("segmentation"), sizes[row["image_id"]])
 
 
@@ -162,6 +164,8 @@ def _categories(listed: list[Any], file: str) -> list[dict[str, Any]]:
     for category in listed:
         if not isinstance(category, dict) or not _whole(category.get("id")) or "name" not in category:
             raise InputError(f"a category of {file} is {category!r}; it needs a whole number as id and a name")
+        if not isinstance(category.get("keypoints") or [], list):
+            raise InputError(f"category {category['name']!r} of {file} has keypoints that are not a list of names")
     for key in ("id", "name"):
         values = [category[key] for category in listed]
         twice = [value for value in values if values.count(value) > 1]
@@ -194,9 +198,12 @@ def _keypoints(categories: list[dict[str, Any]], file: Path) -> Keypoints:
     if len(lists) != 1:
         found = "no category lists keypoints" if not lists else "its categories list different keypoints"
         raise InputError(f"{file} cannot be used for keypoints: {found}; all that have some must list the same")
-    lines = next(category.get("skeleton") or [] for category in categories if category.get("keypoints"))
     names = next(iter(lists))
-    return Keypoints(names, mirrored_pairs(names), tuple((a - 1, b - 1) for a, b in lines))
+    lines = next(category.get("skeleton") or [] for category in categories if category.get("keypoints"))
+    # Drawings alone need it, so a line between keypoints that are not there is no reason to refuse the file.
+    ends = range(1, len(names) + 1)
+    joined = tuple((line[0] - 1, line[1] - 1) for line in lines if len(line) == 2 and set(line) <= set(ends))
+    return Keypoints(names, mirrored_pairs(names), joined)
 
 
 def _with_keypoints(categories: list[dict[str, Any]]) -> bool:
@@ -223,7 +230,11 @@ def _size(image: dict[str, Any]) -> tuple[int, int] | None:
 
 
 def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63
+
+
+def _one_of(value: Any, known: dict[int, Any]) -> bool:
+    return isinstance(value, int | float) and value in known
 
 
 def _numbers(values: Any, count: int) -> bool:

@@ -51,6 +51,10 @@ class ImageSet(ABC):
         """The picture as it is stored, or None if it is stored as plain pixels."""
         return None
 
+    def object_mask(self, index: int) -> Image.Image | None:
+        """Where the object that gives the picture its class is, white on black; None where nobody knows."""
+        return None
+
     def __getitem__(self, index: int) -> tuple[Image.Image, dict[str, Any]]:
         return self.picture(index), self.target(index)
 
@@ -94,6 +98,9 @@ class Wrapped(ImageSet):
     def encoded(self, index: int) -> Path | bytes | None:
         return self.images.encoded(index)
 
+    def object_mask(self, index: int) -> Image.Image | None:
+        return self.images.object_mask(index)
+
 
 class Without(Wrapped):
     """A set without some of its pictures."""
@@ -120,6 +127,9 @@ class Without(Wrapped):
 
     def encoded(self, index: int) -> Path | bytes | None:
         return super().encoded(self._kept[index])
+
+    def object_mask(self, index: int) -> Image.Image | None:
+        return super().object_mask(self._kept[index])
 
     @cached_property
     def fingerprint(self) -> str:

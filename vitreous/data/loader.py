@@ -312,7 +312,7 @@ class Loader:
     ) -> tuple[Tensor, dict[str, Any]]:
         """Images and targets of a batch on a device, ready for the model."""
         images = batch.images.to(device, memory_format=layout, non_blocking=True)
-        targets = {key: _moved(value, device) for key, value in batch.targets.items()}
+        targets = {key: moved_to(value, device) for key, value in batch.targets.items()}
         return self.finish(images), targets
 
     def close(self, *, force: bool = False) -> None:
@@ -328,11 +328,13 @@ class Loader:
             iterator._shutdown_workers()  # type: ignore[attr-defined]
 
 
-def _moved(value: Any, device: torch.device) -> Any:
+def moved_to(value: Any, device: torch.device) -> Any:
     """Tensors and lists of them on a device; what is neither stays where it is."""
     if isinstance(value, list):
-        return [_moved(item, device) for item in value]
-    return value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
+        return [moved_to(item, device) for item in value]
+    # Apple's GPUs have no doubles. What comes in doubles is for metrics, which reckon on the CPU.
+    stays = not isinstance(value, Tensor) or (value.dtype == torch.float64 and device.type == "mps")
+    return value if stays else value.to(device, non_blocking=True)
 
 
 @contextmanager

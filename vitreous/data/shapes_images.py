@@ -64,6 +64,10 @@ class ShapesImages(ImageSet):
             objects = objects[[int(np.where(objects.labels == scene.label, objects.area, -1).argmax())]]
         return {"objects": objects, "image_id": index + 1}
 
+    def object_mask(self, index: int) -> Image.Image | None:
+        scene = self._scene(index)
+        return Image.fromarray(scene.semantic == scene.label + 1)
+
     def picture(self, index: int, *, at_least: int | None = None) -> Image.Image:
         return Image.fromarray(self._scene(index).image)
 

@@ -124,7 +124,7 @@ LAYOUTS = (  # the first that recognises the data; class folders come last, as o
         looks="DIR/images/train/*.jpg, DIR/labels/train/*.txt (the same with val) and DIR/data.yaml with names",
         recognises=lambda data: bool(yolo_splits(_path(data))),
         splits=lambda data: own_splits(yolo_splits(_path(data))),
-        open=lambda request: YoloSet(request.path, request.split),
+        open=lambda request: YoloSet(request.path, request.split, strict=request.strict),
         tasks=OBJECTS,
     ),
     Layout(

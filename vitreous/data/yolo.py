@@ -20,7 +20,7 @@ import yaml
 
 from vitreous.data.annotations import Keypoints, objects_of
 from vitreous.data.image import SUFFIXES, ImageError, upright_size
-from vitreous.data.image_set import SPLITS, EncodedSet, digest, require_split
+from vitreous.data.image_set import SPLITS, EncodedSet, digest, find_split, require_split
 from vitreous.errors import InputError
 
 PLACES = (("images/{}", "labels/{}"), ("{}/images", "{}/labels"))
@@ -44,7 +44,8 @@ def yolo_splits(root: Path) -> dict[str, tuple[Path, Path]]:
 class YoloSet(EncodedSet):
     """The pictures of one split with their objects."""
 
-    def __init__(self, root: Path, split: str) -> None:
+    def __init__(self, root: Path, split: str, *, strict: bool = True) -> None:
+        """`strict` refuses pictures to train on of which none shows an object."""
         splits = yolo_splits(root)
         self.split = require_split(split, splits, f"folder '{root}'")
         self.pictures, self.labels = splits[self.split]
@@ -57,15 +58,18 @@ class YoloSet(EncodedSet):
         self.files = sorted(
             path.relative_to(self.pictures).as_posix()
             for path in self.pictures.rglob("*")
-            if path.suffix.lower() in SUFFIXES
+            if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
         )
         if not self.files:
             raise InputError(f"folder '{self.pictures}' holds no image ({', '.join(SUFFIXES)})")
+        lines = (line for index in range(len(self)) for line in self._readable_lines(index))
+        if strict and self.split == find_split("train", splits) and not any(map(str.strip, lines)):
+            raise InputError(f"no text file in '{self.labels}' names an object in a picture of '{self.pictures}'")
         # All samples of a batch must be alike, so a few files decide for all whether there are masks.
-        few = (len(line.split()) for index in range(min(SAMPLED, len(self))) for line in self._few_lines(index))
+        few = (len(line.split()) for index in range(min(SAMPLED, len(self))) for line in self._readable_lines(index))
         self._outlined = self._keypoints is None and any(numbers > 5 for numbers in few)
 
-    def _few_lines(self, index: int) -> list[str]:
+    def _readable_lines(self, index: int) -> list[str]:
         try:
             return _lines(self.text_file(index))
         except ImageError:  # told when it is the picture's turn

@@ -81,7 +81,8 @@ def adaptive_match(anchors: list[Tensor], boxes: Tensor) -> Tensor:
     """For every anchor of all levels (A,) the number of its object in `boxes` (n, 4), or BACKGROUND."""
     together = torch.cat(anchors)
     points, overlaps = centres(together), box_iou(together, boxes)  # (A, 2), (A, n)
-    distance = torch.cdist(points, centres(boxes))  # (A, n)
+    # By differences: a matrix product would lose whole pixels in squares of large coordinates.
+    distance = torch.cdist(points, centres(boxes), compute_mode="donot_use_mm_for_euclid_dist")  # (A, n)
     chosen, start = [], 0
     for level in anchors:
         closest = distance[start : start + len(level)].topk(min(CANDIDATES, len(level)), dim=0, largest=False)

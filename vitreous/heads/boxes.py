@@ -3,7 +3,7 @@
 Shapes: B batch, n objects or boxes of one image, A anchors of all levels, K classes. Boxes are x0 y0 x1 y1 in pixels.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +14,7 @@ from vitreous.errors import InputError
 
 BACKGROUND, IGNORED = -1, -2  # in place of an object's number, what an anchor or a region is matched with
 Shape = tuple[int, int]
+Decode = Callable[[Tensor, Tensor], Tensor]  # rows and classes, (n,) each -> boxes (n, 4)
 
 
 class Truth(NamedTuple):
@@ -35,12 +36,22 @@ class Selection(NamedTuple):
     detections: int  # per image
 
 
+class Considered(NamedTuple):
+    """All boxes that a detector thinks about in one image, before any is chosen. N of them, K classes."""
+
+    scores: Tensor  # (N, K)
+    decode: Decode
+    levels: tuple[int, ...]  # how many of the N are of each level
+
+
 class Detector(nn.Module):
     """Normalised images (B, 3, H, W), padded at the bottom and the right, and their `sizes` (B, 2) without padding.
 
     With targets it gives losses by name, in training and in evaluation. Without, a list of one dict an image: `boxes`
     (n, 4) within the image, `labels` (n,) from 0, `scores` (n,) falling, and `masks` (n, 28, 28) if there are any.
     """
+
+    selection: Selection
 
     def __init__(self, backbone: nn.Module) -> None:
         super().__init__()
@@ -49,17 +60,37 @@ class Detector(nn.Module):
     def forward(self, images: Tensor, targets: dict[str, Any] | None = None, *, sizes: Tensor | None = None) -> Any:
         if targets is not None:
             sizes = targets["sizes"]
-        shapes = image_shapes(images, sizes)
-        features = list(self.backbone(images if sizes is None else blank_padding(images, sizes)).values())
+        shapes, features = image_shapes(images, sizes), self.pyramid(images, sizes)
         if targets is None:
             return self.predictions(features, shapes)
         return self.losses(features, shapes, truths(targets, shapes, images.device))
 
+    def pyramid(self, images: Tensor, sizes: Tensor | None) -> list[Tensor]:
+        return list(self.backbone(images if sizes is None else blank_padding(images, sizes)).values())
+
+    def all_of(self, images: Tensor, classes: Sequence[int], *, sizes: Tensor | None = None) -> list[dict[str, Tensor]]:
+        """Every box considered for these classes, whatever its score: smooth, where `forward` has thresholds.
+
+        For each image `boxes`, `labels` and `scores`, in no order.
+        """
+        shapes, found = image_shapes(images, sizes), []
+        for one, shape in zip(self.considered(self.pyramid(images, sizes), shapes), shapes, strict=True):
+            count = len(one.scores)
+            labels = torch.tensor(classes, device=images.device).repeat_interleave(count)
+            rows = torch.arange(count, device=images.device).repeat(len(classes))
+            boxes = clip_boxes_to_image(one.decode(rows, labels), shape)
+            found.append({"boxes": boxes, "labels": labels, "scores": one.scores[rows, labels]})
+        return found
+
     def losses(self, features: list[Tensor], shapes: list[Shape], objects: list[Truth]) -> dict[str, Tensor]:
         raise NotImplementedError
 
-    def predictions(self, features: list[Tensor], shapes: list[Shape]) -> list[dict[str, Tensor]]:
+    def considered(self, features: list[Tensor], shapes: list[Shape]) -> list[Considered]:
         raise NotImplementedError
+
+    def predictions(self, features: list[Tensor], shapes: list[Shape]) -> list[dict[str, Tensor]]:
+        considered = zip(self.considered(features, shapes), shapes, strict=True)
+        return [choose(one, shape, self.selection) for one, shape in considered]
 
     def raw(self, images: Tensor) -> Any:
         """Every layer once, nothing chosen: what can be counted on the meta device, and exported."""
@@ -203,9 +234,15 @@ def collect(matched: Tensor, objects: list[Truth]) -> Collected:
     return Collected(images, places, labels[numbers], boxes[numbers])
 
 
-def choose(boxes: Tensor, scores: Tensor, labels: Tensor, shape: Shape, selection: Selection) -> dict[str, Tensor]:
+def choose(considered: Considered, shape: Shape, selection: Selection) -> dict[str, Tensor]:
     """The final boxes of one image, best first."""
-    boxes = clip_boxes_to_image(boxes, shape)
+    parts, start = [], 0
+    for level in considered.scores.split(list(considered.levels)):
+        values, row, label = best(level, selection)
+        parts.append((values, row + start, label))
+        start += len(level)
+    scores, rows, labels = (torch.cat(part) for part in zip(*parts, strict=True))
+    boxes = clip_boxes_to_image(considered.decode(rows, labels), shape)
     kept = remove_small_boxes(boxes, 1e-2)
     boxes, scores, labels = boxes[kept], scores[kept], labels[kept]
     kept = batched_nms(boxes, scores, labels, selection.overlap)[: selection.detections]

@@ -23,14 +23,14 @@ from vitreous.heads.boxes import (
     BACKGROUND,
     IGNORED,
     Anchors,
+    Considered,
+    Decode,
     Detector,
     Selection,
     Shape,
     Truth,
-    best,
     cell_boxes,
     centres,
-    choose,
     collect,
     left_out,
     level_cells,
@@ -97,22 +97,17 @@ class DenseDetector(Detector):
             matched = torch.full((len(together),), BACKGROUND, device=together.device)
         return torch.where((matched == BACKGROUND) & left_out(together, truth), IGNORED, matched)
 
-    def predictions(self, features: list[Tensor], shapes: list[Shape]) -> list[dict[str, Tensor]]:
+    def considered(self, features: list[Tensor], shapes: list[Shape]) -> list[Considered]:
         answers, anchors = self.answers(features), self.anchors.levels(features)
         scores = answers.logits.sigmoid()
         if answers.centredness is not None:
             scores = (scores * answers.centredness.sigmoid()[:, :, None]).sqrt()
-        counts = [len(level) for level in anchors]
-        found = []
-        for score, code, shape in zip(scores, answers.codes, shapes, strict=True):
-            boxes, values, labels = [], [], []
-            for level, codes, places in zip(score.split(counts), code.split(counts), anchors, strict=True):
-                value, row, label = best(level, self.selection)
-                boxes.append(self.decode(codes[row], places[row]))
-                values.append(value)
-                labels.append(label)
-            found.append(choose(torch.cat(boxes), torch.cat(values), torch.cat(labels), shape, self.selection))
-        return found
+        levels, together = tuple(len(level) for level in anchors), torch.cat(anchors)
+
+        def boxes(codes: Tensor) -> Decode:
+            return lambda rows, labels: self.decode(codes[rows], together[rows])
+
+        return [Considered(score, boxes(codes), levels) for score, codes in zip(scores, answers.codes, strict=True)]
 
     def raw(self, images: Tensor) -> Answers:
         return self.answers(list(self.backbone(images).values()))

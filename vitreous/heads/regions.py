@@ -36,9 +36,9 @@ class RegionAlign(nn.Module):
         parts, order = [], []
         for i, (maps, stride) in enumerate(zip(features, self.strides, strict=False)):  # those behind are not pooled
             index = (level == i).nonzero()[:, 0]
-            parts.append(
-                roi_align(maps, regions[index].to(maps.dtype), self.size, 1 / stride, self.samples, aligned=True)
-            )
+            # In single precision: a half has too few digits for a place in a large picture, bfloat16 by several pixels.
+            part = roi_align(maps.float(), regions[index].float(), self.size, 1 / stride, self.samples, aligned=True)
+            parts.append(part.to(maps.dtype))
             order.append(index)
         return torch.cat(parts)[torch.cat(order).argsort()]
 

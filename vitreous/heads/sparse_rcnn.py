@@ -16,7 +16,7 @@ from torchvision.models.detection._utils import BoxCoder
 from torchvision.ops import box_convert, generalized_box_iou, generalized_box_iou_loss, sigmoid_focal_loss
 
 from vitreous.errors import InputError
-from vitreous.heads.boxes import Detector, Selection, Shape, Truth, best, choose, left_out
+from vitreous.heads.boxes import Considered, Decode, Detector, Selection, Shape, Truth, left_out
 from vitreous.heads.pyramid import Pyramid, pyramid
 from vitreous.heads.regions import RegionAlign
 
@@ -121,13 +121,14 @@ class SparseRCNN(Detector):
                     total[name] = total[name] + WEIGHTS[name] * loss / count
         return total
 
-    def predictions(self, features: list[Tensor], shapes: list[Shape]) -> list[dict[str, Tensor]]:
+    def considered(self, features: list[Tensor], shapes: list[Shape]) -> list[Considered]:
         logits, boxes = self.rounds(features, shapes)[-1]
-        found = []
-        for score, box, shape in zip(logits.sigmoid(), boxes, shapes, strict=True):
-            values, row, label = best(score, self.selection)
-            found.append(choose(box[row], values, label, shape, self.selection))
-        return found
+
+        def taken(boxes: Tensor) -> Decode:
+            return lambda rows, labels: boxes[rows]
+
+        parts = zip(logits.sigmoid(), boxes, strict=True)
+        return [Considered(score, taken(box), (len(box),)) for score, box in parts]
 
     def raw(self, images: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Without the choice of levels: regions of zeros of the size they have."""

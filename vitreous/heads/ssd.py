@@ -26,13 +26,13 @@ from vitreous.heads.boxes import (
     BACKGROUND,
     IGNORED,
     Anchors,
+    Considered,
+    Decode,
     Detector,
     Selection,
     Shape,
     Truth,
-    best,
     cell_boxes,
-    choose,
     collect,
     left_out,
     size_rows,
@@ -115,15 +115,15 @@ class SSD(Detector):
             matched = torch.full((len(anchors),), BACKGROUND, device=anchors.device)
         return torch.where((matched == BACKGROUND) & left_out(anchors, truth), IGNORED, matched)
 
-    def predictions(self, features: list[Tensor], shapes: list[Shape]) -> list[dict[str, Tensor]]:
+    def considered(self, features: list[Tensor], shapes: list[Shape]) -> list[Considered]:
         logits, codes = self.answers(features)
         anchors = torch.cat(self.anchors.levels(features))
-        found = []
-        for score, code, shape in zip(logits.softmax(2)[:, :, 1:], codes, shapes, strict=True):
-            values, row, label = best(score, self.selection)
-            boxes = self.coder.decode_single(code[row], anchors[row])
-            found.append(choose(boxes, values, label, shape, self.selection))
-        return found
+
+        def boxes(codes: Tensor) -> Decode:
+            return lambda rows, labels: self.coder.decode_single(codes[rows], anchors[rows])
+
+        scores = logits.softmax(2)[:, :, 1:]
+        return [Considered(score, boxes(code), (len(anchors),)) for score, code in zip(scores, codes, strict=True)]
 
     def raw(self, images: Tensor) -> tuple[Tensor, Tensor]:
         return self.answers(list(self.backbone(images).values()))

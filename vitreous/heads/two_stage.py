@@ -18,7 +18,7 @@ from torchvision.models.detection.faster_rcnn import TwoMLPHead
 from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
 
 from vitreous.errors import InputError
-from vitreous.heads.boxes import Anchors, Detector, Selection, Shape, Truth, best, choose, level_cells
+from vitreous.heads.boxes import Anchors, Considered, Decode, Detector, Selection, Shape, Truth, level_cells
 from vitreous.heads.proposals import Proposals, Sampling
 from vitreous.heads.pyramid import Pyramid, norm_layer, pyramid
 from vitreous.heads.regions import RegionAlign, mask_targets, pool_some
@@ -137,17 +137,20 @@ class RCNN(Detector):
         rows = torch.arange(len(logits), device=logits.device)
         return F.binary_cross_entropy_with_logits(logits[rows, regions.labels - 1], target)
 
-    def predictions(self, features: list[Tensor], shapes: list[Shape]) -> list[dict[str, Tensor]]:
+    def considered(self, features: list[Tensor], shapes: list[Shape]) -> list[Considered]:
         objectness, shifts = self.proposals(features)
         regions = self.proposals.regions(objectness, shifts, self.proposals.anchors.levels(features), shapes)
         logits, codes = self.box_predictor(self.box_head(self.box_align(features, regions)))
         counts = [len(region) for region in regions]
-        scores = logits.softmax(1)[:, 1:].split(counts)
-        found = []
-        for score, code, region, shape in zip(scores, codes.split(counts), regions, shapes, strict=True):
-            values, row, label = best(score, self.selection)
-            boxes = self.coder.decode_single(code[row, label], region[row])
-            found.append(choose(boxes, values, label, shape, self.selection))
+
+        def boxes(codes: Tensor, region: Tensor) -> Decode:
+            return lambda rows, labels: self.coder.decode_single(codes[rows, labels], region[rows])
+
+        parts = zip(logits.softmax(1)[:, 1:].split(counts), codes.split(counts), regions, strict=True)
+        return [Considered(score, boxes(code, region), (len(region),)) for score, code, region in parts]
+
+    def predictions(self, features: list[Tensor], shapes: list[Shape]) -> list[dict[str, Tensor]]:
+        found = super().predictions(features, shapes)
         if self.mask_head is not None and self.mask_predictor is not None:
             masks = self.mask_predictor(self.mask_head(self.mask_align(features, [each["boxes"] for each in found])))
             labels = torch.cat([each["labels"] for each in found])

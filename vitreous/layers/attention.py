@@ -3,6 +3,8 @@
 Shapes: B batch, H W grid, N = HW, M keys, C channels, h heads, d = C / h.
 """
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -12,6 +14,22 @@ from vitreous.layers.tap import Tap
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)  # (B, N, C) -> (B, h, N, d)
+
+
+class Gates(NamedTuple):
+    """How much each of M keys counts, 1 being untouched: tensors (1 or B, M), or None for all 1.
+
+    `logit` multiplies a key's weight before the softmax normalises, so that 0 is an attention without that key; `value`
+    multiplies what is read from the key and leaves the weights of the others as they are.
+    """
+
+    logit: Tensor | None = None
+    value: Tensor | None = None
+
+    def applied(self, v: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Gated values (B, h, M, d), and what `attend` takes as `keys`."""
+        keys = None if self.logit is None else self.logit.log()[:, None, None].to(v.dtype)  # (B, 1, 1, M)
+        return v if self.value is None else v * self.value[:, None, :, None].to(v.dtype), keys
 
 
 def attend(
@@ -28,13 +46,15 @@ def attend(
 
     Where all queries share what they look at, this is the place that chooses between the fused kernel and explicit
     weights. A listening tap receives the weights picture-shaped, (B, h, M, H, W): for each key, how much every position
-    looks at it. `keys` (1, M) is False for keys that nobody may look at.
+    looks at it. `keys` (1, M) is False for keys that nobody may look at, or numbers to add to all scores of a key.
     """
     if not tap.listening:
         out = F.scaled_dot_product_attention(q, k, v, keys, dropout_p=dropout)
         return out.transpose(1, 2).flatten(2)  # (B, N, C)
     logits = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5  # (B, h, N, M)
-    weights = (logits if keys is None else logits.masked_fill(~keys, -torch.inf)).softmax(-1)
+    if keys is not None:
+        logits = logits.masked_fill(~keys, -torch.inf) if keys.dtype == torch.bool else logits + keys
+    weights = logits.softmax(-1)
     weights = tap(weights.transpose(-2, -1).unflatten(-1, grid))  # (B, h, M, H, W)
     weights = F.dropout(weights, dropout)
     return (weights.flatten(-2).transpose(-2, -1) @ v).transpose(1, 2).flatten(2)  # (B, N, C)

@@ -16,9 +16,10 @@ from vitreous.layers.patch import resize
 from vitreous.layers.picture import picture
 
 
-def assign(logits: Tensor) -> Tensor:
+def assign(logits: Tensor, temperature: float = 1.0) -> Tensor:
     """Softmax over positions: (B, H, W, M) -> (B, M, H, W). Each cluster spreads a weight of one over the image."""
     _, H, W, _ = logits.shape
+    logits = logits if temperature == 1 else logits / temperature
     return logits.flatten(1, 2).softmax(1).transpose(1, 2).unflatten(2, (H, W))
 
 
@@ -131,9 +132,10 @@ class ClusteringTeacher(nn.Module):
         kernel_size: int = 7,
         add_features: bool = True,
         drop_path_rate: float = 0.0,
+        temperature: float = 1.0,
     ) -> None:
         super().__init__()
-        self.add_features = add_features
+        self.add_features, self.temperature = add_features, temperature
         rates = drop_path_rates(drop_path_rate, depths)
         pairs = list(pairwise(dims))
         self.levels = nn.ModuleList(
@@ -162,7 +164,7 @@ class ClusteringTeacher(nn.Module):
         for finer, lateral, fuse in zip(maps[-2::-1], reversed(self.lateral), reversed(self.fuse), strict=True):
             fused.insert(0, fuse(finer + lateral(resize(fused[0], finer.shape[2:]))))
         assignments = [
-            assign(head(level).permute(0, 2, 3, 1)) if count else None
+            assign(head(level).permute(0, 2, 3, 1), self.temperature) if count else None
             for head, level, count in zip(self.to_clusters, fused, self.clusters, strict=True)
         ]
         return assignments, [level.permute(0, 2, 3, 1) if self.add_features else None for level in maps]

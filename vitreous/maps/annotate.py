@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFilter, ImageOps
 
 from vitreous.maps.draw import INK, PAPER, TEXT, fitted, font, text_width
 
@@ -35,7 +35,10 @@ def draw_objects(
     *,
     masks: NDArray[np.bool_] | None = None,
 ) -> Image.Image:
-    """Boxes (n, 4), the surest first, in the colours of their classes; masks (n, H, W) tint what they cover."""
+    """Boxes (n, 4), the surest first, in the colours of their classes; masks (n, H, W) tint what they cover.
+
+    A box with an empty caption has none.
+    """
     picture = picture.convert("RGB")
     colours = [class_colour(label) for label in labels]
     if masks is not None and len(masks):
@@ -45,7 +48,8 @@ def draw_objects(
     for box, colour, _ in drawn:
         draw.rectangle(_within(box, picture), outline=colour, width=width)
     for box, colour, caption in drawn:
-        _chip(draw, picture, (box[0], box[1]), caption, colour)
+        if caption:
+            _chip(draw, picture, (box[0], box[1]), caption, colour)
     return picture
 
 
@@ -78,6 +82,28 @@ def draw_keypoints(
             if score >= least:
                 around = (x - radius, y - radius, x + radius, y + radius)
                 draw.ellipse(around, fill=class_colour(number), outline=DARK)
+    return picture
+
+
+def draw_outline(picture: Image.Image, region: NDArray[np.bool_], label: int) -> Image.Image:
+    """A region (H, W), of any size, outlined from within, in the colour of its class."""
+    picture = picture.convert("RGB")
+    width = line_width(picture)
+    inside = Image.fromarray(region).convert("L").resize(picture.size, Image.Resampling.NEAREST)
+    framed = ImageOps.expand(inside, width).filter(ImageFilter.MinFilter(2 * width + 1))  # black around the picture
+    eroded = np.asarray(framed)[width:-width, width:-width] > 0
+    ring = (np.asarray(inside) > 0) & ~eroded
+    picture.paste(class_colour(label), mask=Image.fromarray(ring))
+    return picture
+
+
+def draw_place(picture: Image.Image, place: tuple[float, float], number: int) -> Image.Image:
+    """A ring around a point (x, y), in the colour of its keypoint."""
+    picture = picture.convert("RGB")
+    width = line_width(picture)
+    (x, y), radius = place, 6 * width
+    around = (x - radius, y - radius, x + radius, y + radius)
+    ImageDraw.Draw(picture).ellipse(around, outline=class_colour(number), width=2 * width)
     return picture
 
 

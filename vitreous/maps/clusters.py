@@ -10,7 +10,7 @@ Shapes: B batch, M clusters, H W grid of the layer, K classes, h heads; the pict
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import torch
@@ -19,9 +19,12 @@ from torch import Tensor, nn
 
 from vitreous.errors import InputError
 from vitreous.layers.tap import record, tap_names
+from vitreous.maps.fill import baseline, blend
+from vitreous.maps.method import trunk
 
 Source = Literal["clusters", "attention"]
 MaskSpace = Literal["pixels", "normalised"]
+MaskFill = Literal["constant", "blur"]
 Interpolation = Literal["bilinear", "bicubic", "nearest"]
 
 CLUSTER_TAP = re.compile(r"stages\.(\d+)\.clusters(?:\.(\d+))?")
@@ -33,6 +36,7 @@ class Masking:
     """The choices the paper leaves open."""
 
     space: MaskSpace = "normalised"  # hide with the data's mean colour; "pixels" hides with black
+    fill: MaskFill = field(default="constant", kw_only=True)  # "blur" hides with a blurred copy, in either space
     interpolation: Interpolation = "bilinear"  # from the layer's grid to the picture
     tie_tolerance: float = 1e-3  # differences of probability below this are decided by entropy
     batch_size: int = 64  # masked pictures per forward pass; no effect on the result
@@ -90,9 +94,9 @@ def class_probabilities(model: nn.Module, inputs: Tensor) -> Tensor:
 def masked_inputs(picture: Tensor, maps: Tensor, normalise: Callable[[Tensor], Tensor], masking: Masking) -> Tensor:
     """One network input per map, with the area of that map hidden."""
     keep = keep_masks(maps, (picture.shape[-2], picture.shape[-1]), masking.interpolation)  # (M, 1, height, width)
-    if masking.space == "pixels":
-        return normalise(picture * keep)
-    return normalise(picture[None]) * keep
+    seen = normalise(picture[None])
+    plain = normalise(torch.zeros_like(picture[None])) if masking.space == "pixels" else torch.zeros_like(seen)
+    return blend(seen, keep, baseline(seen, "blur" if masking.fill == "blur" else plain))
 
 
 def keep_masks(maps: Tensor, size: tuple[int, int], interpolation: Interpolation = "bilinear") -> Tensor:
@@ -181,8 +185,11 @@ def choose_layer(
 
 
 def layer_maps(model: nn.Module, inputs: Tensor, layer: Layer, head: int | None = None) -> Tensor:
-    """The layer's maps of normalised inputs, (B, M, H, W); attention is that of one head or the mean of all."""
-    with torch.inference_mode(), record(model, layer.tap) as recorded:
+    """The layer's maps of normalised inputs, (B, M, H, W); attention is that of one head or the mean of all.
+
+    A detector blanks its padding, so that the whole model runs, not its backbone alone.
+    """
+    with torch.inference_mode(), record(trunk(model), layer.tap) as recorded:
         model(inputs)
     maps = recorded[layer.tap].float()
     if layer.source == "attention":  # (B, h, M, H, W)

@@ -1,6 +1,8 @@
 "use strict";
-// Draws any cluster's map over the picture when its row is chosen. Without this script the page still shows the
-// pictures, the most important clusters and the numbers.
+// Draws any map over the picture when it is pointed at or chosen, and tells which clusters a place looks at. Without
+// this script the page still shows the pictures, the maps that matter most and all numbers.
+
+const SHOWN_LOOKS = 5;
 
 function colourTable(stops) {
   const rgb = stops.map((c) => [1, 3, 5].map((i) => parseInt(c.slice(i, i + 2), 16)));
@@ -22,12 +24,13 @@ function pixels(image, width, height, crop) {
 }
 
 // The cell is copied to a canvas of its own first: smoothing across its edge would mix in the neighbouring map.
-function heatOf(atlas, cluster, columns, rows, width, height) {
+function cellOf(atlas, index) {
+  const rows = Number(atlas.dataset.rows);
   const cell = document.createElement("canvas");
-  cell.width = columns;
+  cell.width = atlas.naturalWidth;
   cell.height = rows;
-  cell.getContext("2d").drawImage(atlas, 0, cluster * rows, columns, rows, 0, 0, columns, rows);
-  return pixels(cell, width, height, [0, 0, columns, rows]).data;
+  cell.getContext("2d").drawImage(atlas, 0, index * rows, cell.width, rows, 0, 0, cell.width, rows);
+  return cell;
 }
 
 // The same mixture as in the still pictures: mostly grey below, so that a red object is not mistaken for heat.
@@ -46,38 +49,89 @@ function blend(picture, heat, strength, table) {
   return out;
 }
 
-function activate(section, table) {
+// Outlines of the places of a grid for which `chosen` holds.
+function outline(canvas, rows, columns, chosen) {
+  const context = canvas.getContext("2d");
+  const [width, height] = [canvas.width / columns, canvas.height / rows];
+  context.clearRect(0, 0, canvas.width, canvas.height);
+  for (const [stroke, thickness] of [["#000c", 4], ["#fff", 2]]) {
+    context.strokeStyle = stroke;
+    context.lineWidth = thickness;
+    context.beginPath();
+    for (let r = 0; r < rows; r += 1) {
+      for (let c = 0; c < columns; c += 1) {
+        if (!chosen(r, c)) continue;
+        const sides = [
+          [r === 0 || !chosen(r - 1, c), c, r, c + 1, r],
+          [r === rows - 1 || !chosen(r + 1, c), c, r + 1, c + 1, r + 1],
+          [c === 0 || !chosen(r, c - 1), c, r, c, r + 1],
+          [c === columns - 1 || !chosen(r, c + 1), c + 1, r, c + 1, r + 1],
+        ];
+        for (const [border, x, y, toX, toY] of sides) {
+          if (!border) continue;
+          context.moveTo(x * width, y * height);
+          context.lineTo(toX * width, toY * height);
+        }
+      }
+    }
+    context.stroke();
+  }
+}
+
+function activateViewer(section, table) {
   const original = section.querySelector(".original");
-  const atlas = section.querySelector(".atlas");
   const viewer = section.querySelector(".viewer");
-  const canvas = viewer.querySelector("canvas");
+  const canvas = viewer.querySelector(".heat");
+  const places = section.querySelector(".places");
   const caption = viewer.querySelector("figcaption");
   const strength = viewer.querySelector("input");
-  const buttons = [...section.querySelectorAll("button[data-cluster]")];
-  const rows = Number(atlas.dataset.rows);
-  canvas.width = original.naturalWidth;
-  canvas.height = original.naturalHeight;
+  const buttons = [...section.querySelectorAll(".show")];
+  const atlases = Object.fromEntries([...viewer.querySelectorAll(".atlas")].map((a) => [a.dataset.stack, a]));
+  for (const one of [canvas, places]) {
+    if (!one) continue;
+    one.width = original.naturalWidth;
+    one.height = original.naturalHeight;
+  }
   const picture = pixels(original, canvas.width, canvas.height);
   let chosen = 0;
+  let shown = 0;
 
   function draw() {
-    const cluster = Number(buttons[chosen].dataset.cluster);
-    const heat = heatOf(atlas, cluster, atlas.naturalWidth, rows, canvas.width, canvas.height);
+    const { stack, cell } = buttons[shown].dataset;
+    const small = cellOf(atlases[stack], Number(cell));
+    const heat = pixels(small, canvas.width, canvas.height).data;
     canvas.getContext("2d").putImageData(blend(picture, heat, Number(strength.value) / 100, table), 0, 0);
+    if (places && stack === "clusters") {
+      const values = pixels(small, small.width, small.height).data;
+      outline(places, small.height, small.width, (r, c) => values[4 * (r * small.width + c)] >= 128);
+    } else if (places) {
+      outline(places, 1, 1, () => false);
+    }
+  }
+
+  function show(index) {
+    shown = index;
+    caption.textContent = buttons[index].dataset.caption;
+    canvas.setAttribute("aria-label", "Heat map: " + buttons[index].dataset.caption);
+    draw();
   }
 
   function choose(index) {
     chosen = (index + buttons.length) % buttons.length;
-    buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(i === chosen)));
-    caption.textContent = buttons[chosen].dataset.caption;
-    canvas.setAttribute("aria-label", "Heat map: " + buttons[chosen].dataset.caption);
-    draw();
+    const { stack, cell } = buttons[chosen].dataset;
+    buttons.forEach((button) => {
+      const same = button.dataset.stack === stack && button.dataset.cell === cell;
+      button.setAttribute("aria-pressed", String(same));
+    });
+    show(chosen);
   }
 
   buttons.forEach((button, i) => {
     button.addEventListener("click", () => choose(i));
+    button.addEventListener("pointerenter", () => show(i));
+    button.addEventListener("pointerleave", () => show(chosen));
     button.addEventListener("keydown", (event) => {
-      const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+      const step = { ArrowDown: 1, ArrowUp: -1, ArrowRight: 1, ArrowLeft: -1 }[event.key];
       if (!step) return;
       event.preventDefault();
       choose(i + step);
@@ -88,14 +142,84 @@ function activate(section, table) {
   viewer.querySelector(".next").addEventListener("click", () => choose(chosen + 1));
   strength.addEventListener("input", draw);
   viewer.hidden = false;
-  choose(0);
+  choose(Math.max(0, buttons.findIndex((button) => button.dataset.first === "yes")));
+  return { buttons, back: () => show(chosen) };
+}
+
+// A place of the picture: its outline, and how its attention is spread over the clusters.
+function activatePlaces(section, view) {
+  const places = section.querySelector(".places");
+  if (!places) return;
+  const attention = section.querySelector(".attention");
+  const looks = section.querySelector(".looks");
+  const rows = Number(attention.dataset.rows);
+  const columns = attention.naturalWidth;
+  const clusters = Number(attention.dataset.clusters);
+  const values = pixels(attention, columns, rows * clusters).data;
+  const highest = Number(attention.dataset.highest);
+  let at = [Math.floor(rows / 2), Math.floor(columns / 2)];
+
+  function tell(row, column) {
+    at = [row, column];
+    outline(places, rows, columns, (r, c) => r === row && c === column);
+    const spread = Array.from({ length: clusters }, (_, m) => {
+      return [m, (values[4 * ((m * rows + row) * columns + column)] / 255) * highest];
+    });
+    const most = spread.sort((a, b) => b[1] - a[1]).slice(0, SHOWN_LOOKS);
+    const heading = document.createElement("p");
+    heading.textContent = `Row ${row + 1}, column ${column + 1} looks at`;
+    looks.replaceChildren(heading, ...most.map(([m, share]) => line(m, share, most[0][1])));
+    mark(new Set(most.filter(([, share]) => share >= most[0][1] / 2).map(([m]) => String(m))));
+  }
+
+  function line(m, share, largest) {
+    const row = document.createElement("div");
+    const [name, track, bar, figure] = ["span", "span", "i", "span"].map((tag) => document.createElement(tag));
+    name.textContent = `cluster ${m}`;
+    bar.style.width = `${Math.max(2, (100 * share) / (largest || 1))}%`;
+    track.append(bar);
+    figure.textContent = `${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %`;
+    row.append(name, track, figure);
+    return row;
+  }
+
+  function mark(seen) {
+    for (const button of view.buttons) {
+      const known = button.dataset.stack === "clusters" && seen.has(button.dataset.cell);
+      button.classList.toggle("seen", known);
+    }
+  }
+
+  function leave() {
+    looks.replaceChildren();
+    mark(new Set());
+    view.back();
+  }
+
+  places.addEventListener("pointermove", (event) => {
+    const box = places.getBoundingClientRect();
+    const row = Math.floor(((event.clientY - box.top) / box.height) * rows);
+    const column = Math.floor(((event.clientX - box.left) / box.width) * columns);
+    tell(Math.min(Math.max(row, 0), rows - 1), Math.min(Math.max(column, 0), columns - 1));
+  });
+  places.addEventListener("pointerleave", leave);
+  places.addEventListener("focus", () => tell(...at));
+  places.addEventListener("blur", leave);
+  places.addEventListener("keydown", (event) => {
+    const step = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    tell(Math.min(Math.max(at[0] + step[0], 0), rows - 1), Math.min(Math.max(at[1] + step[1], 0), columns - 1));
+  });
 }
 
 async function start() {
   const table = colourTable(document.body.dataset.colours.split(" "));
   for (const section of document.querySelectorAll(".image")) {
-    await Promise.all([...section.querySelectorAll(".original, .atlas")].map((image) => image.decode()));
-    activate(section, table);
+    if (!section.querySelector(".viewer")) continue;
+    const images = [...section.querySelectorAll(".original, .atlas, .attention")];
+    await Promise.all(images.map((image) => image.decode()));
+    activatePlaces(section, activateViewer(section, table));
   }
   document.documentElement.dataset.ready = "yes";
 }

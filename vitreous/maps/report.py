@@ -1,44 +1,37 @@
-"""Explanations of several pictures as one HTML file that needs nothing else. Equal explanations give equal bytes."""
+"""Explanations of several pictures as one HTML file that needs nothing else. Equal explanations give equal bytes.
 
-import base64
-import io
+Every map of an image is in an atlas of small grey pictures, which the script draws over the image when something is
+pointed at; the tiles below show the same without a script.
+"""
+
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
 
-from vitreous.maps.draw import HEAT_COLOURS, colourise, enlarge, overlay
+from vitreous.maps.draw import HEAT_COLOURS, colourise, enlarge
+from vitreous.maps.explanation import Explanation
 from vitreous.maps.page import fill
+from vitreous.maps.report_clusters import clusters_html, load_html
+from vitreous.maps.report_findings import findings_html
+from vitreous.maps.report_methods import methods_html
+from vitreous.maps.report_pieces import Cell, atlas, cells_of, jpeg_uri, looks_of, number, png_uri
+from vitreous.maps.report_reading import reading
 
 DISPLAY_WIDTH = 288  # pixels; sharp on a phone
-OVERLAY_WIDTH = 224  # ten images of noise stay below five megabytes
 THUMBNAIL_WIDTH = 88
-LARGEST_MAP = 28  # maps of early stages are reduced to this for the interactive view
-
-
-class Cluster(NamedTuple):
-    number: int
-    importance: float
-    entropy: float
-
-
-class Explanation(NamedTuple):
-    """One picture and what carried its decision."""
-
-    name: str
-    picture: Image.Image  # as the model saw it
-    predicted: str
-    true: str | None
-    watched: str  # the class whose probability was watched
-    probabilities: tuple[tuple[str, float], ...]  # most probable classes first
-    clusters: tuple[Cluster, ...]  # all of them, most important first
-    heat: np.ndarray  # (M, H, W) in [0, 1], by cluster number
+TOLD = "Point at a map below, or at a place of the picture."
 
 
 def render(
-    explanations: Sequence[Explanation], *, title: str, facts: Mapping[str, str], hidden_with: str, top_k: int
+    explanations: Sequence[Explanation],
+    *,
+    title: str,
+    facts: Mapping[str, str],
+    top_k: int,
+    hidden_with: str = "grey",
+    beside: Sequence[Explanation] = (),
 ) -> str:
     """The page as a string.
 
@@ -46,25 +39,36 @@ def render(
         explanations: One per picture.
         title: Heading of the page.
         facts: Shown below the heading: model, layer, …
+        top_k: Number of clusters drawn per picture.
         hidden_with: What masked areas are filled with, as a noun: "black".
-        top_k: Number of overlays per picture.
+        beside: The same pictures explained for another model, to be shown at the right of the first.
     """
     parts = {
         "TITLE": escape(title),
         "COLOURS": " ".join(HEAT_COLOURS),
+        "WIDE": "wide" if beside else "",
         "FACTS": "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in facts.items()),
-        "CLUSTERS": str(len(explanations[0].clusters)),
-        "HIDDEN_WITH": escape(hidden_with),
+        "READING": reading([*explanations, *beside], hidden_with),
         "BAR": png_uri(Image.fromarray(colourise(np.linspace(0, 1, 200)[None]))),
         "INDEX": _index(explanations) if len(explanations) > 1 else "",
-        "IMAGES": "\n".join(_section(index, item, top_k) for index, item in enumerate(explanations, 1)),
+        "IMAGES": "\n".join(_rows(explanations, beside, top_k)),
     }
     return fill("vitreous.maps", "report", parts)
 
 
+def _rows(explanations: Sequence[Explanation], beside: Sequence[Explanation], top_k: int) -> list[str]:
+    if not beside:
+        return [_section(f"image-{index}", item, top_k) for index, item in enumerate(explanations, 1)]
+    pairs = enumerate(zip(explanations, beside, strict=True), 1)
+    return [
+        f'<div class="pair">{_section(f"image-{index}", left, top_k)}{_section(f"other-{index}", right, top_k)}</div>'
+        for index, (left, right) in pairs
+    ]
+
+
 def _index(explanations: Sequence[Explanation]) -> str:
     rows = [
-        f'<li><a href="#image-{index}"><img alt="" src="{jpeg_uri(enlarge(item.picture, THUMBNAIL_WIDTH))}">'
+        f'<li><a href="#image-{index}"><img alt="" src="{jpeg_uri(enlarge(item.shown, THUMBNAIL_WIDTH))}">'
         f"<span>{escape(item.predicted)}{_mark(item)}</span></a></li>"
         for index, item in enumerate(explanations, 1)
     ]
@@ -77,108 +81,102 @@ def _mark(item: Explanation) -> str:
     return ' <span class="right">right</span>' if item.true == item.predicted else ' <span class="wrong">wrong</span>'
 
 
-def _section(index: int, item: Explanation, top_k: int) -> str:
-    name = escape(item.name)
-    original = jpeg_uri(enlarge(item.picture, DISPLAY_WIDTH))
-    overlays = "".join(_overlay(item, rank) for rank in range(1, min(top_k, len(item.clusters)) + 1))
+def _section(place: str, item: Explanation, top_k: int) -> str:
+    cells = cells_of(item)
+    inside = "" if item.clusters is None else clusters_html(item.clusters, item, cells, top_k)
     return (
-        f'<article class="image" id="image-{index}" aria-labelledby="name-{index}">\n'
-        f'<h2 id="name-{index}">{name}</h2>\n<p class="verdict">{_verdict(item)}</p>\n'
-        '<div class="overview">\n'
-        f'<figure><img class="original" alt="The picture {name} as the model sees it" src="{original}">'
-        "<figcaption>as the model sees it</figcaption></figure>\n"
-        f"{_viewer(item)}\n<div>{_probabilities(item)}</div>\n</div>\n"
-        f'<h3>Most important clusters for “{escape(item.watched)}”</h3>\n<div class="top">{overlays}</div>\n'
-        f"<details><summary>All {len(item.clusters)} clusters, ranked</summary>{_ranking(item)}</details>\n</article>"
+        f'<article class="image" id="{place}" aria-labelledby="{place}-name"><div class="inside">\n'
+        f'<h2 id="{place}-name">{escape(item.name)}</h2>\n<p class="verdict">{_verdict(item)}</p>\n'
+        f'<div class="overview">\n{_picture(item)}\n{_viewer(item, cells)}\n'
+        f"<div>{_probabilities(item)}{findings_html(item)}{_default(item)}</div>\n</div>\n"
+        f"{load_html(item)}{methods_html(item, cells)}{inside}</div></article>"
     )
 
 
 def _verdict(item: Explanation) -> str:
-    predicted = f"predicted <b>{escape(item.predicted)}</b> at {item.probabilities[0][1]:.1%}"
-    if item.true is None:
-        return predicted
+    model = f"{escape(item.facts['model'])}: " if "model" in item.facts else ""
+    if item.answer is not None and item.answer.nothing:
+        return f"{model}nothing to explain: {escape(item.answer.nothing)}"
+    if not item.probabilities:
+        return f"{model}explained: <b>{escape(item.watched)}</b>"
+    predicted = f"{model}predicted <b>{escape(item.predicted)}</b> at {item.probabilities[0][1]:.1%}"
     if item.true == item.predicted:
-        return f'{predicted}, <span class="right">right</span>'
-    return f'{predicted}, <span class="wrong">wrong</span>: it is <b>{escape(item.true)}</b>'
+        predicted += ', <span class="right">right</span>'
+    elif item.true is not None:
+        predicted += f', <span class="wrong">wrong</span>: it is <b>{escape(item.true)}</b>'
+    return predicted if item.watched == item.predicted else f"{predicted}. Explained: <b>{escape(item.watched)}</b>"
 
 
-def _viewer(item: Explanation) -> str:
-    """Hidden until the script has drawn it."""
-    maps = [_reduced(heat) for heat in item.heat]
-    atlas = Image.fromarray((np.concatenate(maps) * 255).round().astype(np.uint8))
+def _picture(item: Explanation) -> str:
+    """The picture, and over it the place pointed at; below, which clusters that place looks at."""
+    name = escape(item.name)
+    shown = jpeg_uri(enlarge(item.shown, DISPLAY_WIDTH))
+    caption = "as the model sees it" + (", the finding outlined" if item.answer and item.answer.finding else "")
+    places = ""
+    if item.clusters is not None and item.clusters.attention is not None:
+        caption += "; point at a place, or focus it and use the arrow keys"
+        places = (
+            '<canvas class="places" tabindex="0" role="img" '
+            'aria-label="Places of the picture: arrow keys move, the clusters a place looks at are read out"></canvas>'
+        )
     return (
-        '<figure class="viewer" hidden><canvas role="img" aria-label="Heat map"></canvas>'
-        '<figcaption aria-live="polite"></figcaption>'
-        '<div class="tools"><button type="button" class="previous" aria-label="Previous cluster">‹</button>'
-        '<button type="button" class="next" aria-label="Next cluster">›</button>'
-        '<label>heat <input type="range" min="0" max="140" value="100"></label></div>'
-        f'<img class="atlas" alt="" hidden data-rows="{maps[0].shape[0]}" src="{png_uri(atlas)}"></figure>'
+        f'<figure class="source"><div class="under"><img class="original" alt="The picture {name}" '
+        f'src="{shown}">{places}</div><figcaption>{caption}</figcaption>'
+        '<div class="looks" aria-live="polite"></div></figure>'
     )
 
 
-def _reduced(heat: np.ndarray) -> np.ndarray:
-    rows, columns = heat.shape
-    factor = min(1.0, LARGEST_MAP / max(rows, columns))
-    size = max(1, round(columns * factor)), max(1, round(rows * factor))
-    return np.asarray(Image.fromarray(heat.astype(np.float32)).resize(size, Image.Resampling.BOX))
+def _viewer(item: Explanation, cells: Sequence[Cell]) -> str:
+    """Hidden until the script has drawn it."""
+    if not cells:
+        return ""
+    looks = ""
+    clusters = item.clusters
+    if clusters is not None and clusters.attention is not None:
+        attention = looks_of(clusters.attention)
+        highest = max(float(attention.max()), 1e-12)
+        looks = (
+            f'<img class="attention" alt="" hidden data-rows="{attention.shape[1]}" data-clusters="{len(attention)}" '
+            f'data-highest="{highest:.6g}" src="{png_uri(atlas(attention / highest))}">'
+        )
+    sources = ""
+    for stack in dict.fromkeys(cell.stack for cell in cells):
+        maps = np.stack([cell.heat for cell in cells if cell.stack == stack])
+        uri = png_uri(atlas(maps))
+        sources += f'<img class="atlas" alt="" hidden data-stack="{stack}" data-rows="{maps.shape[1]}" src="{uri}">'
+    return (
+        '<figure class="viewer" hidden><canvas class="heat" role="img" aria-label="Heat map"></canvas>'
+        f'<figcaption aria-live="polite">{TOLD}</figcaption>'
+        '<div class="tools"><button type="button" class="previous" aria-label="Previous map">‹</button>'
+        '<button type="button" class="next" aria-label="Next map">›</button>'
+        f'<label>heat <input type="range" min="0" max="140" value="100"></label></div>{sources}{looks}</figure>'
+    )
 
 
 def _probabilities(item: Explanation) -> str:
     rows = "".join(
-        f"<div><dt>{escape(label)}</dt><dd>{value:.1%}</dd>"
+        f"<div><dt>{escape(name)}</dt><dd>{probability:.1%}</dd>"
         '<svg class="probability" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">'
-        '<rect class="track" width="100" height="8"/>'
-        f'<rect class="gain" width="{100 * value:.2f}" height="8"/></svg></div>'
-        for label, value in item.probabilities
+        '<rect class="track" width="100" height="8" rx="2"/>'
+        f'<rect class="gain" width="{100 * probability:.2f}" height="8" rx="2"/></svg></div>'
+        for name, probability in item.probabilities
     )
-    return f'<dl class="bars" aria-label="Class probabilities">{rows}</dl>'
+    return f'<dl class="bars">{rows}</dl>' if rows else ""
 
 
-def _overlay(item: Explanation, rank: int) -> str:
-    cluster = item.clusters[rank - 1]
-    image = jpeg_uri(overlay(item.picture, item.heat[cluster.number], width=OVERLAY_WIDTH))
-    alt = f"Heat map of cluster {cluster.number} over {escape(item.name)}"
+def _default(item: Explanation) -> str:
+    """Which map to look at first, and why that one."""
+    found = next((method for method in item.methods if method.name == item.default), None)
+    if found is None:
+        return ""
+    reason = f" {escape(item.reason)}" if item.reason else ""
+    better = max((m for m in item.methods if m.control), key=lambda m: m.difference, default=found)
+    if better.difference > found.difference:
+        reason += (
+            f' <span class="wrong">On this image the control {escape(better.name)} reaches more '
+            f"({number(better.difference)}): doubt this map.</span>"
+        )
     return (
-        f'<figure><img alt="{alt}" src="{image}"><figcaption><b>cluster {cluster.number}</b><br>'
-        f"score {cluster.importance:+.3f}<br>entropy {cluster.entropy:.2f} nats</figcaption></figure>"
+        f'<p class="default"><b>Look first at <span class="name">{escape(found.name)}</span>.</b> '
+        f"{escape(found.summary)} Insertion − deletion on this image: {number(found.difference)}.{reason}</p>"
     )
-
-
-def _ranking(item: Explanation) -> str:
-    largest = max(abs(cluster.importance) for cluster in item.clusters) or 1.0
-    rows = "".join(_row(rank, cluster, largest, len(item.clusters)) for rank, cluster in enumerate(item.clusters, 1))
-    return (
-        '<div class="ranking" tabindex="0" role="group" aria-label="Ranking of all clusters"><table><thead><tr>'
-        '<th scope="col">rank</th><th scope="col">cluster</th><th scope="col" class="wide">probability lost</th>'
-        '<th scope="col" class="number">score</th><th scope="col" class="number">entropy</th></tr></thead>'
-        f"<tbody>{rows}</tbody></table></div>"
-    )
-
-
-def _row(rank: int, cluster: Cluster, largest: float, count: int) -> str:
-    length = 49 * abs(cluster.importance) / largest
-    kind, left = ("gain", 50.0) if cluster.importance >= 0 else ("loss", 50 - length)
-    caption = (
-        f"cluster {cluster.number}, rank {rank} of {count}: "
-        f"score {cluster.importance:+.3f}, entropy {cluster.entropy:.2f}"
-    )
-    return (
-        f'<tr><td>{rank}</td><td><button type="button" aria-pressed="false" data-cluster="{cluster.number}" '
-        f'data-caption="{caption}" aria-label="Show cluster {cluster.number}">{cluster.number}</button></td>'
-        '<td class="wide"><svg class="signed" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">'
-        f'<rect class="{kind}" x="{left:.2f}" width="{length:.2f}" y="1" height="8"/>'
-        '<line class="axis" x1="50" x2="50" y1="0" y2="10"/></svg></td>'
-        f'<td class="number">{cluster.importance:+.4f}</td><td class="number">{cluster.entropy:.2f}</td></tr>'
-    )
-
-
-def jpeg_uri(image: Image.Image) -> str:
-    buffer = io.BytesIO()
-    image.convert("RGB").save(buffer, "JPEG", quality=85, optimize=True)
-    return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"
-
-
-def png_uri(image: Image.Image) -> str:
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG", optimize=True)
-    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"

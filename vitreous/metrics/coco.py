@@ -83,11 +83,11 @@ class CocoMetric:
         self.answers[image, 0] = self._answers(image, prediction)
 
     def _answers(self, image: int, prediction: Mapping[str, Tensor]) -> list[dict[str, Any]]:
-        labels, scores = prediction["labels"].tolist(), prediction["scores"].double().tolist()
+        labels, scores = prediction["labels"].tolist(), prediction["scores"].cpu().double().tolist()
         if self.kind == "segm":
             shapes: list[Any] = run_lengths(prediction["masks"])
         else:
-            shapes = _sides(prediction["boxes"].double().cpu().numpy())
+            shapes = _sides(prediction["boxes"].cpu().double().numpy())
         key = "segmentation" if self.kind == "segm" else "bbox"
         return [
             {"image_id": image, "category_id": self.category_ids[label], "score": score, key: shape}
@@ -97,20 +97,20 @@ class CocoMetric:
     def _add_object(self, prediction: Mapping[str, Tensor], targets: Mapping[str, Any], place: int) -> None:
         image, number = int(targets["image_ids"][place]), int(targets["ids"][place])
         category = self.category_ids[int(targets["labels"][place])]
-        points = targets["keypoints"][place].double()
+        points = targets["keypoints"][place].cpu().double()
         self.images[image] = {"id": image}
         self.truth[image, number] = [
             {
                 "image_id": image,
                 "category_id": category,
-                "bbox": _sides(targets["boxes"][place : place + 1].double().cpu().numpy())[0],
+                "bbox": _sides(targets["boxes"][place : place + 1].cpu().double().numpy())[0],
                 "area": float(targets["area"][place]),
                 "iscrowd": 0,
                 "keypoints": points.flatten().tolist(),
                 "num_keypoints": int((points[:, 2] > 0).sum()),
             }
         ]
-        found, score = prediction["keypoints"].double().flatten().tolist(), float(prediction["scores"])
+        found, score = prediction["keypoints"].cpu().double().flatten().tolist(), float(prediction["scores"])
         self.answers[image, number] = [{"image_id": image, "category_id": category, "score": score, "keypoints": found}]
 
     def merge(self, other: "CocoMetric") -> None:

@@ -28,12 +28,12 @@ class PCK:
         """Predictions: per object `keypoints` (K, 3): x, y, score. Targets, all in the pixels of the predictions:
         `keypoints` (B, K, 3): x, y, visibility (0 is not labelled), `boxes` (B, 4): x0 y0 x1 y1.
         """
-        truth, boxes = targets["keypoints"].double().cpu().numpy(), targets["boxes"].double().cpu().numpy()
+        truth, boxes = targets["keypoints"].cpu().double().numpy(), targets["boxes"].cpu().double().numpy()
         if len(predictions) != len(truth):
             raise InputError(f"{len(predictions)} predictions for {len(truth)} targets; they must be as many")
         if not predictions:
             return
-        answers = np.stack([prediction["keypoints"].double().cpu().numpy() for prediction in predictions])
+        answers = np.stack([prediction["keypoints"].cpu().double().numpy() for prediction in predictions])
         if answers.shape[1] != len(self.joints) or truth.shape[1] != len(self.joints):
             raise InputError(
                 f"{answers.shape[1]} keypoints predicted and {truth.shape[1]} labelled; this metric has "

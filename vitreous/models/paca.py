@@ -26,7 +26,8 @@ from torch import Tensor, nn
 from typing_extensions import Doc
 
 from vitreous.errors import InputError
-from vitreous.layers.attention import attend, split_heads
+from vitreous.layers.attention import Gates, attend, split_heads
+from vitreous.layers.cluster_training import ClusterTraining
 from vitreous.layers.clustering import CLUSTERINGS, ClusteringTeacher, ConvClustering, assign
 from vitreous.layers.drop import drop_path, drop_path_rates
 from vitreous.layers.mlp import ConvMlp
@@ -56,6 +57,9 @@ class BlockSettings:
         "conv"
     )
     kernel_size: Annotated[int | Sequence[int], Doc("Kernel of conv clustering, for all stages or per stage.")] = 7
+    cluster_temperature: Annotated[
+        float, Doc("Divides the logits of the assignment: below 1 maps are sharper, above 1 more even.")
+    ] = 1.0
     cluster_eps: Annotated[float, Doc("Epsilon of the norm of cluster tokens.")] = 1e-6
     cluster_position: Annotated[bool, Doc("A learned vector per cluster, added before that norm.")] = False
     mlp_depthwise: Annotated[bool, Doc("Depth-wise convolution in the feed-forward layers.")] = True
@@ -71,6 +75,8 @@ class BlockSettings:
 class ClusterAttention(nn.Module):
     """Multi-head attention of all patches over M cluster tokens, or over all patches if there are no clusters."""
 
+    gates: Gates | None = None  # `vitreous.maps.gates.gated` sets it on the instance, to take clusters away
+
     def __init__(self, dim: int, heads: int, clusters: int, settings: BlockSettings) -> None:
         super().__init__()
         self.heads = heads
@@ -83,12 +89,16 @@ class ClusterAttention(nn.Module):
         self.proj = nn.Linear(dim, dim)
         self.proj_dropout = nn.Dropout(settings.dropout)
 
-    def forward(self, x: Tensor, assignment: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, assignment: Tensor | None, *, kept: Tensor | None = None) -> Tensor:
+        """`kept` (B, M) is 0 for clusters that training removes from an image, and else 1."""
         _, H, W, _ = x.shape
         patches = x.flatten(1, 2)  # (B, N, C)
         context = patches if assignment is None else self.cluster_tokens(patches, assignment)  # (B, M, C)
         q, k, v = (split_heads(y, self.heads) for y in (self.q(patches), self.k(context), self.v(context)))
-        out = attend(q, k, v, self.map, (H, W), dropout=self.dropout if self.training else 0.0)  # (B, N, C)
+        gates = self.gates if kept is None else Gates(logit=kept)
+        v, keys = (v, None) if gates is None else gates.applied(v)
+        dropout = self.dropout if self.training else 0.0
+        out = attend(q, k, v, self.map, (H, W), dropout=dropout, keys=keys)  # (B, N, C)
         return self.proj_dropout(self.proj(out)).unflatten(1, (H, W))
 
     def cluster_tokens(self, patches: Tensor, assignment: Tensor) -> Tensor:
@@ -121,6 +131,7 @@ class Block(nn.Module):
         if owns_clusters:
             assert isinstance(settings.kernel_size, int)
             self.clustering = CLUSTERINGS[settings.clustering](dim, clusters, hidden, settings.kernel_size)
+            self.temperature = settings.cluster_temperature
         self.attention = ClusterAttention(dim, heads, clusters, settings)
         self.norm1_after = nn.LayerNorm(dim, 1e-6) if after else nn.Identity()
         self.norm2 = nn.LayerNorm(dim, 1e-6) if before else nn.Identity()
@@ -133,13 +144,22 @@ class Block(nn.Module):
         self.gamma1 = nn.Parameter(torch.full((dim,), float(scale))) if scale is not None else None
         self.gamma2 = nn.Parameter(torch.full((dim,), float(scale))) if scale is not None else None
 
-    def forward(self, x: Tensor, assignment: Tensor | None, tap: nn.Module) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        self,
+        x: Tensor,
+        assignment: Tensor | None,
+        kept: Tensor | None,
+        tap: nn.Module,
+        learning: ClusterTraining | None,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Tokens, and what the blocks after this one share with it: the assignment and which clusters are kept."""
         y = self.norm1(x)
         if self.clustering is not None:
-            assignment = tap(assign(self.clustering(y)))  # (B, M, H, W)
-        x = self.add(x, self.norm1_after(self.attention(y, assignment)), self.gamma1)
+            assignment = tap(assign(self.clustering(y), self.temperature))  # (B, M, H, W)
+            kept = None if learning is None else learning.kept(assignment)
+        x = self.add(x, self.norm1_after(self.attention(y, assignment, kept=kept)), self.gamma1)
         x = self.add(x, self.norm2_after(self.mlp(self.norm2(x))), self.gamma2)
-        return x, assignment
+        return x, assignment, kept
 
     def add(self, x: Tensor, branch: Tensor, gamma: Tensor | None) -> Tensor:
         return x + self.drop_path(branch if gamma is None else gamma * branch)
@@ -148,12 +168,16 @@ class Block(nn.Module):
 class ClusterStage(Stage):
     """A stage whose blocks share cluster assignments. Its norm is part of the trunk."""
 
+    cluster_training: ClusterTraining | None = None  # `train_clusters` sets it on the instance; no effect on inference
+    cluster_terms: dict[str, Tensor] | None = None  # of the latest forward pass in training, until they are taken
+
     def __init__(
         self, downsample: nn.Module, blocks: list[Block], dim: int, *, clustered: bool, position_grid: int | None
     ) -> None:
         super().__init__(downsample, blocks, nn.LayerNorm(dim, 1e-6))
         grid = (1, dim, position_grid, position_grid) if position_grid else None
         self.position = nn.Parameter(torch.zeros(grid)) if grid else None
+        self.clustered = clustered
         makers = sum(block.clustering is not None for block in blocks)
         # One assignment per stage is tapped as `clusters`, several as `clusters.<j>` after the blocks that make them.
         self.clusters: nn.Module = Tap() if clustered else nn.Identity()
@@ -166,9 +190,17 @@ class ClusterStage(Stage):
         if self.position is not None:
             position = F.interpolate(self.position, x.shape[1:3], mode="bilinear", align_corners=True)
             x = x + position.permute(0, 2, 3, 1)
+        learning = self.cluster_training if self.training else None
         assignment = given if given is None else self.clusters(given)
+        kept = None if learning is None or assignment is None else learning.kept(assignment)
+        made = [] if assignment is None else [assignment]
         for j, block in enumerate(self.blocks):
-            x, assignment = run_block(block, x, assignment, self.tap(j), recompute=self.grad_checkpointing)
+            x, assignment, kept = run_block(
+                block, x, assignment, kept, self.tap(j), learning, recompute=self.grad_checkpointing
+            )
+            made += [assignment] if block.clustering is not None else []
+        if learning is not None:  # outside of blocks, which may be computed twice
+            self.cluster_terms = learning.terms(made)
         return picture(self.output, self.norm(x if extra is None else x + extra))
 
     def tap(self, j: int) -> nn.Module:
@@ -233,7 +265,7 @@ class PaCa(Backbone):
             kernel = {4: 7, 2: 5, 1: 3}[stem_stride]
             self.stem = PatchEmbed(self.in_chans, dims[0], kernel_size=kernel, stride=stem_stride, eps=1e-5)
             self.first_conv = "stem.conv"
-        self.teacher = build_teacher(teacher, dims, clusters) if teacher else None
+        self.teacher = build_teacher(teacher, dims, clusters, settings) if teacher else None
         rates = drop_path_rates(drop_path_rate, depths)
         self.stages = nn.ModuleList()
         for i, dim in enumerate(dims):
@@ -290,6 +322,8 @@ def check_settings(settings: BlockSettings) -> None:
     ):
         if value not in accepted:
             raise InputError(f"{name}={value!r} given; accepted: {', '.join(accepted)}")
+    if not settings.cluster_temperature > 0:
+        raise InputError(f"cluster_temperature={settings.cluster_temperature} given; it is a number above 0")
     flags = ("cluster_position", "mlp_depthwise", "mlp_shortcut")
     check_flags(**{name: getattr(settings, name) for name in flags})
 
@@ -313,7 +347,9 @@ def check_shape(dims, depths, heads, clusters, mlp_ratios, every, kernels, stem_
 TEACHER = ("dims", "depths", "kernel_size", "add_features", "drop_path_rate")
 
 
-def build_teacher(arguments: dict[str, Any], dims: Sequence[int], clusters: Sequence[int]) -> ClusteringTeacher:
+def build_teacher(
+    arguments: dict[str, Any], dims: Sequence[int], clusters: Sequence[int], settings: BlockSettings
+) -> ClusteringTeacher:
     if not isinstance(arguments, dict) or "depths" not in arguments:
         raise InputError(f"teacher={arguments!r} given; it takes a dict such as dict(depths=(2, 2, 2, 2))")
     own = arguments.get("dims", dims)
@@ -323,7 +359,7 @@ def build_teacher(arguments: dict[str, Any], dims: Sequence[int], clusters: Sequ
             raise InputError(f"teacher has no argument {name!r}; accepted: {', '.join(TEACHER)}")
     joins = arguments.get("add_features", True) and tuple(own) == tuple(dims)
     rest = {name: value for name, value in arguments.items() if name not in ("dims", "add_features")}
-    return ClusteringTeacher(own, clusters, **rest, add_features=joins)
+    return ClusteringTeacher(own, clusters, **rest, add_features=joins, temperature=settings.cluster_temperature)
 
 
 # Variants -----------------------------------------------------------------------------------------

@@ -76,14 +76,16 @@ def save_model(
     world.on_main(lambda: publish_folder(Path(folder), write))
 
 
-def load_model(source: str | Path, *, size: int | None = None) -> TrainedModel:
+def load_model(source: str | Path, *, size: int | None = None, device: str = "cpu") -> TrainedModel:
     """A model from a run folder (`best/`, else `final/`), a model folder, or the registry by name.
 
     A name, with or without a tag (`paca_tiny.ivmcl_in1k`), means the published weights. `size` is the height and width
     to use the model with, where it is not to be the one it was trained with.
     """
+    place = choose_device(device)
     folder = find_model_folder(source)
     trained = _load_published(str(source)) if folder is None else _load_folder(folder)
+    trained.model.to(place)
     return trained if size is None else at_size(trained, size)
 
 
@@ -141,12 +143,14 @@ def _synsets(trained: TrainedModel) -> tuple[str, ...]:
 
 def load_classifier(source: str | Path, *, size: int | None, device: str) -> TrainedModel:
     """A model that was trained to classify, on its device."""
-    place = choose_device(device)
-    trained = load_model(source, size=size)
+    trained = load_model(source, size=size, device=device)
+    require_classifier(source, trained)
+    return trained
+
+
+def require_classifier(source: str | Path, trained: TrainedModel) -> None:
     if trained.task != "classify":
         raise InputError(f"model '{source}' was trained for the task '{trained.task}'; this verb needs a classifier")
-    trained.model.to(place)
-    return trained
 
 
 def find_model_folder(source: str | Path) -> Path | None:
@@ -206,9 +210,13 @@ def _load_folder(folder: Path) -> TrainedModel:
 
 
 def _load_published(name: str) -> TrainedModel:
+    return data_of(create_model(name, pretrained=True).eval(), name)
+
+
+def data_of(model: nn.Module, name: str) -> TrainedModel:
+    """A classifier with what timm's configuration of it tells about its images and classes."""
     from timm.data import resolve_model_data_config
 
-    model = create_model(name, pretrained=True)
     data = resolve_model_data_config(model)
     preprocess = Preprocess(
         size=tuple(data["input_size"][1:]),
@@ -217,7 +225,7 @@ def _load_published(name: str) -> TrainedModel:
         mean=tuple(data["mean"]),
         std=tuple(data["std"]),
     )
-    return TrainedModel(model.eval(), name, "classify", _published_classes(model), preprocess)
+    return TrainedModel(model, name, "classify", _published_classes(model), preprocess)
 
 
 def _published_classes(model: Any) -> tuple[str, ...]:

@@ -48,15 +48,19 @@ LIMITS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "at least 1": ("size epochs batch_size accumulate repeats log_every train_count val_count", lambda x: x >= 1),
     "0 or more": (
         "min_lr warmup_lr warmup_epochs cooldown_epochs lr_batch weight_decay clip_grad mixup cutmix color_jitter pad "
-        "workers seed checkpoint_steps",
+        "cluster_overlap cluster_map_entropy cluster_place_entropy workers seed checkpoint_steps",
         lambda x: x >= 0,
     ),
     "above 0": (
-        "lr head_lr eps poly_power distill_temperature checkpoint_minutes rank_timeout worker_timeout",
+        "lr head_lr eps poly_power distill_temperature cluster_temperature checkpoint_minutes rank_timeout "
+        "worker_timeout",
         lambda x: x > 0,
     ),
-    "between 0 and 1": ("max_corrupt mixup_switch erasing flip distill_weight", lambda x: 0 <= x <= 1),
-    "at least 0 and below 1": ("ema label_smoothing drop_path", lambda x: 0 <= x < 1),
+    "between 0 and 1": (
+        "max_corrupt mixup_switch erasing flip distill_weight cluster_group_dropout",
+        lambda x: 0 <= x <= 1,
+    ),
+    "at least 0 and below 1": ("ema label_smoothing drop_path cluster_dropout", lambda x: 0 <= x < 1),
     "above 0 and at most 1": ("scale crop_ratio layer_decay step_factor", lambda x: 0 < x <= 1),
 }
 
@@ -181,6 +185,25 @@ class TrainSettings:
     distill_weight: Annotated[float, Doc("Share of the teacher in the loss.")] = 0.5
     distill_temperature: Annotated[float, Doc("How far soft distillation evens out the probabilities.")] = 1.0
 
+    cluster_dropout: Annotated[
+        float, Doc("PaCa: how often each cluster is removed from an image, in all blocks that use it; 0 = never.")
+    ] = 0.0
+    cluster_group_dropout: Annotated[
+        float, Doc("PaCa: how often a random cluster is removed from an image with all whose maps are alike.")
+    ] = 0.0
+    cluster_overlap: Annotated[
+        float, Doc("PaCa: weight in the loss of the overlap of cluster maps, which makes them differ; 0 = off.")
+    ] = 0.0
+    cluster_map_entropy: Annotated[
+        float, Doc("PaCa: weight of the entropy of each map over the places, which makes maps small; 0 = off.")
+    ] = 0.0
+    cluster_place_entropy: Annotated[
+        float, Doc("PaCa: weight of the entropy of each place over the maps, which gives it one cluster; 0 = off.")
+    ] = 0.0
+    cluster_temperature: Annotated[
+        float | None, Doc("PaCa: temperature of the softmax that makes the maps; default: the model's own, 1.")
+    ] = None
+
     grad_checkpointing: Annotated[
         Literal["off", "blocks", "mlp"],
         Doc("Compute again in the backward pass to save memory: whole blocks, or their feed-forward layers alone."),
@@ -263,9 +286,10 @@ class TrainSettings:
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     def model_arguments(self) -> dict[str, Any]:
-        """`model_args` as Python values, and `drop_path` under timm's name."""
+        """`model_args` as Python values, and what are settings of their own, `drop_path` under timm's name."""
+        own = {"drop_path_rate": self.drop_path, "cluster_temperature": self.cluster_temperature}
         given = dict(parse_model_arg(text) for text in self.model_args)
-        return given if self.drop_path is None else {"drop_path_rate": self.drop_path} | given
+        return {name: value for name, value in own.items() if value is not None} | given
 
     def head_arguments(self) -> dict[str, Any]:
         return dict(parse_model_arg(text, "head_args") for text in self.head_args)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ class Position:
     metric_lines: int = 0  # lines of metrics.jsonl written so far
     loss_sum: float = 0.0  # over the images since the last training line
     loss_images: int = 0
+    term_sums: dict[str, float] = field(default_factory=dict)  # over the same images, of terms that have columns
     train_loss: float = math.nan  # as in the last training line
     bad_images: int = 0  # lines of bad_images.jsonl written so far
 
@@ -106,7 +107,8 @@ def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _json(values: dict[str, Any]) -> dict[str, Any]:
     """JSON has no infinity and no NaN: these become strings that float() reads."""
-    return {key: value if math.isfinite(value) else str(value) for key, value in values.items()}
+    finite = {key: value for key, value in values.items() if isinstance(value, dict) or math.isfinite(value)}
+    return {key: finite.get(key, str(value)) for key, value in values.items()}
 
 
 def _numbers(values: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,175 @@
+"""Does the recipe `explainable` make clusters carry the decision? A small PaCa, plain and with it, seed by seed.
+
+    python benchmarks/explainable.py --out runs/explainable
+    python benchmarks/explainable.py --kinds plain "8 clusters" "overlap 0.5" explainable --seeds 0
+
+Every run is trained on the embedded shapes with one thread and then measured on pictures that it was not chosen on;
+runs and figures that exist are kept, so that the command can be interrupted and given again. It ends with the table
+of benchmarks/README.md: means over seeds and pictures, and 95 % intervals of a bootstrap that draws both.
+"""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import tyro
+from torch import Tensor, nn
+
+from vitreous.data.source import open_data
+from vitreous.evaluate import evaluate
+from vitreous.explanations.dataset import batches
+from vitreous.maps.catalogue import find_method
+from vitreous.maps.controls import OracleMask
+from vitreous.maps.gates import Rest, cluster_layer, maps_of
+from vitreous.maps.groups import ablate_groups, group_gates, group_maps
+from vitreous.maps.load import causal_load
+from vitreous.maps.method import resolve
+from vitreous.maps.scoring import DECIDES, Batch, measured
+from vitreous.maps.target import Target
+from vitreous.train import train
+from vitreous.training.model_folder import load_classifier
+from vitreous.training.storage import write_json
+
+# Two stages only: in a plain model of four, clusters carried little (uniform maps changed 8 % of the answers at most).
+# One assignment for each stage, as in generation 2.
+SMALL = "dims=(48,96) depths=(1,2) heads=(1,3) clusters={} recluster=0 mlp_ratios=(2,4) stem_stride=4"
+MANY, FEW = tuple(SMALL.format(49).split()), tuple(SMALL.format(8).split())
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": dict(recipe="quick", model_args=MANY),
+    "explainable": dict(recipe="explainable", model_args=FEW),
+    "8 clusters": dict(recipe="quick", model_args=FEW),
+    "overlap 0.5": dict(recipe="quick", model_args=MANY, cluster_overlap=0.5),
+}
+MAPS = ("token_gradient", "clusters attention_mass", "cluster_group")  # of clusters; the best is the default map
+OTHERS = ("grad_cam", "centre_blob", "random_map")  # and the true mask
+ORACLE = "oracle_mask"
+DRAWS, RESAMPLES = 4, 2000
+
+
+def main(
+    out: Path = Path("runs/explainable"),
+    kinds: tuple[str, ...] = ("plain", "explainable"),
+    seeds: tuple[int, ...] = (0, 1, 2),
+    images: int = 100,
+    portions: int = 8,
+) -> None:
+    torch.set_num_threads(1)
+    found: dict[str, list[dict[str, Any]]] = {}
+    for seed in seeds:  # in turns, so that what is there at any time can be compared
+        for kind in kinds:
+            run, settings, start = out / f"{kind.replace(' ', '_')}_{seed}", KINDS[kind], time.process_time()
+            train("paca_b0", "shapes", out=run, seed=seed, workers=0, device="cpu", **settings)
+            print(f"{run}: {time.process_time() - start:.0f} s of processor time", flush=True)
+            found.setdefault(kind, []).append(figures(run, images, portions))
+    table = as_table(found)
+    (out / "table.md").write_text(table, encoding="utf-8")
+    print(table)
+
+
+def figures(run: Path, images: int, portions: int, maps: Sequence[str] = MAPS + OTHERS) -> dict[str, Any]:
+    """What is measured of one run; values are lists over the pictures."""
+    stored = run / f"figures_{images}.json"
+    if stored.is_file():
+        return json.loads(stored.read_text(encoding="utf-8"))
+    top1 = evaluate(str(run / "final"), "shapes", split="test", count=2000, workers=0, device="cpu")["top1"]
+    trained = load_classifier(run / "final", size=None, device="cpu")
+    pictures = open_data("shapes", "test", size=trained.preprocess.size)
+    values: dict[str, list[float]] = {"top1": [top1]}
+    for batch in batches(trained, pictures, images, 20):
+        for name, numbers in of_batch(trained.model, batch, maps, portions).items():
+            values.setdefault(name, []).extend(numbers.tolist())
+    write_json(stored, values)
+    return values
+
+
+def of_batch(model: nn.Module, batch: Batch, maps: Sequence[str], portions: int) -> dict[str, Tensor]:
+    target = resolve(model, batch.images, None)
+    values = {}
+    for load in causal_load(model, batch.images, target):
+        values[f"stage {load.stage} load"] = load.drop("uniform")
+        values[f"stage {load.stage} flips"] = load.flips("uniform").float()
+    values |= top_group(model, batch.images, target)
+    methods = [*(find_method(name, model) for name in maps), OracleMask(batch.masks)]
+    for method in methods:
+        scores = measured(model, method, batch, target, ("blur", "mean"), portions, sanity=False)
+        values |= {f"{method.name} {measure}": scores[measure] for measure in (DECIDES, "pointing_near")}
+    return values
+
+
+def top_group(model: nn.Module, images: Tensor, target: Target) -> dict[str, Tensor]:
+    """The group of like clusters of the last stage that costs the answer most: what its removal does, each (B,).
+
+    As many clusters taken at random are the control; the same number of draws for each picture, seeded.
+    """
+    layer, random = cluster_layer(model), torch.Generator().manual_seed(0)
+    found: dict[str, list[Tensor]] = {"top group flips": [], "random set flips": [], "top group share": []}
+    with torch.no_grad():
+        maps = maps_of(model, images, layer)[1]
+        for b in range(len(images)):
+            rest, own = Rest(model, images[b : b + 1], layer), target.select(torch.full((1 + DRAWS,), b))
+            label = group_maps(maps[b])
+            worst = group_gates(label)[ablate_groups(rest, own.select(torch.tensor([0])), label)[0].argmax()]
+            sets = [worst[torch.randperm(len(worst), generator=random)] for _ in range(DRAWS)]
+            output = rest.run(torch.zeros(1 + DRAWS, dtype=torch.long), logit_gate=torch.stack([worst, *sets]))
+            first, *others = (~own.holds(output)).float()
+            for name, number in zip(found, (first, torch.stack(others).mean(), 1 - worst.mean()), strict=True):
+                found[name].append(number)
+    return {name: torch.stack(numbers) for name, numbers in found.items()}
+
+
+# The table ----------------------------------------------------------------------------------------
+
+
+def as_table(found: dict[str, list[dict[str, Any]]]) -> str:
+    stages = sorted(name for name in next(iter(found.values()))[0] if name.endswith(" load"))
+    best = {kind: max(MAPS, key=lambda name: mean(runs, f"{name} {DECIDES}")) for kind, runs in found.items()}
+    rows: list[tuple[str, Callable[[str], str], Callable[[float], str]]] = [("top-1", lambda _: "top1", percent)]
+    for name in stages:
+        stage = name.removesuffix(" load")
+        rows.append((f"{stage}: log-odds lost with uniform maps", lambda _, name=name: name, plain))
+        rows.append((f"{stage}: answers changed by it", lambda _, stage=stage: f"{stage} flips", percent))
+    rows.append(("answers changed without the top group of the last stage", lambda _: "top group flips", percent))
+    rows.append(("… without as many clusters at random", lambda _: "random set flips", percent))
+    rows.append(("share of the clusters that the top group has", lambda _: "top group share", percent))
+    rows.append(("insertion − deletion, default map", lambda kind: f"{best[kind]} {DECIDES}", plain))
+    rows += [
+        (f"insertion − deletion, `{name}`", lambda _, name=name: f"{name} {DECIDES}", plain)
+        for name in (*MAPS, *OTHERS, ORACLE)
+    ]
+    rows.append(("default map points at the object", lambda kind: f"{best[kind]} pointing_near", percent))
+    lines = [f"| | {' | '.join(found)} |", f"|---|{'---|' * len(found)}"]
+    for title, name_for, shown in rows:
+        lines.append(f"| {title} | {' | '.join(cell(runs, name_for(kind), shown) for kind, runs in found.items())} |")
+    count = len(next(iter(found.values()))[0]["top group flips"])
+    kept = "; ".join(f"{kind}: `{name}`" for kind, name in best.items())
+    return "\n".join([*lines, "", f"Default maps: {kept}. {count} pictures a seed.", ""])
+
+
+def mean(runs: Sequence[dict[str, Any]], name: str) -> float:
+    return float(np.mean([run[name] for run in runs]))
+
+
+def cell(runs: Sequence[dict[str, Any]], name: str, shown: Callable[[float], str]) -> str:
+    values = np.array([run[name] for run in runs])  # (seeds, pictures)
+    random = np.random.default_rng(0)
+    drawn = [
+        values[np.ix_(*(random.integers(count, size=count) for count in values.shape))].mean() for _ in range(RESAMPLES)
+    ]
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return f"{shown(values.mean())} [{shown(low)}, {shown(high)}]"
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+def plain(value: float) -> str:
+    return f"{value:.2f}"
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

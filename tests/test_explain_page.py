@@ -1,0 +1,57 @@
+"""docs/explain.md: its commands and its Python work, its links lead somewhere, its names are those of the code."""
+
+import re
+import shlex
+
+from PIL import Image
+
+from tests.pages import blocks, dead_links, read
+from tests.tiny_model import save_tiny_dense, save_tiny_model
+from vitreous.maps.catalogue import ALL
+from vitreous.maps.importance import RANKINGS
+from vitreous_command import main
+
+PAGE = "docs/explain.md"
+
+
+def test_commands_and_python_work(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for run in ("demo", "other"):
+        save_tiny_model(tmp_path / "runs" / run)
+    save_tiny_dense(tmp_path / "runs" / "cells", "detect", ("disc", "box"))
+    save_tiny_dense(tmp_path / "runs" / "streets", "segment", ("background", "road"))
+    save_tiny_dense(tmp_path / "runs" / "poses", "keypoints", ("person",), names=("nose", "left_knee"))
+    Image.new("RGB", (480, 320), "teal").save("photo.jpg")
+    for command in (line for block in blocks(PAGE, "bash") for line in block.splitlines()):
+        words = shlex.split(re.sub("--limit [23]00", "--limit 2", command).replace("0-3", "0"))
+        assert main([*words[1:], "--method", "grad_cam", "--device", "cpu"]) == 0, capsys.readouterr().err
+    assert (tmp_path / "explanation" / "report.html").is_file()
+    assert (tmp_path / "faithfulness" / "faithfulness.md").is_file()
+    assert (tmp_path / "atlas" / "index.html").is_file()
+    (code,) = blocks(PAGE, "python")
+    exec(code.replace('"photo.jpg")', '"photo.jpg", methods=["grad_cam"])'), {})
+    assert (tmp_path / "photo.html").is_file()
+
+
+def test_the_notebook_runs_cell_by_cell(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    save_tiny_model(tmp_path / "runs" / "demo")
+    cells, known = read("docs/examples/see_into_it.py").split("# %%\n"), {}
+    for cell in cells[1:]:
+        exec(cell, known)
+    assert capsys.readouterr().out.count("log-odds, matters:") == 3  # one for each stage with clusters
+    assert (tmp_path / "explanation.html").is_file()
+    answers = known["trained"].model(known["inputs"]).softmax(-1)[0]
+    assert answers.tolist() != known["after"].tolist()  # the group was gone, and is back
+
+
+def test_names_are_those_of_the_code():
+    rows = re.findall(r"^\| (`.*?) \|", read(PAGE), re.M)
+    named = {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+    known = {method.name for method in ALL} | set(RANKINGS) | {"grad_cam stage N"}
+    assert named <= known
+    assert set(RANKINGS) <= named
+
+
+def test_links_lead_somewhere():
+    assert not dead_links(PAGE)

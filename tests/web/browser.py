@@ -1,0 +1,144 @@
+"""A headless Chromium that is steered as a person would steer it, through its debugging protocol."""
+
+import base64
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+from websockets.sync.client import connect
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium binary on this machine (Debian: chromium)")
+FLAGS = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-dev-shm-usage", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions"),
+    *("--remote-debugging-port=0", "--remote-allow-origins=*", "--hide-scrollbars"),
+]
+PATIENCE = 90  # seconds; a busy machine may need them
+
+
+class Browser:
+    """One tab. `console` and `requests` hold everything the page said and asked for."""
+
+    def __init__(self, socket: Any) -> None:
+        self.socket, self.number = socket, 0
+        self.console: list[str] = []
+        self.requests: list[str] = []
+        for domain in ("Page", "Runtime", "Log", "Network", "DOM"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        self.number += 1
+        self.socket.send(json.dumps({"id": self.number, "method": method, "params": parameters}))
+        while True:
+            message = json.loads(self.socket.recv(timeout=PATIENCE))
+            if message.get("id") == self.number:
+                if "error" in message:
+                    raise RuntimeError(f"{method}: {message['error']}")
+                return message["result"]
+            self.hear(message)
+
+    def hear(self, event: dict[str, Any]) -> None:
+        parameters = event.get("params", {})
+        if event["method"] == "Runtime.consoleAPICalled":
+            self.console.append(" ".join(str(a.get("value", a.get("description"))) for a in parameters["args"]))
+        elif event["method"] == "Runtime.exceptionThrown":
+            self.console.append(json.dumps(parameters["exceptionDetails"]))
+        elif event["method"] == "Log.entryAdded":
+            self.console.append(f"{parameters['entry']['text']} {parameters['entry'].get('url', '')}")
+        elif event["method"] == "Network.requestWillBeSent":
+            self.requests.append(parameters["request"]["url"])
+
+    def run(self, code: str) -> Any:
+        """The value of an expression in the page."""
+        done = self.call("Runtime.evaluate", expression=code, awaitPromise=True, returnByValue=True)
+        if "exceptionDetails" in done:
+            raise RuntimeError(f"{code}: {done['exceptionDetails']}")
+        return done["result"].get("value")
+
+    def wait(self, code: str, seconds: float = PATIENCE) -> Any:
+        """Until an expression in the page is true."""
+        end = time.monotonic() + seconds
+        while not (value := self.run(code)):
+            if time.monotonic() > end:
+                raise TimeoutError(f"never true: {code}\nthe page says: {self.run('document.body.innerText')}")
+            time.sleep(0.05)
+        return value
+
+    def open(self, address: str) -> None:
+        self.call("Page.navigate", url=address)
+        self.wait("document.documentElement?.dataset.ready === 'yes'")
+
+    def place(self, selector: str, across: float = 0.5, down: float = 0.5) -> tuple[float, float]:
+        code = f"""(() => {{ const e = document.querySelector({json.dumps(selector)});
+            e.scrollIntoView({{block: "center", behavior: "instant"}});
+            const b = e.getBoundingClientRect();
+            return [b.left + b.width * {across}, b.top + b.height * {down}]; }})()"""
+        left, top = self.run(code)
+        return left, top
+
+    def point(self, selector: str, across: float = 0.5, down: float = 0.5) -> None:
+        x, y = self.place(selector, across, down)
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+    def click(self, selector: str) -> None:
+        x, y = self.place(selector)
+        for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+            count = 0 if kind == "mouseMoved" else 1
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=count)
+
+    def press(self, key: str, code: int, text: str = "") -> None:
+        for kind in ("keyDown", "keyUp"):
+            typed = {"text": text} if text and kind == "keyDown" else {}
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **typed)
+
+    def choose_file(self, selector: str, file: Path) -> None:
+        root = self.call("DOM.getDocument")["root"]["nodeId"]
+        node = self.call("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
+        self.call("DOM.setFileInputFiles", nodeId=node, files=[str(file)])
+
+    def look(self, *, width: int = 1280, height: int = 900, dark: bool = False, scale: float = 1) -> None:
+        phone = width < 600
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=phone
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[scheme])
+
+    def screenshot(self, file: Path, *, whole: bool = True) -> None:
+        shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+        file.write_bytes(base64.b64decode(shot["data"]))
+
+
+@contextmanager
+def browser(scratch: Path) -> Iterator[Browser]:
+    """A browser that cannot reach anything but this machine: its proxy for all else does not exist."""
+    assert CHROMIUM is not None
+    proxy = ["--proxy-server=http://127.0.0.1:9", "--proxy-bypass-list=127.0.0.1;localhost"]
+    command = [CHROMIUM, *FLAGS, *proxy, f"--user-data-dir={scratch / 'profile'}", "about:blank"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        with connect(tab_address(scratch / "profile" / "DevToolsActivePort", process), max_size=None) as socket:
+            yield Browser(socket)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def tab_address(announcement: Path, process: subprocess.Popen[bytes]) -> str:
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end and process.poll() is None:
+        if announcement.is_file() and len(lines := announcement.read_text().splitlines()) == 2:
+            with urlopen(f"http://127.0.0.1:{lines[0]}/json/list") as answer:
+                tabs = [tab for tab in json.load(answer) if tab["type"] == "page"]
+            if tabs:
+                return tabs[0]["webSocketDebuggerUrl"]
+        time.sleep(0.1)
+    raise RuntimeError("chromium did not start")

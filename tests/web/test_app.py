@@ -1,0 +1,315 @@
+"""What the page is told: predictions, maps, rankings and ablations, each equal to what the library computes."""
+
+import base64
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from starlette.testclient import TestClient
+
+from tests.tiny_model import save_tiny_model
+from tests.web.asking import HOST, REASON, application, as_inputs, png, save_chosen, save_lively_model
+from vitreous.data.pictures import find_pictures
+from vitreous.data.shapes import CATEGORIES
+from vitreous.errors import InputError
+from vitreous.explanations.chosen import NOT_MEASURED
+from vitreous.layers.tap import record
+from vitreous.maps.clusters import stretch
+from vitreous.maps.explaining import Plan, explain_image
+from vitreous.maps.gates import Rest, cluster_layer, gated, without
+from vitreous.maps.groups import ablate_groups
+from vitreous.maps.importance import RANKINGS
+from vitreous.maps.load import causal_load
+from vitreous.maps.method import find_trunk
+from vitreous.maps.target import ClassTarget
+from vitreous.web.guard import Limits
+
+CLOSE = 1e-4  # log-odds of up to 100 in single precision; batches of another size add in another order
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    folder = save_lively_model(tmp_path_factory.mktemp("model") / "tiny")
+    app, explorer = application(folder)
+    with TestClient(app, base_url=HOST) as client:
+        yield client, explorer, folder
+
+
+@pytest.fixture(scope="module")
+def client(served):
+    return served[0]
+
+
+@pytest.fixture(scope="module")
+def explorer(served):
+    return served[1]
+
+
+@pytest.fixture(scope="module")
+def example(client):
+    return client.get("/api/model").json()["examples"][0]["id"]
+
+
+@pytest.fixture(scope="module")
+def inputs(explorer, client, example):
+    return as_inputs(explorer, client.get(f"/api/images/{example}/picture.png").content)
+
+
+def unpack(packed, count):
+    content = np.frombuffer(base64.b64decode(packed["values"]), dtype=np.uint8)
+    return content.reshape(count, packed["rows"], packed["columns"]) / 255
+
+
+def predicted(model, inputs):
+    return ClassTarget(labels=model(inputs).argmax(1))
+
+
+def test_card_says_what_there_is(client):
+    card = client.get("/api/model").json()
+    assert card["stages"] == [{"stage": 1, "clusters": 6}, {"stage": 2, "clusters": 6}, {"stage": 3, "clusters": 12}]
+    assert len(card["examples"]) == 10
+    assert {"grad_cam", "occlusion", "token_gradient"} <= {method["name"] for method in card["methods"]}
+    assert {"ablation", "logit_gate"} <= {ranking["name"] for ranking in card["rankings"]}
+    assert "random" not in {ranking["name"] for ranking in card["rankings"]}
+
+
+def test_upload_is_predicted(client, explorer):
+    sent = client.post("/api/images", params={"name": "mine.png"}, content=png(3))
+    assert sent.status_code == 201
+    answer = client.get(f"/api/images/{sent.json()['id']}").json()
+    assert answer["name"] == "mine.png"
+    assert answer["true"] is None
+    with torch.no_grad():
+        probabilities = explorer.model(as_inputs(explorer, png(3)))[0].softmax(0)
+    assert [row["number"] for row in answer["classes"]] == probabilities.topk(5).indices.tolist()
+    for row in answer["classes"]:
+        assert row["name"] == CATEGORIES[row["number"]]
+        assert row["probability"] == pytest.approx(probabilities[row["number"]].item(), abs=CLOSE)
+
+
+def test_the_same_upload_has_the_same_id(client):
+    sent = [client.post("/api/images", content=png(i)).json()["id"] for i in (1, 2, 1)]
+    assert sent[0] == sent[2] != sent[1]
+
+
+def test_true_class_is_always_among_the_shown(client):
+    for item in client.get("/api/model").json()["examples"]:
+        answer = client.get(f"/api/images/{item['id']}").json()
+        assert answer["true"] in [row["name"] for row in answer["classes"]]
+
+
+def test_stage_gives_maps_attention_and_quick_scores(client, explorer, example, inputs):
+    answer = client.get(f"/api/images/{example}/stages/2").json()
+    layer = cluster_layer(explorer.model, 2)
+    with torch.no_grad(), record(find_trunk(explorer.model), layer.tap, "stages.1.blocks.*.attention.map") as maps:
+        explorer.model(inputs)
+    step = 0.5 / 255 + 1e-6  # rounding to bytes
+    np.testing.assert_allclose(unpack(answer["maps"], 6), stretch(maps[layer.tap][0]).numpy(), atol=step)
+    (attention,) = [tensor for tap, tensor in maps.items() if tap != layer.tap]  # one block: (1, h, M, H, W)
+    read = unpack(answer["attention"], 6) * answer["attention"]["highest"]
+    np.testing.assert_allclose(read, attention[0].mean(0).numpy(), atol=step)
+    np.testing.assert_allclose(read.sum(0), 1, atol=6 * step)  # every patch spreads all its attention
+    quick = RANKINGS["logit_gate"](explorer.model, inputs, predicted(explorer.model, inputs), layer)[0]
+    np.testing.assert_allclose(answer["importance"]["values"], quick.numpy(), atol=CLOSE)
+
+
+@pytest.mark.parametrize("by", ["ablation", "masking", "integrated", "attention_mass"])
+def test_rankings_are_those_of_the_library(client, explorer, example, inputs, by):
+    answer = client.get(f"/api/images/{example}/stages/3/importance", params={"by": by}).json()
+    layer, target = cluster_layer(explorer.model, 3), predicted(explorer.model, inputs)
+    expected = RANKINGS[by](explorer.model, inputs, target, layer)[0]
+    np.testing.assert_allclose(answer["values"], expected.detach().numpy(), atol=CLOSE)
+    label = torch.tensor(client.get(f"/api/images/{example}/stages/3").json()["groups"])
+    if by == "ablation":
+        joint = ablate_groups(Rest(explorer.model, inputs, layer), target, label)[0]
+        np.testing.assert_allclose(answer["groups"], joint.numpy(), atol=CLOSE)
+    elif by == "masking":
+        assert "groups" not in answer
+    else:
+        sums = [expected[label == group].sum().item() for group in range(int(label.max()) + 1)]
+        np.testing.assert_allclose(answer["groups"], sums, atol=CLOSE)
+
+
+def test_live_ablation_is_exact(client, explorer, example, inputs):
+    """What the page shows for one cluster switched off is that cluster's place in the exact ranking."""
+    ranking = client.get(f"/api/images/{example}/stages/3/importance", params={"by": "ablation"}).json()["values"]
+    target = predicted(explorer.model, inputs)
+    for off in [(m,) for m in range(12)] + [(0, 5), (1, 2, 3, 4)]:
+        answer = client.get(f"/api/images/{example}/stages/3/ablation", params={"off": ",".join(map(str, off))}).json()
+        with torch.no_grad(), gated(explorer.model, 3, logit_gate=without(off, 12)):
+            output = explorer.model(inputs)
+        assert answer["off"] == list(off)
+        assert answer["log_odds"] == pytest.approx(target(output).item(), abs=CLOSE)
+        probabilities = output[0].softmax(0)
+        for row in answer["classes"]:
+            assert row["probability"] == pytest.approx(probabilities[row["number"]].item(), abs=CLOSE)
+        if len(off) == 1:
+            lost = answer["log_odds_before"] - answer["log_odds"]
+            assert lost == pytest.approx(ranking[off[0]], abs=CLOSE)
+    assert max(abs(value) for value in ranking) > 10 * CLOSE  # or the comparison would say nothing
+
+
+def test_another_class_can_be_explained(client, example):
+    numbers = [row["number"] for row in client.get(f"/api/images/{example}").json()["classes"]]
+    first, second = (
+        client.get(f"/api/images/{example}/stages/3/ablation", params={"off": "0", "target": number}).json()
+        for number in numbers[:2]
+    )
+    assert first["log_odds_before"] > second["log_odds_before"]
+
+
+def test_load_is_that_of_the_library(client, explorer, example, inputs):
+    answer = client.get(f"/api/images/{example}/load").json()["stages"]
+    loads = causal_load(explorer.model, inputs, predicted(explorer.model, inputs))
+    assert [row["stage"] for row in answer] == [1, 2, 3]
+    for row, load in zip(answer, loads, strict=True):
+        assert row["uniform"] == pytest.approx(load.drop("uniform").item(), abs=CLOSE)
+        assert row["carries"] == bool(load.carries)
+
+
+def test_every_offered_method_answers(client, example):
+    for method in client.get("/api/model").json()["methods"]:
+        if method["passes"] > 20:
+            continue  # the same code at a higher price
+        answer = client.get(f"/api/images/{example}/heat", params={"method": method["name"], "stage": 2})
+        assert answer.status_code == 200, answer.text
+        heat = unpack(answer.json()["map"], 1)
+        assert heat.max() == 1 or answer.json()["high"] <= answer.json()["low"]
+
+
+def test_method_at_a_stage(client, example):
+    coarse, fine = (
+        client.get(f"/api/images/{example}/heat", params={"method": "grad_cam", "stage": stage}).json()["map"]
+        for stage in (4, 1)
+    )
+    assert (coarse["rows"], fine["rows"]) == (2, 16)
+
+
+def test_report_is_that_of_the_library(client, explorer, example, inputs):
+    answer = client.get(f"/api/images/{example}/report.html", params={"top_k": 2, "stage": 2, "target": 3})
+    assert answer.headers["content-disposition"] == 'attachment; filename="report.html"'
+    (picture,) = find_pictures(["shapes:val:0"], size=(64, 64))
+    explained = explain_image(
+        explorer.model,
+        picture.load(),
+        preprocess=explorer.trained.preprocess,
+        classes=explorer.trained.classes,
+        name="shapes:val:0",
+        true=picture.label,
+        target=3,
+        plan=NOT_MEASURED.applied(Plan(stage=2)),
+    )
+    assert answer.text == replace(explained, facts={"model": "paca_tiny"}).html(top_k=2)
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "words"),
+    [
+        ("/api/images/nobody", 404, "upload it again"),
+        ("/api/images/nobody/picture.png", 404, "upload it again"),
+        ("/api/images/nobody/stages/1", 404, "upload it again"),
+        ("/api/nothing", 404, "nothing at this address"),
+        ("/api/images", 405, "GET is not possible"),
+        ("/api/images/ID/stages/4", 422, "stages with clusters: 1, 2, 3"),
+        ("/api/images/ID/stages/0", 422, "stage: input should be greater"),
+        ("/api/images/ID/stages/x", 422, "given: 'x'"),
+        ("/api/images/ID/stages/3?target=10", 422, "classes 0 to 9"),
+        ("/api/images/ID/stages/3?target=1e9", 422, "target"),
+        ("/api/images/ID/stages/3/importance?by=magic", 422, "known: logit_gate"),
+        ("/api/images/ID/stages/3/importance", 422, "by: field required"),
+        ("/api/images/ID/stages/3/ablation?off=12", 422, "clusters 0 to 11"),
+        ("/api/images/ID/stages/3/ablation?off=1,x", 422, "off=3,7"),
+        ("/api/images/ID/stages/3/ablation?off=0,1,2,3,4,5,6,7,8,9,10,11", 422, "keep at least one"),
+        ("/api/images/ID/heat?method=grad_camera", 422, "nearest: grad_cam"),
+        ("/api/images/ID/heat?method=class_attention", 422, "cannot be used here"),
+        ("/api/images/ID/heat?method=grad_cam&stage=9", 422, "stages 1 to 4"),
+        ("/api/images/ID/report.html?top_k=0", 422, "top_k"),
+    ],
+)
+def test_bad_questions_get_one_sentence(client, example, path, status, words):
+    answer = client.get(path.replace("ID", example))
+    assert answer.status_code == status
+    assert list(answer.json()) == ["error"]
+    assert words in answer.json()["error"]
+
+
+def test_without_a_measurement_the_page_says_so(client):
+    card = client.get("/api/model").json()
+    assert card["chosen"]["method"] is None
+    assert "was not measured; vitreous explain RUN --data DATA --score does that" in card["chosen"]["says"]
+    assert {tuple(method["labels"]) for method in card["methods"]} == {()}
+
+
+def test_the_measured_method_comes_first_and_doubtful_ones_are_labelled(tmp_path):
+    folder = save_chosen(save_tiny_model(tmp_path / "tiny"), "token_gradient", beaten="grad_cam")
+    app, _ = application(folder)
+    with TestClient(app, base_url=HOST) as client:
+        card = client.get("/api/model").json()
+        assert card["chosen"] == {"method": "token_gradient", "says": REASON}
+        first, *others = card["methods"]
+        assert (first["name"], first["labels"]) == ("token_gradient", ["most faithful on photos (val)"])
+        labels = {method["name"]: method["labels"] for method in others}
+        assert labels.pop("grad_cam") == ["no better than its controls"]
+        assert set(map(tuple, labels.values())) == {()}
+        page = client.get(f"/api/images/{card['examples'][0]['id']}/report.html").text
+        assert REASON in page
+        assert '<b class="name">token_gradient</b><span class="label mark">default</span>' in page
+
+
+def test_a_measured_method_that_does_not_fit_is_refused_before_there_is_a_page(tmp_path):
+    folder = save_chosen(save_tiny_model(tmp_path / "plain", clusters=(0, 0, 0, 0)), "token_gradient")
+    with pytest.raises(InputError, match="cannot be used here: PaCa has no clusters"):
+        application(folder)
+
+
+def test_model_without_clusters_says_what_it_has(tmp_path):
+    app, _ = application(save_tiny_model(tmp_path / "plain", clusters=(0, 0, 0, 0)))
+    with TestClient(app, base_url=HOST) as client:
+        card = client.get("/api/model").json()
+        assert card["stages"] == []
+        assert "has no clusters" in card["has"]
+        assert "patch to patch" in card["has"]
+        id = card["examples"][0]["id"]
+        answer = client.get(f"/api/images/{id}/stages/1")
+        assert answer.status_code == 422
+        assert "no clusters to explain; it has" in answer.json()["error"]
+        assert "shapes:val:0" in client.get(f"/api/images/{id}/report.html").text
+        assert client.get(f"/api/images/{id}/load").json() == {"stages": []}
+        assert client.get(f"/api/images/{id}/heat", params={"method": "grad_cam"}).status_code == 200
+
+
+def test_a_fault_inside_is_not_shown(served, monkeypatch, example):
+    client, explorer, _ = served
+    quiet = TestClient(client.app, base_url=HOST, raise_server_exceptions=False)
+
+    def broken(*_):
+        raise RuntimeError("secret detail")
+
+    monkeypatch.setattr(explorer, "predict", broken)
+    fresh = client.post("/api/images", content=png(7)).json()["id"]
+    answer = quiet.get(f"/api/images/{fresh}")
+    assert answer.status_code == 500
+    assert "secret" not in answer.text
+    assert "its console says what" in answer.json()["error"]
+
+
+def test_numbers_that_are_none_are_refused(served, monkeypatch):
+    client, explorer, _ = served
+    fresh = client.post("/api/images", content=png(8)).json()["id"]
+    monkeypatch.setattr(explorer.model.head, "bias", torch.nn.Parameter(torch.full((10,), torch.nan)))
+    for path in ("", "/stages/3", "/heat?method=grad_cam", "/stages/3/ablation?off=1"):
+        answer = client.get(f"/api/images/{fresh}{path}")
+        assert answer.status_code == 422, path
+        assert "NaN" in answer.json()["error"]
+
+
+def test_uploads_make_room_for_later_ones(tmp_path):
+    app, _ = application(save_tiny_model(tmp_path / "tiny"), limits=Limits(picture_bytes=60_000))
+    with TestClient(app, base_url=HOST) as client:
+        ids = [client.post("/api/images", content=png(i)).json()["id"] for i in range(12)]
+        alive = [client.get(f"/api/images/{id}/picture.png").status_code for id in ids]
+        assert alive[-1] == 200
+        assert alive[0] == 404
+        assert [key for key, _ in itertools.groupby(alive)] == [404, 200]  # the oldest went first

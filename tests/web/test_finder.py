@@ -1,0 +1,122 @@
+"""The page of a detector, a segmenter or a keypoint model: findings stand where classes do, and are explained alike."""
+
+import io
+
+import pytest
+import torch
+from PIL import Image
+from starlette.testclient import TestClient
+
+from tests.tiny_model import TASK_ARGS, save_tiny_dense
+from tests.web.asking import HOST, application, png
+from vitreous.explanations.dense import OfClasses
+from vitreous.maps.gates import gated, without
+from vitreous.serve import check_answers
+from vitreous.training.model_folder import load_model
+
+CLASSES = {"detect": ("disc", "box"), "segment": ("background", "disc", "box"), "keypoints": ("figure",)}
+NAMES = {"detect": "box 1: ", "segment": "region 1: ", "keypoints": "joint 1: "}
+
+
+@pytest.fixture(scope="module", params=CLASSES)
+def served(request, tmp_path_factory):
+    task = request.param
+    app, explorer = application(save_tiny_dense(tmp_path_factory.mktemp("model") / task, task, CLASSES[task]))
+    check_answers(explorer.trained)
+    with TestClient(app, base_url=HOST) as client:
+        yield client, explorer, upload(client)
+
+
+def upload(client) -> str:
+    sent = client.post("/api/images?name=a.png", content=png(1, side=80), headers={"Content-Type": "image/png"})
+    assert sent.status_code == 201
+    return sent.json()["id"]
+
+
+def ask(client, path: str) -> dict:
+    reply = client.get(f"/api/{path}")
+    assert reply.status_code == 200, reply.text
+    return reply.json()
+
+
+def test_findings_stand_where_classes_do(served):
+    client, explorer, id = served
+    card = ask(client, "model")
+    assert card["task"] == explorer.trained.task
+    assert [stage["stage"] for stage in card["stages"]] == [1, 2, 3]
+    found = ask(client, f"images/{id}")
+    assert found["classes"][0]["name"].startswith(NAMES[card["task"]])
+    assert [row["number"] for row in found["classes"]] == list(range(len(found["classes"])))
+    assert all(0 <= row["probability"] <= 1 for row in found["classes"])
+    drawing, plain, marked = (
+        Image.open(io.BytesIO(client.get(f"/api/images/{id}/{name}").content))
+        for name in ("drawing.png", "picture.png", "picture.png?target=0")
+    )
+    assert drawing.width >= 320
+    assert plain.size == (64, 64) or card["task"] != "keypoints"
+    assert marked.width / marked.height == plain.width / plain.height
+    assert marked.convert("RGB").tobytes() != plain.convert("RGB").resize(marked.size, 3).tobytes()
+
+
+def test_a_finding_is_explained_as_a_class_is(served):
+    client, explorer, id = served
+    last = len(ask(client, f"images/{id}")["classes"]) - 1
+    stage = ask(client, f"images/{id}/stages/3?target={last}")
+    assert len(stage["importance"]["values"]) == 6
+    exact = ask(client, f"images/{id}/stages/3/importance?by=ablation&target={last}")["values"]
+    removed = ask(client, f"images/{id}/stages/3/ablation?off=2&target={last}")
+    assert removed["log_odds_before"] - removed["log_odds"] == pytest.approx(exact[2], abs=1e-4)
+    assert len(ask(client, f"images/{id}/load?target={last}")["stages"]) == 3
+    heat = ask(client, f"images/{id}/heat?method=token_gradient&target={last}")
+    assert heat["map"]["rows"] > 1
+    if explorer.trained.task == "keypoints":  # the quickest
+        page = client.get(f"/api/images/{id}/report.html?target={last}").text
+        assert f"explained: <b>joint {last + 1}: " in page
+
+
+def test_scores_without_a_cluster_are_those_of_the_model(served):
+    client, explorer, id = served
+    before = ask(client, f"images/{id}")["classes"]
+    rows = ask(client, f"images/{id}/stages/3/ablation?off=0,3")["classes"]
+    assert [row["before"] for row in rows] == pytest.approx([row["probability"] for row in before], abs=1e-6)
+    if explorer.trained.task != "keypoints":
+        return
+    picture = Image.open(io.BytesIO(client.get(f"/api/images/{id}/picture.png").content)).convert("RGB")
+    pixels = torch.frombuffer(bytearray(picture.tobytes()), dtype=torch.uint8).view(64, 64, 3).permute(2, 0, 1)
+    with torch.no_grad():
+        whole = explorer.model(explorer.trained.preprocess.normalise_bytes(pixels)[None])[0].flatten(1)
+        with gated(explorer.model, 3, logit_gate=without([0, 3], 6)):
+            less = explorer.model(explorer.trained.preprocess.normalise_bytes(pixels)[None])[0].flatten(1)
+    joint = TASK_ARGS["keypoints"]["names"].index(rows[0]["name"].removeprefix("joint 1: "))
+    expected = less[joint, whole[joint].argmax()].clamp(0, 1).item()
+    assert rows[0]["probability"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_unknown_findings_and_a_picture_without_any(served, tmp_path):
+    client, explorer, id = served
+    for path in ("picture.png?target=99", "stages/3?target=99", "heat?method=grad_cam&target=99"):
+        reply = client.get(f"/api/images/{id}/{path}")
+        assert reply.status_code == 422
+        assert "finding 99 does not exist; this picture has findings 0 to" in reply.json()["error"]
+    if explorer.trained.task != "detect":
+        return
+    strict = dict(TASK_ARGS["detect"]["head_args"], score_threshold=0.99)
+    app, _ = application(save_tiny_dense(tmp_path / "strict", "detect", CLASSES["detect"], head_args=strict))
+    with TestClient(app, base_url=HOST) as other:
+        id = upload(other)
+        found = ask(other, f"images/{id}")
+        assert (found["classes"], found["nothing"]) == ([], "the model found no object")
+        reply = other.get(f"/api/images/{id}/stages/3")
+        assert reply.status_code == 422
+        assert "there is nothing to explain: the model found no object" in reply.json()["error"]
+        assert "nothing to explain: the model found no object" in other.get(f"/api/images/{id}/report.html").text
+
+
+def test_a_detector_is_asked_for_the_classes_of_its_findings(tmp_path):
+    trained = load_model(save_tiny_dense(tmp_path / "detect", "detect", CLASSES["detect"]))
+    images = torch.rand(2, 3, 64, 64)
+    both, second = (OfClasses(trained.model, classes, (64, 64))(images) for classes in ((0, 1), (1,)))
+    for many, few in zip(both, second, strict=True):
+        assert many["labels"].unique().tolist() == [0, 1]
+        for key in few:
+            assert torch.equal(many[key][many["labels"] == 1], few[key])

@@ -1,0 +1,56 @@
+"""The page of a detector in a real browser: findings are listed, chosen, outlined, and lose their scores."""
+
+from tests.tiny_model import TASK_ARGS, save_tiny_dense
+from tests.web.asking import application, png
+from tests.web.browser import browser, needs_chromium
+from tests.web.test_journey import ranked, running, strangers, text
+
+CLASSES = ("disc", "box")
+
+
+@needs_chromium
+def test_a_finding_is_chosen_and_loses_its_score(tmp_path):
+    picture = tmp_path / "mine.png"
+    picture.write_bytes(png(4, side=80))
+    with running(application(save_tiny_dense(tmp_path / "detect", "detect", CLASSES))[0]) as address:
+        with browser(tmp_path) as page:
+            page.look()
+            page.open(f"{address}/")
+            assert "task detect" in text(page, "#facts")
+            page.choose_file("#file", picture)
+            ranked(page)
+            assert text(page, "#answer-title") == "Found"
+            assert page.run("document.querySelectorAll('#classes button').length") == 10
+            assert page.run("document.getElementById('drawing').naturalWidth") >= 320
+            first = text(page, "#explained")
+            assert first.startswith("box 1: ")
+            assert f"{first} " in text(page, "#sentence")
+
+            page.click("#classes li:nth-child(2) button")
+            page.wait("document.getElementById('explained').textContent.startsWith('box 2: ')")
+            assert page.run("document.querySelectorAll('#classes [aria-pressed=true]').length") == 1
+            page.wait("!document.getElementById('cards').inert")
+            ranked(page)
+            page.click("#cards .switch")
+            page.wait("document.getElementById('sentence').textContent.includes('log-odds of the explained finding')")
+            assert text(page, "#sentence").startswith("box 2: ")
+            page.run("document.getElementById('methods').open = true")
+            page.click("[data-method=grad_cam] .look")
+            page.wait("document.querySelectorAll('#method-cards canvas').length >= 1")
+            assert page.console == []
+            assert strangers(page, address) == []
+
+
+@needs_chromium
+def test_nothing_found_is_said(tmp_path):
+    picture = tmp_path / "mine.png"
+    picture.write_bytes(png(4))
+    strict = dict(TASK_ARGS["detect"]["head_args"], score_threshold=0.99)
+    folder = save_tiny_dense(tmp_path / "strict", "detect", CLASSES, head_args=strict)
+    with running(application(folder)[0]) as address, browser(tmp_path) as page:
+        page.open(f"{address}/")
+        page.choose_file("#file", picture)
+        page.wait("document.getElementById('sentence').textContent.startsWith('Nothing to explain')")
+        assert text(page, "#sentence") == "Nothing to explain: the model found no object."
+        assert page.run("document.getElementById('clusters').hidden && document.getElementById('methods').hidden")
+        assert page.console == []

@@ -1,0 +1,233 @@
+"""The whole way through the page in a real browser: nothing in the console, nothing asked of anybody else."""
+
+import json
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+import uvicorn
+
+from tests.tiny_model import save_tiny_model
+from tests.web.asking import REASON, application, png, save_chosen, save_lively_model
+from tests.web.browser import browser, needs_chromium
+from vitreous.serve import listen
+from vitreous.training.model_folder import load_model
+from vitreous.web.app import create_app
+from vitreous.web.explorer import Explorer
+
+HOSTILE = '<img src=x onerror=console.error("run")>'
+
+
+@contextmanager
+def running(app):
+    """The application on a free port, served by a thread."""
+    with listen("127.0.0.1", 0) as listener:
+        server = uvicorn.Server(uvicorn.Config(app, log_level="critical"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return save_lively_model(tmp_path_factory.mktemp("model") / "lively")
+
+
+def text(page, selector):
+    return page.run(f"document.querySelector({json.dumps(selector)}).textContent")
+
+
+def ranked(page, by="ablation"):
+    """Everything about the picture has arrived, the exact order last."""
+    page.wait(f"document.getElementById('ranking-says').textContent.startsWith({json.dumps(by)})")
+    page.wait("document.getElementById('load').textContent !== ''")
+
+
+def strangers(page, address):
+    return [url for url in page.requests if not url.startswith((address, "data:", "blob:"))]
+
+
+@needs_chromium
+def test_journey(folder, tmp_path):
+    picture = tmp_path / "mine.png"
+    picture.write_bytes(png(4))
+    downloads = tmp_path / "downloads"
+    with running(application(folder)[0]) as address, browser(tmp_path) as page:
+        page.look()
+        page.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(downloads))
+        page.open(f"{address}/")
+        assert text(page, "#model") == "paca_tiny"
+        assert page.run("document.querySelectorAll('#examples button').length") == 10
+
+        page.choose_file("#file", picture)
+        ranked(page)
+        assert "%" in text(page, "#sentence")
+        assert page.run("document.querySelectorAll('#classes button').length") == 5
+        scores = page.run(
+            "[...document.querySelectorAll('#cards .score')].map((e) => Number(e.textContent.replace('−', '-')))"
+        )
+        assert scores == sorted(scores, reverse=True)
+
+        page.point("#viewer", 0.3, 0.3)  # hover a patch
+        assert "looks most at cluster" in text(page, "#caption")
+        assert page.run("document.querySelectorAll('#patch-clusters li').length") == 6
+        page.point("h1")
+        assert "looks most" not in text(page, "#caption")
+
+        before = page.run("document.getElementById('viewer').toDataURL()")
+        page.point("#cards li:nth-child(2) canvas")  # hover a cluster
+        assert page.run("document.getElementById('viewer').toDataURL()") != before
+        page.point("h1")
+        assert page.run("document.getElementById('viewer').toDataURL()") == before
+
+        sure = text(page, "#sentence")
+        page.click("#cards li:nth-child(1) .switch input")  # switch a group off
+        page.wait("document.getElementById('sentence').textContent.includes('without')")
+        assert text(page, "#sentence") != sure
+        assert page.run("document.querySelectorAll('#cards .off').length") == 1
+        page.click("#all-on")
+        assert text(page, "#sentence") == sure
+
+        page.click("[name=unit][value=single] + span")  # one by one
+        assert page.run("document.querySelectorAll('#cards li').length") == 12
+        page.run(
+            "document.getElementById('top').value = 3; document.getElementById('top').dispatchEvent(new Event('input'))"
+        )
+        assert page.run("document.querySelectorAll('#cards li:not([hidden])').length") == 3
+
+        page.click("#stages label:nth-of-type(1) span")  # another stage
+        page.wait("document.querySelectorAll('#cards li').length === 6")
+        ranked(page)
+
+        page.run("document.getElementById('methods').open = true")
+        page.click("[data-method=grad_cam] .look")  # another method
+        page.wait("document.getElementById('caption').textContent.startsWith('Grad cam, stage 1')")
+        assert page.run("document.querySelectorAll('#method-cards canvas').length") == 1
+
+        page.click("#classes li:nth-child(2) button")  # another class
+        second = text(page, "#classes li:nth-child(2) .name")
+        page.wait(f"document.getElementById('explained').textContent === {json.dumps(second)}")
+        ranked(page)
+
+        page.click("#report")
+        file = downloads / "report.html"
+        deadline = time.monotonic() + 60
+        while not file.exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert "mine.png" in file.read_text()
+
+        assert page.console == []
+        assert strangers(page, address) == []
+
+
+@needs_chromium
+def test_the_measured_method_is_shown_first(tmp_path):
+    folder = save_chosen(save_tiny_model(tmp_path / "tiny"), "token_gradient", beaten="grad_cam")
+    with running(application(folder)[0]) as address, browser(tmp_path) as page:
+        page.open(f"{address}/")
+        assert text(page, "#chosen") == f"Token gradient is shown first. {REASON}"
+        options = page.run("[...document.querySelectorAll('#show option')].map((o) => o.textContent)")
+        assert options[:2] == ["chosen cluster", "token gradient · most faithful on photos (val)"]
+        assert "grad cam · no better than its controls" in options
+        page.click("#examples button")
+        page.wait("document.getElementById('caption').textContent.startsWith('Token gradient: ')")
+        ranked(page)
+        assert text(page, "#caption").startswith("Token gradient: ")  # the ranking did not push it away
+        assert text(page, "[data-method=grad_cam] .label") == "no better than its controls"
+        page.click("#stages label:nth-of-type(1) span")  # the map follows to another stage
+        page.wait("document.getElementById('caption').textContent.startsWith('Token gradient, stage 1 (its faith')")
+        page.click("#cards li:nth-child(2) .look")
+        page.wait("document.getElementById('show').value === ''")
+        assert page.console == []
+
+
+@needs_chromium
+def test_keyboard_alone_and_names_for_the_ear(folder, tmp_path):
+    with running(application(folder)[0]) as address, browser(tmp_path) as page:
+        page.open(f"{address}/")
+        page.run("document.querySelector('#examples button').focus()")
+        page.press("Enter", 13, "\r")
+        ranked(page)
+        page.run("document.getElementById('viewer').focus()")
+        page.press("ArrowRight", 39)
+        assert "Patch in row" in text(page, "#caption")
+        place = text(page, "#caption")
+        page.press("ArrowUp", 38)
+        assert text(page, "#caption") != place
+        page.run("document.querySelector('#cards [role=switch]').focus()")
+        page.press(" ", 32, " ")
+        page.wait("document.getElementById('sentence').textContent.includes('without')")
+        assert page.run("document.activeElement.getAttribute('role')") == "switch"
+        tree = page.call("Accessibility.getFullAXTree")["nodes"]
+        spoken = {"button", "switch", "slider", "combobox", "radio", "image", "img", "link", "application"}
+        found = [node for node in tree if node.get("role", {}).get("value") in spoken and not node["ignored"]]
+        assert len(found) > 40
+        nameless = [node for node in found if not node.get("name", {}).get("value")]
+        assert nameless == []
+        assert page.console == []
+
+
+@needs_chromium
+def test_errors_are_sentences_in_the_page(folder, tmp_path):
+    (tmp_path / "bad.png").write_text("no picture at all")
+    with running(application(folder)[0]) as address, browser(tmp_path) as page:
+        page.open(f"{address}/")
+        page.choose_file("#file", tmp_path / "bad.png")
+        page.wait("!document.getElementById('message').hidden")
+        assert "bad.png' is damaged or not an image" in text(page, "#message")
+        page.click("#examples button")
+        ranked(page)
+        assert page.run("document.getElementById('message').hidden")
+        for number in page.run("[...document.querySelectorAll('#cards [role=switch]')].map((_, i) => i)"):
+            page.run(f"document.querySelectorAll('#cards [role=switch]')[{number}].click()")
+        page.wait("!document.getElementById('message').hidden")
+        assert "keep at least one" in text(page, "#message")
+        assert page.run("[...document.querySelectorAll('#cards [role=switch]')].some((e) => e.checked)")
+        assert all("status of 422" in line for line in page.console)  # the browser's own remark
+        assert len(page.console) == 2
+
+
+@needs_chromium
+def test_names_are_text(folder, tmp_path):
+    trained = load_model(folder)
+    app = create_app(Explorer(trained._replace(classes=tuple(f"{HOSTILE}{i}" for i in range(10)))))
+    (tmp_path / f"{HOSTILE}.png").write_bytes(png())
+    with running(app) as address, browser(tmp_path) as page:
+        page.open(f"{address}/")
+        page.choose_file("#file", tmp_path / f"{HOSTILE}.png")
+        ranked(page)
+        assert HOSTILE in text(page, "#classes .name")
+        assert page.run("document.querySelectorAll('img').length") == 0
+        assert page.console == []
+        assert strangers(page, address) == []
+
+
+@needs_chromium
+def test_model_without_clusters(tmp_path):
+    app, _ = application(save_tiny_model(tmp_path / "plain", clusters=(0, 0, 0, 0)))
+    with running(app) as address, browser(tmp_path) as page:
+        page.open(f"{address}/")
+        page.click("#examples button")
+        page.wait("document.querySelectorAll('#method-cards canvas').length >= 3")
+        assert "has no clusters. Inside it can be seen: " in text(page, "#has")
+        assert page.run("document.getElementById('clusters').hidden")
+        page.point("#viewer")
+        assert "Grad cam" in text(page, "#caption")
+        assert page.console == []
+
+
+@needs_chromium
+@pytest.mark.parametrize("width", [320, 768, 1280])
+def test_nothing_sticks_out(folder, tmp_path, width):
+    with running(application(folder)[0]) as address, browser(tmp_path) as page:
+        page.look(width=width, height=800)
+        page.open(f"{address}/")
+        page.click("#examples button")
+        ranked(page)
+        page.run("document.getElementById('methods').open = true")
+        assert page.run("document.documentElement.scrollWidth") <= width

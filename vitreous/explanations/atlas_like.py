@@ -1,0 +1,59 @@
+"""Where else does a cluster fire as it does in this image? Searched in the same pass that gathers an atlas."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor
+
+from vitreous.data.pictures import find_pictures
+from vitreous.errors import InputError
+from vitreous.maps.atlas import Look, look_at, region_fields
+from vitreous.maps.atlas_regions import Region, regions_of
+from vitreous.maps.clusters import Layer
+from vitreous.maps.kept import Kept
+from vitreous.training.model_folder import TrainedModel
+from vitreous.training.results import require_numbers
+
+FOUND = 16  # regions at most
+ASKED, LIKE = "asked", "like"  # kinds of regions
+UNKNOWN = -1  # the image is not of the data, or its class is not the model's
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A region to find the like of, and what was found so far."""
+
+    region: Region
+    name: str  # of its image
+    picture: Image.Image  # as the model sees it
+    kept: Kept  # of one row
+
+    def offer(self, look: Look, numbers: Tensor, labels: Tensor) -> None:
+        cluster = self.region.cluster
+        fields = {name: value[[cluster]] for name, value in region_fields(look, numbers, labels).items()}
+        self.kept.offer(F.cosine_similarity(fields["token"], self.region.token, dim=-1), fields)
+
+    def found(self) -> list[Region]:
+        return regions_of(self.kept, 0, self.region.cluster, LIKE)
+
+
+def wish_for(trained: TrainedModel, like: str, cluster: int | None, layer: Layer, measure: str) -> Wish:
+    """The region of a cluster in an image; by default of the cluster that is most important there."""
+    pictures = find_pictures([like], size=trained.preprocess.size)
+    if len(pictures) != 1:
+        raise InputError(f"--like {like} stands for {len(pictures)} images; give one")
+    image, label = pictures[0].load(), pictures[0].label
+    inputs = trained.preprocess(image)[None].to(next(trained.model.parameters()).device)
+    look = look_at(trained.model, inputs, layer, measure)
+    require_numbers(trained.name, look.output)
+    clusters = look.importance.shape[1]
+    if cluster is not None and not 0 <= cluster < clusters:
+        raise InputError(f"--cluster {cluster} does not exist; stage {layer.stage} has clusters 0 to {clusters - 1}")
+    chosen = int(look.importance[0].argmax()) if cluster is None else cluster
+    own = Kept(clusters, 1)
+    known = trained.classes.index(label) if label in trained.classes else UNKNOWN
+    own.offer(look.importance.T, region_fields(look, torch.tensor([UNKNOWN]), torch.tensor([known])))
+    region = regions_of(own, chosen, chosen, ASKED)[0]
+    return Wish(region, pictures[0].name, trained.preprocess.picture(image), Kept(1, FOUND))

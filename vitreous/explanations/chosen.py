@@ -1,0 +1,80 @@
+"""The method that a data set has shown to be the most faithful for a run, kept in the run's folder.
+
+`vitreous explain RUN --data D --score` writes it; `explain`, `serve` and the report take it from there and say why.
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from vitreous.errors import InputError
+from vitreous.manifest import read_json
+from vitreous.maps.explaining import Plan
+from vitreous.maps.scoring import IGNORANT, Scores
+from vitreous.training.model_folder import find_model_folder
+from vitreous.training.storage import replace_file
+
+FILE = "explain.json"
+UNSCORED = "It was not measured on a data set for this model; vitreous explain RUN --data DATA --score does that."
+
+
+class Chosen(NamedTuple):
+    method: str | None  # None: nothing was measured
+    reason: str  # a sentence for the reader
+    verdicts: dict[str, bool]  # method -> whether it beat the controls that know nothing
+    data: str = ""  # the data set's name
+
+    def applied(self, plan: Plan) -> Plan:
+        return replace(plan, default=self.method, reason=self.reason, verdicts=self.verdicts)
+
+
+NOT_MEASURED = Chosen(None, UNSCORED, {})
+
+
+def file_of(model: str) -> Path | None:
+    """Beside the weights that were measured; a model known by name only has no folder to keep it in."""
+    folder = find_model_folder(model)
+    return None if folder is None else folder / FILE
+
+
+def read_chosen(model: str) -> Chosen:
+    path = file_of(model)
+    if path is None or not path.is_file():
+        return NOT_MEASURED
+    content = read_json(path)
+    try:
+        verdicts, data = dict(content["beats_controls"]), name_of(str(content["data"]))
+        return Chosen(str(content["method"]), str(content["reason"]), verdicts, data)
+    except (KeyError, TypeError, ValueError) as reason:
+        raise InputError(
+            f"{path} was not written by vitreous explain --score ({reason!r}); remove it, or score again"
+        ) from reason
+
+
+def write_chosen(model: str, scores: Scores, *, data: str, images: int) -> Chosen:
+    """Store the best method; with every reason to doubt it."""
+    method = scores.best()
+    verdicts = {name: scores.beats_controls(name) for name in scores.values if name not in scores.controls}
+    chosen = Chosen(method, why(scores, method, name_of(data), images), verdicts, name_of(data))
+    path = file_of(model)
+    if path is not None:
+        content: dict[str, Any] = {"method": method, "reason": chosen.reason, "beats_controls": verdicts}
+        replace_file(path, json.dumps(content | {"data": data, "images": images}, indent=1) + "\n")
+    return chosen
+
+
+def name_of(data: str) -> str:
+    """Without the folders above: the reason is shown to others, in reports and on the page."""
+    return Path(data).name or data
+
+
+def why(scores: Scores, method: str, data: str, images: int) -> str:
+    here, methods = scores.interval(method), [name for name in scores.values if name not in scores.controls]
+    found = f"Of {len(methods)} methods it is the most faithful on {images} images "
+    found += f"of {data}: insertion − deletion {here.mean:.2f} ({here.low:.2f} to {here.high:.2f})"
+    others = ", ".join(f"{name.replace('_', ' ')} {scores.interval(name).mean:.2f}" for name in IGNORANT)
+    lost = [name.replace("_", " ") for name, beaten in scores.verdict(method).items() if not beaten]
+    if lost:
+        return f"{found}, but it does not beat {' and '.join(lost)} ({others}): treat its maps with doubt."
+    return f"{found}, above its controls ({others})."

@@ -1,0 +1,114 @@
+"""How faithful every method is over a data set: read, measured, written.
+
+Shapes: B images of a batch.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from rich.console import Console
+from torch import Tensor
+
+from vitreous.charts import faithfulness as charts
+from vitreous.charts.evaluation import as_table
+from vitreous.data.image import ImageError
+from vitreous.data.image_set import ImageSet
+from vitreous.data.source import describe, open_data
+from vitreous.data.transforms import Preprocess
+from vitreous.errors import InputError
+from vitreous.explanations.chosen import Chosen, write_chosen
+from vitreous.maps.catalogue import find_method
+from vitreous.maps.scoring import Batch, Scores, score_methods
+from vitreous.training.model_folder import TrainedModel
+from vitreous.training.progress import track
+from vitreous.training.results import result_folder
+from vitreous.training.storage import write_json
+
+RESULT, REPORT, CHART = "faithfulness.json", "faithfulness.md", "faithfulness.png"
+SANITY = 8  # images on which randomisation and stability are measured too; they take three more maps each
+
+
+def score_run(
+    model: str,
+    trained: TrainedModel,
+    data: str,
+    *,
+    split: str,
+    limit: int,
+    methods: Sequence[str],
+    batch_size: int,
+    out: Path,
+) -> Path:
+    """Score methods, print and write the table, and store the best one as the run's default."""
+    images = open_data(data, split, size=trained.preprocess.size)
+    print(describe(data, **{split: images}))
+    chosen = [find_method(name, trained.model) for name in methods] or None
+    with result_folder(out, RESULT) as aside:
+        scores = score_methods(
+            trained.model, batches(trained, images, limit, batch_size), methods=chosen, sanity=SANITY
+        )
+        count = len(next(iter(scores.values.values()))[charts.DECIDES])
+        default = write_chosen(model, scores, data=f"{data} ({split})", images=count)
+        about = {"model": trained.name, "data": data, "split": split, "images": count}
+        write_scores(aside, scores, default, about)
+    Console().print(as_table(charts.as_grid(scores, title=f"{trained.name}: faithfulness on {count} images of {data}")))
+    print(f"\ndefault map: {default.method}. {default.reason}\nreport: {out / REPORT}")
+    return out / REPORT
+
+
+def write_scores(folder: Path, scores: Scores, default: Chosen, about: dict[str, Any]) -> None:
+    heading = f"How faithful are the maps of {about['model']}? {about['images']} images of {about['data']}"
+    charts.picture(scores, heading=heading, default=default.method).save(folder / CHART)
+    page = charts.as_markdown(scores, about, chart=CHART, default=f"{default.method}. {default.reason}")
+    (folder / REPORT).write_text(page, encoding="utf-8")
+    content = {**about, "default": default._asdict(), "methods": scores.rows(), "files": [REPORT, CHART]}
+    write_json(folder / RESULT, content)
+
+
+def batches(trained: TrainedModel, images: ImageSet, limit: int, batch_size: int) -> Iterator[Batch]:
+    """Images spread evenly over the data, with the mask of the object where the data know it."""
+    device = next(trained.model.parameters()).device
+    groups = torch.tensor(selection(len(images), limit)).split(batch_size)
+    found = 0
+    for group in track(groups, total=len(groups), label="score", unit="batches"):
+        inputs, masks = [], []
+        for index in group.tolist():
+            try:
+                inputs.append(trained.preprocess(images.picture(index)))
+            except ImageError as error:
+                print(f"skipped: {error}", file=sys.stderr)
+                continue
+            masks.append(seen_mask(trained.preprocess, images.object_mask(index)))
+        if inputs:
+            found += len(inputs)
+            known = [mask for mask in masks if mask is not None and mask.any()]
+            yield Batch(torch.stack(inputs).to(device), None, all_or_none(known, len(inputs), device))
+    if not found:
+        raise InputError("none of the images could be read; the reasons are above")
+
+
+def all_or_none(masks: Sequence[Tensor], images: int, device: torch.device) -> Tensor | None:
+    return torch.stack(list(masks)).to(device) if len(masks) == images else None
+
+
+def seen_mask(preprocess: Preprocess, mask: Image.Image | None) -> Tensor | None:
+    """The mask as the model would see it, (height, width) of booleans."""
+    if mask is None:
+        return None
+    return torch.from_numpy(np.array(preprocess.picture(mask.convert("L"))) > 127)
+
+
+def selection(count: int, limit: int | None) -> Sequence[int]:
+    """Numbers of at most `limit` images: of as many equal stretches of the data one each, anywhere within it.
+
+    Every so-manieth image would not do: where classes take turns in the data, half of them might never be met.
+    """
+    if limit is None or limit >= count:
+        return range(count)
+    places = torch.rand(limit, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return ((torch.arange(limit) + places) * (count / limit)).long().clamp_max(count - 1).unique().tolist()

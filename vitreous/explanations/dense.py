@@ -1,0 +1,139 @@
+"""A finding of a detector, a segmenter or a keypoint model explained, by the same means as a class.
+
+What is asked is not whether the finding passes a threshold, but the number behind it: for a box the best score times
+overlap among all boxes that the detector considers for the class, for a region the mean of its class, for a joint the
+value of its heat map at its peak. These change smoothly, and have gradients.
+"""
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from vitreous.errors import InputError
+from vitreous.explanations.answers import ask, drawn
+from vitreous.explanations.findings import SURE, Choice, Seen, Wanted, choose_finding
+from vitreous.explanations.picture import describe
+from vitreous.heads.boxes import Detector
+from vitreous.maps.annotate import enlarged
+from vitreous.maps.catalogue import methods_for
+from vitreous.maps.explaining import LIGHT, Plan, chosen_methods, explain_image, look_only
+from vitreous.maps.explanation import Answer, Explanation
+from vitreous.maps.target import BoxTarget, Target
+from vitreous.tasks.base import Prediction, WithHead
+from vitreous.training.model_folder import TrainedModel
+
+LISTED = 10  # findings that are told
+METHODS = ("token_gradient", "grad_cam", "input_gradient", "occlusion", "clusters logit_gate", "centre_blob")
+LIMITS = f"occlusion in {LIGHT['cells']} x {LIGHT['cells']} cells, curves in {LIGHT['portions']} portions"
+REASON = "It is the most faithful of those compared, on this image alone: only classifiers are scored over a data set."
+
+
+class OfClasses(nn.Module):
+    """A detector that gives every box it considers for some classes, for pictures of one size."""
+
+    def __init__(self, detector: Detector, classes: tuple[int, ...], size: tuple[int, int]) -> None:
+        super().__init__()
+        self.detector, self.classes, self.size = detector, classes, size
+        self.eval()
+
+    def forward(self, images: Tensor) -> list[dict[str, Tensor]]:
+        return self.detector.all_of(images, self.classes, sizes=torch.tensor([self.size] * len(images)))
+
+
+class Looked(NamedTuple):
+    """What a model says about a picture."""
+
+    name: str
+    task: WithHead
+    prediction: Prediction
+    seen: Seen
+    drawing: Image.Image
+
+    def choose(self, wanted: Wanted) -> Choice:
+        return choose_finding(self.task, self.prediction, self.seen, wanted)
+
+
+def dense_plan(model: nn.Module, plan: Plan) -> Plan:
+    """The plan with fewer passes and, unless methods are named, those that know what is explained."""
+    known = [method.name for method in methods_for(model)]
+    finer = [name for name in known if name.startswith("grad_cam stage")]
+    wanted = [METHODS[0], *finer, *METHODS[1:]]
+    own = replace(
+        plan,
+        methods=plan.methods or tuple(name for name in wanted if name in known or name == "centre_blob"),
+        light=True,
+    )
+    chosen_methods(model, own)  # an unknown name shows here, before the work
+    return own
+
+
+def look(trained: TrainedModel, image: Image.Image, name: str) -> Looked:
+    task = trained.build_task()
+    assert isinstance(task, WithHead)  # every task but classification has a head over a pyramid
+    question = task.questions(image, [])[0]
+    (prediction,) = ask(trained, task, [(image, question)])
+    drawing = drawn(task, image, [prediction], SURE)
+    return Looked(name, task, prediction, see(trained, task, image, question), drawing)
+
+
+def explain_dense(
+    trained: TrainedModel, looked: Looked, *, wanted: Wanted, plan: Plan, target: Target | int | None = None
+) -> Explanation:
+    """One picture. A `target` given in pixels that the model sees takes the place of a finding."""
+    if isinstance(target, int):
+        raise InputError(f"target={target} given; a class alone is no finding: give label=..., or a Target")
+    seen, choice = looked.seen, looked.choose(wanted)
+    if target is not None:
+        choice = Choice(choice.findings, {"rank": None, "name": "the given target"}, target)
+    answer = Answer(
+        drawing=looked.drawing,
+        marked=choice.marked or enlarged(seen.picture)[0],
+        findings=tuple(choice.findings[:LISTED]),
+        total=len(choice.findings),
+        finding=choice.finding,
+        nothing=choice.nothing,
+    )
+    labels = (int(choice.target.labels[0]),) if isinstance(choice.target, BoxTarget) else (0,)
+    model, preprocess = explained_model(trained.model, labels, seen.size), trained.preprocess
+    if choice.target is None or choice.finding is None:
+        item = look_only(model, seen.picture, preprocess=preprocess, name=looked.name, watched="nothing", plan=plan)
+    else:
+        item = explain_image(
+            model,
+            seen.picture,
+            preprocess=preprocess,
+            classes=trained.classes,
+            name=looked.name,
+            target=choice.target.to(next(model.parameters()).device),
+            watched=choice.finding["name"],
+            plan=plan,
+        )
+        item = replace(item, default=most_faithful(item), reason=REASON)
+    return replace(item, answer=answer, facts=describe(trained.name, item, plan) | {"kept short": LIMITS})
+
+
+def see(trained: TrainedModel, task: WithHead, image: Image.Image, question: dict[str, Any]) -> Seen:
+    pixels, targets = task.collate([task.evaluation_view(trained.preprocess)(image, question)])
+    picture = Image.fromarray(pixels[0].permute(1, 2, 0).numpy())
+    original = (image.height, image.width)
+    if "sizes" in targets:
+        height, width = targets["sizes"][0].tolist()
+        return Seen(picture, (height, width), original)
+    device = next(trained.model.parameters()).device
+    with torch.inference_mode():
+        heatmaps = trained.model(trained.preprocess.normalise_bytes(pixels.to(device)))
+    return Seen(picture, (picture.height, picture.width), original, heatmaps.cpu())
+
+
+def explained_model(model: nn.Module, classes: tuple[int, ...], size: tuple[int, int]) -> nn.Module:
+    """What targets read from; of a detector the boxes it considers for these classes."""
+    return OfClasses(model, classes, size) if isinstance(model, Detector) else model
+
+
+def most_faithful(item: Explanation) -> str:
+    """On this image, among the methods that are no controls if there are any."""
+    methods = [method for method in item.methods if not method.control] or list(item.methods)
+    return max(methods, key=lambda method: method.difference).name

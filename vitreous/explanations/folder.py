@@ -1,0 +1,89 @@
+"""An explanation of pictures as a folder: the report, a contact sheet for each picture, and all numbers."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from vitreous.explanations.picture import HIDDEN_WITH
+from vitreous.maps.explaining import Plan
+from vitreous.maps.explanation import Explanation, as_json
+from vitreous.maps.report import render
+from vitreous.maps.report_pieces import named
+from vitreous.maps.sheet import draw_sheet
+from vitreous.training.results import file_name
+from vitreous.training.storage import write_json
+
+RESULT, REPORT = "explanation.json", "report.html"
+
+
+def write_explanations(
+    folder: Path,
+    explanations: Sequence[Explanation],
+    *,
+    about: dict[str, Any],
+    plan: Plan,
+    top_k: int,
+    beside: Sequence[Explanation] = (),
+) -> None:
+    """`about` goes into the JSON; `beside` are the same pictures explained for another model."""
+    sheets = []
+    for index, item in enumerate(explanations, 1):
+        sheets.append(file_name(index, item.name))
+        draw_sheet(item, top_k).save(folder / sheets[-1])
+    models = " and ".join(dict.fromkeys(item[0].facts["model"] for item in (explanations, beside) if item))
+    page = render(
+        explanations,
+        title=f"What decided for {models}",
+        facts=shared_facts([*explanations, *beside]),
+        hidden_with="blurred" if plan.masking.fill == "blur" else HIDDEN_WITH[plan.masking.space],
+        top_k=top_k,
+        beside=beside,
+    )
+    (folder / REPORT).write_text(page, encoding="utf-8")
+    numbers = [as_json(item) | {"sheet": sheet} for item, sheet in zip(explanations, sheets, strict=True)]
+    others = {"beside": [as_json(item) for item in beside]} if beside else {}
+    write_json(folder / RESULT, {**about, "images": numbers, **others, "files": [*sheets, REPORT]})
+
+
+def shared_facts(explanations: Sequence[Explanation]) -> dict[str, str]:
+    """Those that hold for every picture; what differs between pictures or models is told with each."""
+    first, *others = [item.facts for item in explanations]
+    return {key: value for key, value in first.items() if all(facts.get(key) == value for facts in others)}
+
+
+def print_summary(explanations: Sequence[Explanation], report: Path) -> None:
+    width = max(len(item.name) for item in explanations)
+    for item in explanations:
+        print(f"{item.name:<{width}}  {answered(item):<28}  {most_important(item)}".rstrip())
+    idle = sum(1 for item in explanations if shown_stage_is_idle(item))
+    if idle:
+        print(f"\nthe clusters shown carry nothing for {idle} of {len(explanations)} images: try another --stage")
+    default = explanations[0]
+    if default.default is not None and default.answer is None:  # others have a default of their own for each image
+        print(f"\ndefault map: {default.default}. {default.reason}")
+    print(f"\nreport: {report}")
+
+
+def answered(item: Explanation) -> str:
+    if not item.probabilities:
+        return item.watched
+    verdict = "" if item.true is None else " (right)" if item.true == item.predicted else f" (it is {item.true})"
+    return f"{item.predicted} {item.probabilities[0][1]:.1%}{verdict}"
+
+
+def most_important(item: Explanation) -> str:
+    if item.answer is not None and item.answer.nothing:
+        return item.answer.nothing
+    clusters = item.clusters
+    if clusters is None:
+        found = next(method for method in item.methods if method.name == item.default)
+        return f"{found.name}: insertion − deletion {found.difference:+.2f}"
+    if clusters.groups:
+        return f"top group: {named(clusters.groups[0])}; {clusters.group_drop[0]:+.2f} log-odds lost without it"
+    best = clusters.order[0]
+    return f"top cluster {best}, score {clusters.importance[clusters.ranking][best].item():+.3f}"
+
+
+def shown_stage_is_idle(item: Explanation) -> bool:
+    shown = None if item.clusters is None else item.clusters.layer.stage
+    return any(load.stage == shown and not load.carries for load in item.load)

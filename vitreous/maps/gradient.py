@@ -1,0 +1,141 @@
+"""Maps from gradients: Grad-CAM, the blurred input gradient, integrated gradients, and the token gradient of PaCa.
+
+Shapes: B images, C channels, H W grid, N = HW, M clusters.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitreous.errors import InputError
+from vitreous.layers.tap import record
+from vitreous.maps.fill import Fill, baseline, blurred
+from vitreous.maps.gates import attentions, cluster_layer
+from vitreous.maps.method import Method, Needs, trunk
+from vitreous.maps.target import Target
+
+SMOOTH = 1 / 28  # standard deviation, in sides of the image, by which gradients of pixels are blurred
+
+
+@dataclass(frozen=True)
+class GradCam(Method):
+    """Selvaraju et al., arXiv 1610.02391, at a stage's output; stages from one, the default is the last."""
+
+    stage: int | None = None
+
+    summary = "Features of a stage, weighted by how much each channel speaks for the target."
+    needs = Needs(passes=3, gradient=True, trunk=True)
+
+    @property
+    def name(self) -> str:
+        return "grad_cam" if self.stage is None else f"grad_cam stage {self.stage}"
+
+    def heat(self, model: nn.Module, images: Tensor, target: Target) -> Tensor:
+        stages = len(trunk(model).stages)
+        if self.stage is not None and not 1 <= self.stage <= stages:
+            raise InputError(f"stage {self.stage} does not exist; this model has stages 1 to {stages}")
+        tap = f"stages.{(self.stage or stages) - 1}.output"
+        with torch.enable_grad(), record(trunk(model), tap) as seen:
+            score = target(model(images.detach().requires_grad_()))
+            slope = torch.autograd.grad(score.sum(), seen[tap])[0]
+        return F.relu((slope.mean((2, 3), keepdim=True) * seen[tap].detach()).sum(1))
+
+
+@dataclass(frozen=True)
+class InputGradient(Method):
+    """Absolute gradient by the pixels, blurred: one number a pixel would be noise."""
+
+    smooth: float = SMOOTH
+
+    name = "input_gradient"
+    summary = "How strongly a small change of each pixel would change the target."
+    needs = Needs(passes=3, gradient=True)
+
+    def heat(self, model: nn.Module, images: Tensor, target: Target) -> Tensor:
+        slope = pixel_gradient(model, images, target).abs().sum(1, keepdim=True)
+        return blurred(slope, self.smooth * min(images.shape[2:]))[:, 0]
+
+
+@dataclass(frozen=True)
+class IntegratedGradients(Method):
+    """Sundararajan et al., arXiv 1703.01365: gradients from a hidden image to the real one, blurred. Signed."""
+
+    steps: int = 16
+    fill: Fill = "mean"
+    smooth: float = SMOOTH
+
+    name = "integrated_gradients"
+    summary = "What each pixel adds to the target on the way from a hidden image to the real one."
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(passes=3 * self.steps, gradient=True)
+
+    def heat(self, model: nn.Module, images: Tensor, target: Target) -> Tensor:
+        added = self.attribution(model, images, target).sum(1, keepdim=True)
+        return blurred(added, self.smooth * min(images.shape[2:]))[:, 0]
+
+    def attribution(self, model: nn.Module, images: Tensor, target: Target) -> Tensor:
+        """(B, C, height, width), summing to the target's difference between the image and the hidden image."""
+        hidden, total = baseline(images, self.fill), torch.zeros_like(images)
+        for step in range(self.steps):
+            total += pixel_gradient(model, torch.lerp(hidden, images, (step + 0.5) / self.steps), target)
+        return (images - hidden) * total / self.steps
+
+
+def pixel_gradient(model: nn.Module, images: Tensor, target: Target) -> Tensor:
+    with torch.enable_grad():
+        images = images.detach().requires_grad_()
+        return torch.autograd.grad(target(model(images)).sum(), images)[0]
+
+
+@dataclass(frozen=True)
+class TokenGradient(Method):
+    """sum over clusters m of relu(Z_mn <x_n, dy / d(ZX)_m>), over all blocks that use the clusters of a stage.
+
+    The cluster token (ZX)_m is the sum over positions of Z_mn x_n, so each term is what position n adds to the target
+    through cluster m, to first order; one pass and back gives all.
+    """
+
+    stage: int | None = None
+
+    summary = "What each position adds to the target through the clusters, to first order."
+    needs = Needs(passes=3, gradient=True, clusters=True)
+
+    @property
+    def name(self) -> str:
+        return "token_gradient" if self.stage is None else f"token_gradient stage {self.stage}"
+
+    def heat(self, model: nn.Module, images: Tensor, target: Target) -> Tensor:
+        layer = cluster_layer(model, self.stage)
+        with torch.enable_grad(), gathered(attentions(model, layer)) as seen:
+            score = target(model(images.detach().requires_grad_()))
+            slopes = torch.autograd.grad(score.sum(), [item["tokens"] for item in seen])
+        total = torch.zeros((), device=images.device)
+        for item, slope in zip(seen, slopes, strict=True):
+            x, z = item["patches"].detach(), item["assignment"].detach()  # (B, H, W, C), (B, M, H, W)
+            total = total + F.relu(z * torch.einsum("bhwc,bmc->bmhw", x, slope)).sum(1)
+        return total
+
+
+@contextmanager
+def gathered(modules: list[Any]) -> Iterator[list[dict[str, Tensor]]]:
+    """What enters each cluster attention, and the cluster tokens ZX before their norm."""
+    seen: list[dict[str, Tensor]] = [{} for _ in modules]
+    with ExitStack() as cleanup:
+        for module, item in zip(modules, seen, strict=True):
+
+            def enter(_module: nn.Module, inputs: tuple[Tensor, Tensor], item: dict = item) -> None:
+                item["patches"], item["assignment"] = inputs
+
+            def tokens(_module: nn.Module, inputs: tuple[Tensor], item: dict = item) -> None:
+                item["tokens"] = inputs[0]
+
+            cleanup.callback(module.register_forward_pre_hook(enter).remove)
+            cleanup.callback(module.cluster_norm.register_forward_pre_hook(tokens).remove)
+        yield seen

@@ -1,0 +1,371 @@
+"""Questions a page asks about one picture, answered by the model. Everything here runs on the model's own thread.
+
+Answers are plain dictionaries. Maps travel as bytes, `{"rows", "columns", "values"}` with 0 to 255 in base64, and the
+browser draws them. Stages and blocks count from one. Methods with steps are generators that return their answer.
+
+Shapes: M clusters, H W grid of the stage.
+"""
+
+import base64
+from collections import OrderedDict
+from collections.abc import Generator, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor, nn
+
+from vitreous.data.image import load_image
+from vitreous.data.transforms import to_unit_tensor
+from vitreous.errors import InputError
+from vitreous.explanations.chosen import NOT_MEASURED, Chosen
+from vitreous.layers.tap import record
+from vitreous.maps.catalogue import find_method, methods_for
+from vitreous.maps.clusters import as_distributions, entropy, stretch
+from vitreous.maps.draw import HEAT_COLOURS
+from vitreous.maps.explaining import Plan, explain_image
+from vitreous.maps.gates import Rest, cluster_count, cluster_layer, users, without
+from vitreous.maps.groups import group_gates, group_maps, several
+from vitreous.maps.importance import RANKINGS, by_logit_gate
+from vitreous.maps.load import causal_load
+from vitreous.maps.method import Method, clustered_stages, find_trunk, trunk
+from vitreous.maps.scoring import NO_BETTER
+from vitreous.maps.target import Target, as_target
+from vitreous.maps.views import views
+from vitreous.training.model_folder import TrainedModel
+from vitreous.training.results import require_numbers
+from vitreous.web.pictures import Seen, seen
+
+SHOWN_CLASSES = 5
+LARGEST_MAP = 28  # finer maps are averaged down to this: more cannot be told apart with a pointer
+RESTS = 4  # pictures and stages whose first part of the network is kept, so that switching a cluster off is quick
+CHUNK = 8  # clusters removed between two chances for somebody else
+REMARKS = {
+    "logit_gate": "first-order estimate of what removal costs, in log-odds",
+    "ablation": "exact: log-odds lost when the cluster is removed",
+    "value_gate": "first-order effect of what is read from the cluster, in log-odds",
+    "integrated": "what the cluster adds as all are opened together, in log-odds",
+    "attention_mass": "share of all attention it receives; does not know the class",
+    "masking": "the paper's: probability lost when what it looks at is hidden in the picture",
+}
+UNMEASURED = (
+    "Which method is the most faithful to this model was not measured; "
+    "vitreous explain RUN --data DATA --score does that."
+)
+FIRST = torch.tensor([0])  # the only image of a batch
+SINGLE = {"masking"}  # rankings that say nothing about a group by being added up
+
+Answer = dict[str, Any]
+Steps = Generator[None, None, Answer]
+
+
+class Explorer:
+    unmeasured = UNMEASURED  # what is said where no method is known to be the best
+
+    def __init__(self, trained: TrainedModel, chosen: Chosen = NOT_MEASURED) -> None:
+        self.trained, self.model, self.chosen = trained, trained.model, chosen
+        self.device = next(trained.model.parameters()).device
+        backbone = find_trunk(trained.model)
+        self.stages = clustered_stages(backbone) if backbone is not None else []
+        self.rests: OrderedDict[tuple[str, int], Rest] = OrderedDict()
+
+    # ---- the model -----------------------------------------------------------------------------------------------
+
+    def size(self) -> tuple[int, int]:
+        """Height and width of what the model sees."""
+        return self.trained.preprocess.size
+
+    def card(self) -> Answer:
+        """What the page needs to know before there is a picture."""
+        height, width = self.size()
+        return {
+            "name": self.trained.name,
+            "task": self.trained.task,
+            "classes": len(self.trained.classes),
+            "width": width,
+            "height": height,
+            "colours": HEAT_COLOURS,
+            "stages": [{"stage": stage, "clusters": self.clusters(stage)} for stage in self.stages],
+            "rankings": [
+                {"name": name, "says": REMARKS.get(name, ""), "groups": name not in SINGLE}
+                for name in RANKINGS
+                if name != "random"
+            ],
+            "methods": [self.method_card(method) for method in self.methods()],
+            "chosen": {
+                "method": self.chosen.method,
+                "says": self.chosen.reason if self.chosen.method else self.unmeasured,
+            },
+            "has": self.has(),
+        }
+
+    def methods(self) -> list[Method]:
+        """The run's default first."""
+        return sorted(methods_for(self.model), key=lambda method: method.name != self.chosen.method)
+
+    def method_card(self, method: Method) -> Answer:
+        return {
+            "name": method.name,
+            "says": method.summary,
+            "passes": method.needs.passes,
+            "target": method.needs.target,
+            "staged": takes_stage(method),
+            "labels": self.labels(method.name),
+        }
+
+    def labels(self, name: str) -> list[str]:
+        """What a data set has shown about a method."""
+        best = [f"most faithful on {self.chosen.data}"] if name == self.chosen.method else []
+        return best + ([NO_BETTER] if self.chosen.verdicts.get(name) is False else [])
+
+    def has(self) -> str:
+        """What a model without clusters can show instead."""
+        if self.stages:
+            return ""
+        backbone = find_trunk(self.model)
+        kinds = dict.fromkeys(view.kind.name for view in views(self.model)) if backbone is not None else ()
+        inside = ", ".join(kind.replace("_", " ") for kind in kinds)
+        return f"{self.trained.name} has no clusters. " + (
+            f"Inside it can be seen: {inside}." if inside else "It is explained from outside, by methods for any model."
+        )
+
+    def clusters(self, stage: int) -> int:
+        return cluster_count(self.model, cluster_layer(self.model, stage))
+
+    # ---- a picture -----------------------------------------------------------------------------------------------
+
+    def receive(self, content: bytes, name: str) -> Seen:
+        return self.see(load_image(content, name=name), name)
+
+    def see(self, image: Image.Image, name: str, label: str | None = None) -> Seen:
+        """A picture as the model sees it; `label` is its true class, where it is known."""
+        known = label if label in self.trained.classes else None
+        return seen(name, self.trained.preprocess.picture(image), label=known)
+
+    def network(self, item: Seen) -> nn.Module:
+        """What answers about a picture."""
+        return self.model
+
+    def png(self, item: Seen, number: int | None) -> bytes:
+        """The picture, with what is explained outlined if it lies somewhere in it."""
+        return item.png
+
+    def drawing(self, item: Seen) -> bytes:
+        """A PNG of all that was found."""
+        raise InputError("a classifier finds nothing that could be drawn; ask for the picture itself")
+
+    def inputs(self, item: Seen) -> Tensor:
+        return self.trained.preprocess.normalise(to_unit_tensor(item.picture).to(self.device))[None]
+
+    def predict(self, item: Seen) -> Answer:
+        probabilities = self.probabilities(self.output(item))
+        return {"id": item.id, "name": item.name, "true": item.label, "classes": self.likeliest(probabilities, item)}
+
+    def output(self, item: Seen) -> Any:
+        """Of the network. Where there are clusters, switching them off comes next, and begins with the same pass."""
+        if self.stages:
+            return self.rest(item, None).output
+        with torch.no_grad():
+            return self.network(item)(self.inputs(item))
+
+    def probabilities(self, output: Tensor) -> Tensor:
+        probabilities = output[0].float().softmax(-1).cpu()
+        require_numbers(self.trained.name, probabilities)
+        return probabilities
+
+    def likeliest(self, probabilities: Tensor, item: Seen) -> list[Answer]:
+        """The likeliest classes, and the true one where it is known."""
+        shown = probabilities.topk(min(SHOWN_CLASSES, len(probabilities))).indices.tolist()
+        if item.label in self.trained.classes and (true := self.trained.classes.index(item.label)) not in shown:
+            shown.append(true)
+        return [{"number": k, "name": self.trained.classes[k], "probability": probabilities[k].item()} for k in shown]
+
+    def target(self, item: Seen, number: int | None, output: Any) -> Target:
+        """What is explained: on this page a class by its number, or the predicted one."""
+        return as_target(number, output, 1)
+
+    # ---- clusters ------------------------------------------------------------------------------------------------
+
+    def rest(self, item: Seen, stage: int | None) -> Rest:
+        """What follows the clusters of a stage, everything before it computed."""
+        layer = cluster_layer(self.model, stage)
+        key = item.id, layer.stage
+        if key not in self.rests:
+            self.rests[key] = Rest(self.network(item), self.inputs(item), layer)
+            if len(self.rests) > RESTS:
+                self.rests.popitem(last=False)
+        self.rests.move_to_end(key)
+        return self.rests[key]
+
+    def stage(self, item: Seen, stage: int, number: int | None) -> Answer:
+        """The maps of a stage, who looks at them, which are alike, and a quick estimate of their importance."""
+        rest = self.rest(item, stage)
+        maps, attention = self.look(rest)
+        target = self.target(item, number, rest.output)
+        quick = by_logit_gate(rest.model, rest.images, target, rest.layer, rest=rest)[0]
+        label = group_maps(maps)
+        small, reading = reduced(maps), reduced(attention)
+        return {
+            "stage": stage,
+            "block": rest.layer.block,
+            "rows": maps.shape[1],
+            "columns": maps.shape[2],
+            "entropy": entropy(as_distributions(maps)).tolist(),
+            "flat_entropy": torch.tensor(float(maps[0].numel())).log().item(),
+            "maps": packed(stretch(small)),
+            "attention": packed(reading / reading.max()) | {"highest": reading.max().item()},
+            "groups": label.tolist(),
+            "importance": {"by": "logit_gate", "values": numbers(quick), "groups": numbers(added(quick, label))},
+        }
+
+    def look(self, rest: Rest) -> tuple[Tensor, Tensor]:
+        """Cluster maps, and attention of positions to clusters averaged over heads and the blocks that use them."""
+        taps = [f"stages.{rest.layer.stage - 1}.blocks.{j}.attention.map" for j in users(self.model, rest.layer)]
+        with torch.no_grad(), record(trunk(self.model), rest.layer.tap, *taps) as recorded:
+            rest.run(FIRST)
+        attention = torch.stack([recorded[tap][0].float().mean(0) for tap in taps]).mean(0)  # (M, H, W)
+        return recorded[rest.layer.tap][0].float().cpu(), attention.cpu()
+
+    def importance(self, item: Seen, stage: int, number: int | None, by: str) -> Steps:
+        """One ranking of the clusters, and of the groups of clusters that look alike."""
+        if by not in REMARKS:
+            raise InputError(f"clusters cannot be ranked by {by!r}; known: {', '.join(REMARKS)}")
+        rest = self.rest(item, stage)
+        target = self.target(item, number, rest.output)
+        maps, _ = self.look(rest)
+        label = group_maps(maps)
+        yield
+        if by == "ablation":
+            values = yield from self.removing(rest, target, 1 - torch.eye(rest.count))
+            groups, joint = added(values, label), several(label)  # a group of one was removed already
+            if joint.any():
+                groups[joint] = yield from self.removing(rest, target, group_gates(label)[joint])
+        else:
+            values = RANKINGS[by](rest.model, rest.images, target, rest.layer)[0]
+            groups = added(values, label)
+        named = {"values": numbers(values)} | ({} if by in SINGLE else {"groups": numbers(groups)})
+        return {"by": by, "says": REMARKS[by], **named}
+
+    def removing(self, rest: Rest, target: Target, gates: Tensor) -> Generator[None, None, Tensor]:
+        """Log-odds lost under each gate, in steps, so that nobody has to wait for all of them."""
+        target, lost = target.on("log_odds"), torch.zeros(0)
+        for some in gates.split(CHUNK):
+            lost = torch.cat([lost, (rest.score(target) - rest.scores(target, some)[0]).cpu()])
+            yield
+        return lost
+
+    def ablate(self, item: Seen, stage: int, number: int | None, off: Sequence[int]) -> Answer:
+        """The prediction with these clusters removed."""
+        rest = self.rest(item, stage)
+        gate = without(off, rest.count).to(self.device)
+        target = self.target(item, number, rest.output).on("log_odds")
+        with torch.no_grad():
+            output = rest.run(FIRST, logit_gate=gate)
+        return self.compared(item, target, rest.output, output) | {
+            "off": sorted(set(off)),
+            "log_odds": target(output).item(),
+            "log_odds_before": rest.score(target).item(),
+        }
+
+    def compared(self, item: Seen, target: Target, before: Any, after: Any) -> Answer:
+        """The shown classes in two outputs of the network, and whether the answer changed."""
+        before, after = self.probabilities(before), self.probabilities(after)
+        shown = [row["number"] for row in self.likeliest(before, item)]
+        first = int(after.argmax())
+        return {
+            "classes": [
+                {
+                    "number": k,
+                    "name": self.trained.classes[k],
+                    "probability": after[k].item(),
+                    "before": before[k].item(),
+                }
+                for k in (shown if first in shown else [*shown, first])
+            ],
+            "changed": first != int(before.argmax()),
+        }
+
+    def load(self, item: Seen, number: int | None) -> Steps:
+        """How much the answer depends on each stage's clusters at all."""
+        images, target = self.inputs(item), self.target(item, number, self.output(item))
+        found = []
+        for stage in self.stages:
+            yield
+            (load,) = causal_load(self.network(item), images, target, stages=[stage], keep=())
+            found.append(
+                {
+                    "stage": stage,
+                    "carries": bool(load.carries[0]),
+                    "uniform": load.drop("uniform")[0].item(),
+                    "uniform_flips": bool(load.flips("uniform")[0]),
+                    "attention_off": load.drop("attention_off")[0].item(),
+                }
+            )
+        return {"stages": found}
+
+    # ---- any model -----------------------------------------------------------------------------------------------
+
+    def heat(self, item: Seen, name: str, stage: int | None, number: int | None) -> Answer:
+        """The map of one method; at a stage, where the method has one to choose."""
+        method = self.method(name)
+        if stage is not None and takes_stage(method):
+            method = replace(method, stage=stage)  # type: ignore[call-arg]  # has the field
+        target = self.target(item, number, self.output(item))
+        heat = reduced(method(self.network(item), self.inputs(item), target).cpu())
+        low, high = heat.min().item(), heat.max().item()
+        # Where a method tells for from against, the map shows what speaks for: zero and below is dark.
+        shown = heat.clamp_min(0) / max(high, 1e-12) if low < 0 else stretch(heat)
+        return {"method": name, "says": method.summary, "low": low, "high": high, "map": packed(shown)}
+
+    def method(self, name: str) -> Method:
+        return find_method(name, self.model)
+
+    def report(self, item: Seen, stage: int | None, number: int | None, top_k: int) -> str:
+        """The page that `vitreous explain` writes, for this picture."""
+        explanation = explain_image(
+            self.model,
+            item.picture,
+            preprocess=self.trained.preprocess,
+            classes=self.trained.classes,
+            name=item.name,
+            true=item.label,
+            target=number,
+            plan=self.chosen.applied(Plan(stage=stage)),
+        )
+        return replace(explanation, facts={"model": self.trained.name}).html(top_k=top_k)
+
+
+def takes_stage(method: Method) -> bool:
+    return any(field.name == "stage" and getattr(method, "stage", 0) is None for field in fields(method))
+
+
+def added(values: Tensor, label: Tensor) -> Tensor:
+    """Importance of members added up for each group: first-order effects, and shares, of a set are those sums."""
+    values = values.cpu()
+    return values.new_zeros(int(label.max()) + 1).index_add(0, label, values)
+
+
+def numbers(values: Tensor) -> list[float]:
+    if not values.isfinite().all():
+        raise InputError(
+            "the importance of a cluster is not a number; the weights or the picture hold NaN or huge values"
+        )
+    return values.tolist()
+
+
+def reduced(maps: Tensor) -> Tensor:
+    """Maps (M, H, W) averaged down until no side is longer than `LARGEST_MAP`."""
+    rows, columns = maps.shape[1:]
+    factor = max(1.0, max(rows, columns) / LARGEST_MAP)
+    size = max(1, round(rows / factor)), max(1, round(columns / factor))
+    return maps if factor == 1 else F.adaptive_avg_pool2d(maps, size)
+
+
+def packed(maps: Tensor) -> Answer:
+    """Maps with values from 0 to 1, (M, H, W)."""
+    if not maps.isfinite().all():
+        raise InputError("a map is not finite; the weights or the picture hold NaN or huge values")
+    content = (maps * 255).round().to(torch.uint8).contiguous().numpy().tobytes()
+    return {"rows": maps.shape[1], "columns": maps.shape[2], "values": base64.b64encode(content).decode()}

@@ -1,0 +1,139 @@
+"""The same questions about a detector, a segmenter or a keypoint model: what is explained is a finding, by its rank.
+
+Where a classifier has classes with probabilities, such a model has findings with scores: to the page they are the same.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from PIL import Image
+from torch import Tensor, nn
+
+from vitreous.errors import InputError
+from vitreous.explanations.dense import LISTED, Looked, dense_plan, explain_dense, explained_model, look
+from vitreous.explanations.findings import Wanted
+from vitreous.maps.catalogue import find_method, methods_for
+from vitreous.maps.explaining import Plan, lighter
+from vitreous.maps.method import Method
+from vitreous.maps.target import Target
+from vitreous.tasks.base import Prediction
+from vitreous.web.explorer import Answer, Explorer
+from vitreous.web.pictures import Seen, as_png, seen
+
+UNMEASURED = (
+    "Only classifiers are scored over a data set; the report measures its methods on the picture at hand, and says "
+    "which is the most faithful there."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class SeenFindings(Seen):
+    """A picture with the first findings in it, each as a name and a target."""
+
+    looked: Looked = field(repr=False)
+    drawing: bytes = field(repr=False)  # PNG of all that was found
+    findings: tuple[tuple[str, Target], ...]
+    classes: tuple[int, ...]  # of the findings
+    nothing: str  # what is said where nothing is sure
+
+    @property
+    def footprint(self) -> int:
+        kept = [value for value in self.looked.prediction.values() if isinstance(value, Tensor)]
+        regions = [value for _, target in self.findings for value in target.tensors().values()]
+        drawing = self.looked.drawing.width * self.looked.drawing.height * 3
+        return super().footprint + len(self.drawing) + drawing + sum(value.nbytes for value in (*kept, *regions))
+
+
+class Finder(Explorer):
+    unmeasured = UNMEASURED
+
+    def size(self) -> tuple[int, int]:
+        return self.trained.build_task().input_size(self.trained.preprocess)
+
+    def methods(self) -> list[Method]:
+        return [lighter(method) for method in methods_for(self.model)]
+
+    def method(self, name: str) -> Method:
+        return lighter(find_method(name, self.model))
+
+    # ---- a picture -----------------------------------------------------------------------------------------------
+
+    def see(self, image: Image.Image, name: str, label: str | None = None) -> SeenFindings:
+        """The label of a whole picture says nothing about its findings."""
+        looked = look(self.trained, image, name)
+        bare, default = seen(name, looked.seen.picture), looked.choose(Wanted())
+        ranked = default.findings[:LISTED]
+        choices = [looked.choose(Wanted(finding=rank)) for rank in range(1, len(ranked) + 1)]
+        return SeenFindings(
+            id=bare.id,
+            name=name,
+            label=None,
+            picture=bare.picture,
+            png=bare.png,
+            looked=looked._replace(prediction=without_masks(looked.prediction)),
+            drawing=as_png(looked.drawing),
+            findings=tuple(
+                (finding["short"], choice.target.to(self.device))
+                for finding, choice in zip(ranked, choices, strict=True)
+                if choice.target is not None
+            ),
+            classes=tuple(dict.fromkeys(self.trained.classes.index(one["class"]) for one in ranked if "class" in one)),
+            nothing=default.nothing,
+        )
+
+    def network(self, item: Seen) -> nn.Module:
+        assert isinstance(item, SeenFindings)
+        return explained_model(self.model, item.classes or (0,), item.looked.seen.size)
+
+    def finding(self, item: Seen, number: int | None) -> tuple[str, Target]:
+        assert isinstance(item, SeenFindings)
+        if not item.findings:
+            raise InputError(f"there is nothing to explain: {item.nothing}")
+        if number is not None and number >= len(item.findings):
+            raise InputError(
+                f"finding {number} does not exist; this picture has findings 0 to {len(item.findings) - 1}"
+            )
+        return item.findings[number or 0]
+
+    def png(self, item: Seen, number: int | None) -> bytes:
+        assert isinstance(item, SeenFindings)
+        self.finding(item, number)  # refuses an unknown one
+        marked = item.looked.choose(Wanted(finding=(number or 0) + 1)).marked
+        return item.png if marked is None else as_png(marked)
+
+    def drawing(self, item: Seen) -> bytes:
+        assert isinstance(item, SeenFindings)
+        return item.drawing
+
+    def target(self, item: Seen, number: int | None, output: Any) -> Target:
+        return self.finding(item, number)[1]
+
+    # ---- its findings, in place of classes -----------------------------------------------------------------------
+
+    def predict(self, item: Seen) -> Answer:
+        assert isinstance(item, SeenFindings)
+        rows = self.rows(item, self.output(item)) if item.findings else []
+        return {"id": item.id, "name": item.name, "true": None, "classes": rows, "nothing": item.nothing}
+
+    def rows(self, item: Seen, output: Any) -> list[Answer]:
+        assert isinstance(item, SeenFindings)
+        return [
+            {"number": number, "name": name, "probability": target.on("probability")(output).item()}
+            for number, (name, target) in enumerate(item.findings)
+        ]
+
+    def compared(self, item: Seen, target: Target, before: Any, after: Any) -> Answer:
+        pairs = zip(self.rows(item, before), self.rows(item, after), strict=True)
+        lost = target.holds(before) & ~target.holds(after)
+        return {"classes": [now | {"before": was["probability"]} for was, now in pairs], "changed": bool(lost[0])}
+
+    def report(self, item: Seen, stage: int | None, number: int | None, top_k: int) -> str:
+        assert isinstance(item, SeenFindings)
+        wanted = Wanted() if number is None else Wanted(finding=number + 1)
+        plan = dense_plan(self.model, Plan(stage=stage))
+        return explain_dense(self.trained, item.looked, wanted=wanted, plan=plan).html(top_k=top_k)
+
+
+def without_masks(prediction: Prediction) -> Prediction:
+    """They are drawn already, and a hundred of them take a hundred pictures' room."""
+    return {key: value for key, value in prediction.items() if key != "masks"}

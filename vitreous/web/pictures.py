@@ -1,0 +1,65 @@
+"""The pictures a page talks about, each under an id: examples for as long as the server runs, uploads the latest."""
+
+import hashlib
+import io
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from PIL import Image
+
+
+class UnknownPicture(LookupError):
+    """There is no picture under this id, or no longer."""
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """A picture as the model sees it."""
+
+    id: str
+    name: str
+    label: str | None  # the true class, where it is known
+    picture: Image.Image
+    png: bytes = field(repr=False)
+
+    @property
+    def footprint(self) -> int:
+        """Bytes it takes to keep it."""
+        return len(self.png) + self.picture.width * self.picture.height * 3
+
+
+def seen(name: str, picture: Image.Image, *, label: str | None = None) -> Seen:
+    """Equal pictures of the same name have the same id, so that what was computed for one is not computed again."""
+    identity = hashlib.sha256(f"{name}\0{label}\0{picture.size}\0".encode() + picture.tobytes())
+    return Seen(identity.hexdigest()[:32], name, label, picture, as_png(picture))
+
+
+def as_png(picture: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG", compress_level=1)
+    return buffer.getvalue()
+
+
+class Pictures:
+    def __init__(self, examples: Iterable[Seen], kept_bytes: int) -> None:
+        self.examples = {item.id: item for item in examples}
+        self.uploads: OrderedDict[str, Seen] = OrderedDict()
+        self.kept_bytes, self.size = kept_bytes, 0
+
+    def add(self, item: Seen) -> None:
+        """Keep an upload; the ones unused for longest make room."""
+        if item.id in self.examples or item.id in self.uploads:
+            return
+        self.uploads[item.id] = item
+        self.size += item.footprint
+        while self.size > self.kept_bytes and len(self.uploads) > 1:
+            self.size -= self.uploads.popitem(last=False)[1].footprint
+
+    def __getitem__(self, id: str) -> Seen:
+        if id in self.examples:
+            return self.examples[id]
+        if id not in self.uploads:
+            raise UnknownPicture(id)
+        self.uploads.move_to_end(id)
+        return self.uploads[id]

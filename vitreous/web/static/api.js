@@ -1,0 +1,54 @@
+// Questions to the server. A busy server is asked again a few times; every refusal becomes an Error with its sentence.
+
+const TRIES = 6;
+
+async function ask(path, options) {
+  for (let trial = 1; ; trial += 1) {
+    let response;
+    try {
+      response = await fetch(path, options);
+    } catch (error) {
+      if (error.name === "AbortError") throw error;
+      throw new Error("The server does not answer. Is it still running?");
+    }
+    if (response.ok) return response;
+    if (response.status !== 503 || trial === TRIES) throw new Error(await sentence(response));
+    await new Promise((go) => setTimeout(go, 1000 * Number(response.headers.get("Retry-After") || 1)));
+  }
+}
+
+async function sentence(response) {
+  try {
+    const { error } = await response.json();
+    return error[0].toUpperCase() + error.slice(1);
+  } catch {
+    return `The server answered with status ${response.status}.`;
+  }
+}
+
+export function address(path, values = {}) {
+  const query = new URLSearchParams(Object.entries(values).filter(([, value]) => value !== null && value !== undefined));
+  return `api/${path}${query.size ? `?${query}` : ""}`;
+}
+
+export async function get(path, values, signal) {
+  return (await ask(address(path, values), { signal })).json();
+}
+
+export async function file(path, values) {
+  return (await ask(address(path, values))).blob();
+}
+
+export async function upload(picture) {
+  const options = { method: "POST", body: picture, headers: { "Content-Type": "application/octet-stream" } };
+  return (await ask(address("images", { name: picture.name || "pasted picture" }), options)).json();
+}
+
+// Of several questions for the same place only the last one counts: `latest.next()` cancels those before.
+export class Latest {
+  next() {
+    this.controller?.abort();
+    this.controller = new AbortController();
+    return this.controller.signal;
+  }
+}

@@ -1,0 +1,497 @@
+// The page: choose a picture, see the prediction, look at maps. Clusters have a file of their own.
+
+import { file, get, Latest, upload } from "./api.js";
+import { Clusters, length, percent, sentence, signed, spaced } from "./clusters.js";
+import { paint, setColours, unpack } from "./draw.js";
+
+const $ = (id) => document.getElementById(id);
+const VIEWER = 460;
+const PATCH_CLUSTERS = 6;
+const CHEAP = 20;
+
+class Page {
+  constructor(model) {
+    this.model = model;
+    this.asked = new Latest();
+    this.patch = null;
+    this.pinnedMap = null;
+    this.passing = null;
+    this.heats = new Map();
+    this.finds = model.task !== "classify"; // what is explained is a finding, not a class
+    this.clusters = new Clusters(this, model);
+    if (this.finds) this.sayFindings();
+    this.buildMethods();
+    $("opacity").addEventListener("input", () => this.draw());
+    $("show").addEventListener("change", () => this.chooseMap($("show").value));
+    $("compute").addEventListener("click", () => this.computeCheap());
+    $("report").addEventListener("click", () => this.download());
+    $("viewer-help").hidden = model.stages.length === 0;
+    const viewer = $("viewer");
+    viewer.addEventListener("pointermove", (event) => this.point(event));
+    viewer.addEventListener("pointerdown", (event) => this.point(event));
+    viewer.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && this.leave());
+    viewer.addEventListener("keydown", (event) => this.steer(event));
+    viewer.addEventListener("blur", () => this.leave());
+  }
+
+  // ---- the picture and its classes
+
+  subject() {
+    return { id: this.shown.id, target: this.target };
+  }
+
+  picture() {
+    return this.image;
+  }
+
+  async open(id) {
+    const signal = this.asked.next();
+    this.heard();
+    $("answer").setAttribute("aria-busy", "true");
+    try {
+      const plain = this.finds ? null : this.load(id, null);
+      const prediction = await get(`images/${id}`, {}, signal);
+      const target = prediction.classes[0]?.number ?? null;
+      const image = await (plain ?? this.load(id, target));
+      Object.assign(this, { image, shown: prediction, target });
+      if (this.finds) $("drawing").src = `api/images/${id}/drawing.png`;
+      for (const button of document.querySelectorAll("#examples button")) {
+        button.setAttribute("aria-pressed", String(button.dataset.id === id));
+      }
+      $("explore").hidden = false;
+      if (target === null) this.foundNothing();
+      else await this.explain();
+    } catch (error) {
+      this.failed(error);
+    }
+    $("answer").setAttribute("aria-busy", "false");
+  }
+
+  // The picture, with the finding that is explained outlined.
+  async load(id, target) {
+    const image = new Image();
+    image.src = `api/images/${id}/picture.png${this.finds && target !== null ? `?target=${target}` : ""}`;
+    await image.decode();
+    return image;
+  }
+
+  sayFindings() {
+    $("answer-title").textContent = "Found";
+    $("classes").setAttribute("aria-label", "Findings and their scores; choose one to have it explained");
+    $("choose-another").textContent = "choose another finding to explain that one.";
+    $("found").prepend(Object.assign(new Image(), { id: "drawing", alt: "All that was found, drawn into the picture" }));
+    $("found").hidden = false;
+  }
+
+  foundNothing() {
+    this.pinnedMap = null;
+    this.passing = null;
+    this.patch = null;
+    this.clusters.empty();
+    this.draw();
+    $("sentence").textContent = `Nothing to explain: ${this.shown.nothing}.`;
+    $("classes").replaceChildren();
+    $("explained").textContent = "nothing";
+    for (const part of ["clusters", "methods"]) $(part).hidden = true;
+    $("report").disabled = true;
+  }
+
+  // A picture and a class are known: show everything there is about them.
+  async explain() {
+    this.patch = null;
+    this.pinnedMap = null;
+    this.passing = null;
+    this.heats.clear();
+    $("clusters").hidden = this.model.stages.length === 0;
+    $("methods").hidden = false;
+    $("report").disabled = false;
+    this.predicted(null);
+    this.emptyMethods();
+    $("patch").hidden = true;
+    const clustered = this.model.stages.length > 0;
+    $("show").value = this.firstMap;
+    this.draw();
+    const clusters = this.clusters.refresh(); // asked for first, as its answer comes at once
+    if (this.firstMap) await this.chooseMap(this.firstMap);
+    await clusters;
+    if (!clustered) await this.computeCheap();
+  }
+
+  // Probabilities, after some clusters were switched off (`ablated`) or as they are.
+  predicted(ablated, stage) {
+    const rows = ablated ? ablated.classes : this.shown.classes;
+    const own = rows.find((row) => row.number === this.target);
+    const best = this.finds ? own : rows.reduce((a, b) => (b.probability > a.probability ? b : a));
+    const words = $("sentence");
+    const strong = (text) => Object.assign(document.createElement("b"), { textContent: text });
+    words.replaceChildren(strong(`${best.name} ${percent(best.probability)}`));
+    if (ablated) {
+      const before = this.shown.classes[0];
+      const lost = ablated.log_odds - ablated.log_odds_before;
+      words.append(
+        ` without ${ablated.off.length} of ${this.clusters.data.groups.length} clusters of stage ${stage}. `,
+        `${this.fate(ablated.changed, before.name)}; log-odds of the explained ${this.thing} ${signed(lost)}.`,
+      );
+    } else if (this.finds && this.shown.nothing) {
+      words.append(` is not sure: ${this.shown.nothing}.`);
+    } else if (this.shown.true !== null) {
+      const right = this.shown.true === best.name;
+      const word = Object.assign(document.createElement("span"), { className: right ? "right" : "wrong", textContent: right ? "right" : `wrong, it is ${this.shown.true}` });
+      words.append(", ", word);
+    }
+    $("classes").replaceChildren(...rows.map((row) => this.classRow(row)));
+    $("explained").textContent = own?.name ?? "";
+  }
+
+  get thing() {
+    return this.finds ? "finding" : "class";
+  }
+
+  fate(changed, before) {
+    if (this.finds) return changed ? "It is lost" : "It is still found, or was not sure before";
+    return changed ? `It was ${before}` : "The answer stays";
+  }
+
+  classRow(row) {
+    const item = document.createElement("li");
+    item.innerHTML = '<button type="button"><span class="name"></span><span class="value"></span><span class="track" aria-hidden="true"><i></i></span></button>';
+    const button = item.firstChild;
+    button.setAttribute("aria-pressed", String(row.number === this.target));
+    item.querySelector(".name").textContent = row.name;
+    item.querySelector(".value").textContent = percent(row.probability);
+    item.querySelector("i").style.width = length(row.probability);
+    if (row.before !== undefined && percent(row.before) !== percent(row.probability)) {
+      const was = Object.assign(document.createElement("s"), { textContent: percent(row.before) });
+      was.setAttribute("aria-label", `was ${percent(row.before)}, now`);
+      item.querySelector(".value").prepend(was);
+      const mark = document.createElement("u");
+      mark.style.left = length(row.before);
+      item.querySelector(".track").append(mark);
+    }
+    button.addEventListener("click", () => this.choose(row.number));
+    return item;
+  }
+
+  async choose(number) {
+    if (number === this.target) return;
+    const { id } = this.shown;
+    try {
+      const image = this.finds ? await this.load(id, number) : this.image;
+      if (id !== this.shown.id) return;
+      Object.assign(this, { image, target: number });
+      await this.explain();
+      document.querySelector("#classes [aria-pressed=true]")?.focus();
+    } catch (error) {
+      this.failed(error);
+    }
+  }
+
+  // ---- the large picture
+
+  // A cluster's map. One that only leads the ranking does not push away the map of a method.
+  pin(map, words, chosen) {
+    if (!chosen && $("show").value) return;
+    this.pinnedMap = { map, words };
+    $("show").value = "";
+    this.markMethod("");
+    this.draw();
+  }
+
+  show(map, words) {
+    this.passing = map && { map, words: () => words };
+    this.draw();
+  }
+
+  draw() {
+    if (!this.image) return;
+    const shown = this.passing ?? this.pinnedMap;
+    const strength = Number($("opacity").value) / 100;
+    const grid = this.clusters.grid;
+    paint($("viewer"), this.image, shown?.map ?? null, { width: VIEWER, strength, patch: grid && this.patch, grid });
+    const words = this.patch && grid ? this.patchWords() : (shown?.words() ?? "");
+    if ($("caption").textContent !== words) $("caption").textContent = words;
+    $("viewer").setAttribute("aria-label", `${this.shown.name}. ${shown?.words() ?? "The picture without a map"}`);
+  }
+
+  point(event) {
+    const grid = this.clusters.grid;
+    if (!grid) return;
+    const box = $("viewer").getBoundingClientRect();
+    const place = (distance, length, count) => Math.min(count - 1, Math.max(0, Math.floor((distance / length) * count)));
+    this.moveTo({
+      row: place(event.clientY - box.top, box.height, grid.rows),
+      column: place(event.clientX - box.left, box.width, grid.columns),
+    });
+  }
+
+  steer(event) {
+    const grid = this.clusters.grid;
+    const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
+    if (event.key === "Escape") this.leave();
+    if (!grid || !step) return;
+    event.preventDefault();
+    const from = this.patch ?? { row: Math.floor(grid.rows / 2), column: Math.floor(grid.columns / 2) };
+    const moved = (place, by, count) => Math.min(count - 1, Math.max(0, place + by));
+    this.moveTo({ row: moved(from.row, step[0], grid.rows), column: moved(from.column, step[1], grid.columns) });
+  }
+
+  moveTo(patch) {
+    if (this.patch && patch.row === this.patch.row && patch.column === this.patch.column) return;
+    this.patch = patch;
+    const read = this.clusters.readBy(patch).slice(0, PATCH_CLUSTERS);
+    $("patch").hidden = false;
+    $("patch-clusters").replaceChildren(
+      ...read.map(({ number, share }) => {
+        const row = document.createElement("li");
+        row.innerHTML = '<span class="name"></span><span class="value"></span><span class="track" aria-hidden="true"><i></i></span>';
+        row.querySelector(".name").textContent = `cluster ${number}`;
+        row.querySelector(".value").textContent = percent(share);
+        row.querySelector("i").style.width = length(share);
+        return row;
+      }),
+    );
+    this.clusters.highlight(read.slice(0, 3).map(({ number }) => number));
+    this.draw();
+  }
+
+  patchWords() {
+    const read = this.clusters.readBy(this.patch).slice(0, 3);
+    const words = read.map(({ number, share }) => `cluster ${number} (${percent(share)})`).join(", ");
+    return `Patch in row ${this.patch.row + 1}, column ${this.patch.column + 1} looks most at ${words}.`;
+  }
+
+  leave() {
+    if (!this.patch) return;
+    this.patch = null;
+    this.clusters.highlight([]);
+    this.draw();
+  }
+
+  // ---- other methods
+
+  buildMethods() {
+    const { methods, stages, has } = this.model;
+    $("show").replaceChildren(
+      ...(stages.length ? [new Option("chosen cluster", "")] : []),
+      ...methods.map((method) => new Option([spaced(method.name), ...method.labels].join(" · "), method.name)),
+    );
+    $("chosen").textContent = this.chosenWords();
+    $("has").textContent = has;
+    $("has").hidden = !has;
+    $("methods").open = stages.length === 0;
+    $("method-count").textContent = methods.length;
+    $("method-cards").replaceChildren(
+      ...methods.map((method) => {
+        const card = document.createElement("li");
+        card.dataset.method = method.name;
+        card.innerHTML =
+          '<button type="button" class="look" aria-pressed="false"></button><div class="facts"><b class="name"></b></div><p class="labels"></p><p class="says"></p>';
+        card.querySelector(".name").textContent = spaced(method.name);
+        card.querySelector(".labels").append(...method.labels.map((words) => this.label(method, words)));
+        card.querySelector(".says").textContent = sentence(method.says) + (method.target ? "" : ` Does not know the ${this.thing}.`);
+        card.querySelector(".look").setAttribute("aria-label", `Show ${[spaced(method.name), ...method.labels].join(", ")}`);
+        card.querySelector(".look").addEventListener("click", () => this.chooseMap(method.name));
+        return card;
+      }),
+    );
+  }
+
+  // The run's default, which comes first in the list, and why it is the default.
+  chosenWords() {
+    const { methods, chosen } = this.model;
+    if (chosen.method === null) return chosen.says;
+    const { passes } = methods[0];
+    const when = passes > CHEAP ? `takes ${passes} passes, so that it is computed only when you choose it` : "is shown first";
+    return `${sentence(`${spaced(chosen.method)} ${when}`)} ${chosen.says}`;
+  }
+
+  label(method, words) {
+    const best = method.name === this.model.chosen.method && words === method.labels[0];
+    return Object.assign(document.createElement("span"), { className: best ? "label" : "label doubt", textContent: words });
+  }
+
+  // What to show of a new picture: the run's default, unless it is dear; else clusters, if there are any.
+  get firstMap() {
+    const { methods, stages, chosen } = this.model;
+    if (chosen.method !== null && methods[0].passes <= CHEAP) return chosen.method;
+    return stages.length ? "" : methods.find((method) => method.passes <= CHEAP).name;
+  }
+
+  emptyMethods() {
+    for (const method of this.model.methods) {
+      const place = document.createElement("span");
+      place.className = "empty";
+      place.textContent = `compute (${method.passes} ${method.passes === 1 ? "pass" : "passes"})`;
+      this.methodCard(method.name).replaceChildren(place);
+    }
+  }
+
+  markMethod(name) {
+    for (const card of $("method-cards").children) {
+      card.querySelector(".look").setAttribute("aria-pressed", String(card.dataset.method === name));
+    }
+  }
+
+  methodCard(name) {
+    return document.querySelector(`[data-method="${CSS.escape(name)}"] .look`);
+  }
+
+  async heat(name) {
+    const { id, target } = this.subject();
+    const method = this.model.methods.find((m) => m.name === name);
+    const stage = method.staged ? this.clusters.otherStage : null;
+    const key = `${name} ${stage}`;
+    if (!this.heats.has(key)) {
+      this.methodCard(name).setAttribute("aria-busy", "true");
+      try {
+        const answer = await get(`images/${id}/heat`, { method: name, stage, target });
+        if (id !== this.shown.id || target !== this.target) return null;
+        const stack = unpack(answer.map);
+        this.heats.set(key, { ...answer, stage, map: { rows: stack.rows, columns: stack.columns, values: stack.data } });
+      } finally {
+        this.methodCard(name).setAttribute("aria-busy", "false");
+      }
+    }
+    const canvas = document.createElement("canvas");
+    canvas.setAttribute("aria-hidden", "true");
+    paint(canvas, this.image, this.heats.get(key).map, { width: 138 });
+    this.methodCard(name).replaceChildren(canvas);
+    return this.heats.get(key);
+  }
+
+  async chooseMap(name) {
+    this.heard();
+    if (!name) {
+      this.markMethod("");
+      if (this.clusters.pinned) this.clusters.pin(this.clusters.pinned);
+      return;
+    }
+    $("show").value = name;
+    try {
+      const found = await this.heat(name);
+      if (!found || $("show").value !== name) return; // something else was chosen in the meantime
+      const unlike = this.model.chosen.method === null ? "" : " (its faithfulness was measured at another)";
+      const where = found.stage === null ? "" : `, stage ${found.stage}${unlike}`;
+      const against = found.low < 0 ? `; what speaks against the ${this.thing} is dark` : "";
+      const range = `Values from ${found.low.toPrecision(2)} to ${found.high.toPrecision(2)}${against}.`;
+      const words = `${sentence(`${spaced(name)}${where}: ${found.says}`)} ${range}`;
+      this.pinnedMap = { map: found.map, words: () => words };
+      this.markMethod(name);
+      this.draw();
+    } catch (error) {
+      this.failed(error);
+    }
+  }
+
+  // The clusters are of another stage now; so is the map, if the method has one to choose.
+  stageChanged() {
+    if (this.model.methods.find((method) => method.name === $("show").value)?.staged) this.chooseMap($("show").value);
+  }
+
+  async computeCheap() {
+    const { id, target } = this.subject();
+    $("compute").disabled = true;
+    try {
+      for (const method of this.model.methods) {
+        if (id !== this.shown.id || target !== this.target) break;
+        if (method.passes <= CHEAP) await this.heat(method.name);
+      }
+    } catch (error) {
+      this.failed(error);
+    }
+    $("compute").disabled = false;
+  }
+
+  async download() {
+    $("report").disabled = true;
+    try {
+      const values = { stage: this.clusters.stage, target: this.target, top_k: Math.min(12, Number($("top").value)) };
+      const link = document.createElement("a");
+      link.href = URL.createObjectURL(await file(`images/${this.shown.id}/report.html`, values));
+      link.download = "report.html";
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+    } catch (error) {
+      this.failed(error);
+    }
+    $("report").disabled = false;
+  }
+
+  // ---- what went wrong
+
+  failed(error) {
+    if (error.name === "AbortError") return;
+    $("message").textContent = error.message;
+    $("message").hidden = false;
+  }
+
+  heard() {
+    $("message").hidden = true;
+  }
+}
+
+function choosing(page, limit) {
+  const take = async (picture) => {
+    if (!picture) return;
+    page.heard();
+    if (picture.size > limit) {
+      page.failed(new Error(`“${picture.name}” has ${(picture.size / 1e6).toFixed(1)} MB; at most ${limit / 1e6} MB are accepted.`));
+      return;
+    }
+    try {
+      await page.open((await upload(picture)).id);
+    } catch (error) {
+      page.failed(error);
+    }
+  };
+  $("file").addEventListener("change", () => {
+    take($("file").files[0]);
+    $("file").value = "";
+  });
+  document.addEventListener("paste", (event) => take([...event.clipboardData.files][0]));
+  document.addEventListener("dragover", (event) => {
+    event.preventDefault();
+    document.body.classList.add("over");
+  });
+  for (const name of ["dragleave", "drop"]) document.addEventListener(name, () => document.body.classList.remove("over"));
+  document.addEventListener("drop", (event) => {
+    event.preventDefault();
+    take(event.dataTransfer.files[0]);
+  });
+}
+
+function offer(page, examples) {
+  $("examples-part").hidden = examples.length === 0;
+  const buttons = examples.map(({ id, name }) => {
+    const item = document.createElement("li");
+    const button = Object.assign(document.createElement("button"), { type: "button" });
+    button.dataset.id = id;
+    button.setAttribute("aria-pressed", "false");
+    button.append(Object.assign(new Image(), { src: `api/images/${id}/picture.png`, alt: name, title: name }));
+    button.addEventListener("click", () => page.open(id));
+    item.append(button);
+    return item;
+  });
+  $("examples").replaceChildren(...buttons);
+}
+
+async function start() {
+  try {
+    const model = await get("model");
+    setColours(model.colours);
+    document.title = `${model.name} · vitreous serve`;
+    $("model").textContent = model.name;
+    const size = model.task === "classify" ? `pictures of ${model.width} × ${model.height} pixels` : `task ${model.task}`;
+    $("facts").textContent = `${model.classes} ${model.classes === 1 ? "class" : "classes"}, ${size}, ${model.methods.length} ways to see what mattered`;
+    $("limit").textContent = `JPEG, PNG, WebP, BMP or TIFF, up to ${model.upload_bytes / 1e6} MB`;
+    const page = new Page(model);
+    choosing(page, model.upload_bytes);
+    offer(page, model.examples);
+  } catch (error) {
+    $("message").textContent = error.message;
+    $("message").hidden = false;
+  }
+  document.documentElement.dataset.ready = "yes";
+}
+
+start();

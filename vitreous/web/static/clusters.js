@@ -1,0 +1,325 @@
+// The clusters of one stage: their cards, their order, what is switched off, and what a patch looks at.
+
+import { get, Latest } from "./api.js";
+import { cells, oneOf, paint, together, unpack } from "./draw.js";
+
+const $ = (id) => document.getElementById(id);
+const THUMBNAIL = 138;
+const SHOWN_AT_FIRST = 12;
+const QUICK = "logit_gate";
+
+export const percent = (value) => `${(100 * value).toFixed(1)} %`;
+export const length = (share) => `${100 * share}%`;
+
+export function signed(value) {
+  const size = Math.abs(value);
+  const digits = size < 1 ? 3 : size < 100 ? 2 : 0;
+  return (value < 0 ? "−" : "+") + size.toFixed(digits);
+}
+
+export const spaced = (name) => name.replaceAll("_", " ");
+
+export function sentence(words) {
+  return words[0].toUpperCase() + words.slice(1) + (words.endsWith(".") ? "" : ".");
+}
+
+export class Clusters {
+  // `page` tells what is explained (picture, target), shows maps and predictions, and reports errors.
+  constructor(page, model) {
+    this.page = page;
+    this.model = model;
+    this.stage = model.stages.at(-1)?.stage ?? null;
+    this.off = new Set();
+    this.loads = null;
+    this.pinned = null;
+    this.chosen = null;
+    this.asked = new Latest();
+    this.removing = new Latest();
+    if (this.stage === null) return;
+    $("clusters").hidden = false;
+    this.buildStages();
+    $("ranking").replaceChildren(...model.rankings.map((r) => new Option(spaced(r.name), r.name)));
+    $("ranking").value = "ablation";
+    $("ranking").addEventListener("change", () => this.rank());
+    $("top").addEventListener("input", () => this.arrange());
+    $("unit").addEventListener("change", () => this.build());
+    $("side").addEventListener("change", () => this.build());
+    $("all-on").addEventListener("click", () => this.switchTo(new Set()));
+    $("cards").addEventListener("mouseleave", () => this.page.show(null));
+  }
+
+  buildStages() {
+    const choices = this.model.stages.map(({ stage, clusters }) => {
+      const label = document.createElement("label");
+      const input = Object.assign(document.createElement("input"), { type: "radio", name: "stage", value: stage });
+      input.checked = stage === this.stage;
+      const words = document.createElement("span");
+      const load = document.createElement("small");
+      load.id = `load-${stage}`;
+      words.append(`${stage} · ${clusters} clusters `, load);
+      label.append(input, words);
+      return label;
+    });
+    $("stages").append(...choices);
+    $("stages").addEventListener("change", (event) => {
+      this.open(Number(event.target.value));
+      this.page.stageChanged();
+    });
+  }
+
+  // The stage if it is not the one methods take by themselves, else null.
+  get otherStage() {
+    return this.stage === this.model.stages.at(-1)?.stage ? null : this.stage;
+  }
+
+  get grouped() {
+    return document.querySelector("[name=unit]:checked").value === "groups";
+  }
+
+  get side() {
+    return document.querySelector("[name=side]:checked").value;
+  }
+
+  // A picture without anything to explain.
+  empty() {
+    this.asked.next();
+    this.data = null;
+    this.pinned = null;
+    this.off.clear();
+  }
+
+  // A new picture or class: everything is asked anew.
+  async refresh() {
+    this.loads = null;
+    $("load").textContent = ""; // it was about another picture or class
+    this.off.clear();
+    if (this.stage !== null) await this.open(this.stage);
+  }
+
+  // Quick scores first; then whether the stage matters at all; then the exact order.
+  async open(stage) {
+    this.stage = stage;
+    this.data = null;
+    this.pinned = null;
+    this.chosen = null;
+    const signal = this.asked.next();
+    $("clusters").setAttribute("aria-busy", "true");
+    $("cards").inert = true; // those of before have no maps any more
+    const changed = this.off.size > 0;
+    this.off.clear();
+    if (changed) this.page.predicted(null);
+    try {
+      const { id, target } = this.page.subject();
+      const answer = await get(`images/${id}/stages/${stage}`, { target }, signal);
+      this.data = { ...answer, maps: unpack(answer.maps), attention: { ...unpack(answer.attention), highest: answer.attention.highest } };
+      this.importance = answer.importance;
+      this.says(this.quickWords());
+      this.build();
+      $("cards").inert = false;
+      $("clusters").setAttribute("aria-busy", "false");
+      await this.rank(signal);
+      if (!this.loads) this.loads = (await get(`images/${id}/load`, { target }, signal)).stages;
+      this.showLoads();
+    } catch (error) {
+      this.page.failed(error);
+    }
+  }
+
+  quickWords() {
+    return $("ranking").value === QUICK ? this.meaning(QUICK) : `Quick estimate by gradient; scores by ${spaced($("ranking").value)} follow …`;
+  }
+
+  meaning(by) {
+    const ranking = this.model.rankings.find((r) => r.name === by);
+    return `${spaced(by)}: ${ranking.says}.`;
+  }
+
+  says(words) {
+    $("ranking-says").textContent = words;
+  }
+
+  async rank(signal = this.asked.next()) {
+    const by = $("ranking").value;
+    if (by !== this.importance.by) {
+      this.says(this.quickWords());
+      try {
+        const { id, target } = this.page.subject();
+        this.importance = await get(`images/${id}/stages/${this.stage}/importance`, { by, target }, signal);
+      } catch (error) {
+        this.page.failed(error);
+        return;
+      }
+    }
+    this.says(this.meaning(by));
+    this.arrange();
+  }
+
+  showLoads() {
+    for (const load of this.loads) $(`load-${load.stage}`).textContent = load.carries ? signed(-load.uniform) : "no load";
+    const load = this.loads.find((l) => l.stage === this.stage);
+    $("load").classList.toggle("warning", !load.carries);
+    const change = `changes the log-odds by ${signed(-load.uniform)}`;
+    const answer = load.uniform_flips ? "and the answer with it" : "though not the answer";
+    $("load").textContent = load.carries
+      ? `Putting the plain average of all patches in the place of every cluster of this stage ${change}, ${answer}: what they find matters here.`
+      : `Careful: putting the plain average of all patches in the place of every cluster of this stage only ${change}. For this picture its maps are decoration, however sharp they look.`;
+  }
+
+  // What a card stands for: { name, members }.
+  items() {
+    if (!this.grouped) return this.data.groups.map((_, number) => ({ name: `cluster ${number}`, members: [number], index: number }));
+    const groups = [];
+    this.data.groups.forEach((group, number) => {
+      groups[group] ??= { name: "", members: [], index: group };
+      groups[group].members.push(number);
+    });
+    for (const group of groups) group.name = group.members.length === 1 ? `cluster ${group.members[0]}` : `${group.members.length} clusters: ${group.members.join(", ")}`;
+    return groups;
+  }
+
+  score(item) {
+    if (!this.grouped) return this.importance.values[item.index];
+    return this.importance.groups ? this.importance.groups[item.index] : null;
+  }
+
+  map(item) {
+    const stack = this.data[this.side];
+    const values = together(stack, item.members);
+    const highest = this.side === "attention" ? Math.max(1, ...values) : 255;
+    return { rows: stack.rows, columns: stack.columns, values: values.map((value) => Math.round((255 * value) / highest)) };
+  }
+
+  describe(item) {
+    const score = this.score(item);
+    const known = score === null ? "no score for groups" : `score ${signed(score)}`;
+    const where = this.side === "maps" ? "bright where it gathers from" : "bright where patches read it";
+    const spread = item.members.length === 1 ? `; entropy ${this.data.entropy[item.index].toFixed(2)}, a flat map has ${this.data.flat_entropy.toFixed(2)}` : "";
+    return sentence(`${item.name}, stage ${this.stage}: ${known}; ${where}${spread}`);
+  }
+
+  build() {
+    if (!this.data) return;
+    this.cards = this.items().map((item) => ({ item, element: this.card(item) }));
+    $("top").max = this.cards.length;
+    $("top").value = Math.min(SHOWN_AT_FIRST, this.cards.length);
+    for (const option of $("ranking").options) {
+      option.disabled = this.grouped && !this.model.rankings.find((r) => r.name === option.value).groups;
+    }
+    this.mark();
+    if (this.chosen) this.chosen = this.items().find((item) => item.members.includes(this.chosen.members[0]));
+    this.arrange();
+  }
+
+  card(item) {
+    const element = document.createElement("li");
+    element.innerHTML =
+      '<button type="button" class="look" aria-pressed="false"><canvas aria-hidden="true"></canvas></button>' +
+      '<div class="facts"><b class="name"></b><span class="score"></span></div>' +
+      '<div class="signed" aria-hidden="true"><i></i></div>' +
+      '<label class="switch"><input type="checkbox" role="switch" checked><span></span></label>';
+    const look = element.querySelector(".look");
+    element.querySelector(".name").textContent = item.members.length === 1 ? item.name : `${item.members.length} clusters`;
+    element.querySelector(".name").title = item.name;
+    paint(element.querySelector("canvas"), this.page.picture(), this.map(item), { width: THUMBNAIL });
+    element.addEventListener("mouseenter", () => this.page.show(this.map(item), this.describe(item)));
+    look.addEventListener("focus", () => this.page.show(this.map(item), this.describe(item)));
+    look.addEventListener("blur", () => this.page.show(null));
+    look.addEventListener("click", () => {
+      this.chosen = item;
+      this.pin(item);
+    });
+    const box = element.querySelector("input");
+    box.setAttribute("aria-label", `${item.name} on`);
+    box.addEventListener("change", () => this.toggle(item, box.checked));
+    return element;
+  }
+
+  // Cards in the order of the scores, as many as the slider says; what is switched off stays in sight.
+  arrange() {
+    if (!this.data) return;
+    const focused = document.activeElement;
+    const order = [...this.cards].sort((a, b) => (this.score(b.item) ?? 0) - (this.score(a.item) ?? 0));
+    const largest = Math.max(...order.map(({ item }) => Math.abs(this.score(item) ?? 0))) || 1;
+    const count = Number($("top").value);
+    $("top-value").textContent = `${count} of ${order.length}`;
+    order.forEach(({ item, element }, place) => {
+      const score = this.score(item);
+      element.hidden = place >= count && !item.members.some((m) => this.off.has(m));
+      element.querySelector(".score").textContent = score === null ? "" : signed(score);
+      const bar = element.querySelector(".signed i");
+      const share = Math.abs(score ?? 0) / largest / 2;
+      bar.style.left = length(score < 0 ? 0.5 - share : 0.5);
+      bar.style.width = length(share);
+      bar.classList.toggle("loss", score < 0);
+      element.querySelector(".look").setAttribute("aria-label", `Rank ${place + 1}, ${this.describe(item)} Show its map`);
+    });
+    $("cards").replaceChildren(...order.map(({ element }) => element));
+    if (focused && $("cards").contains(focused)) focused.focus();
+    this.pin(this.chosen ?? order[0].item);
+  }
+
+  // The map that stays in the large picture: the one that was clicked, or else the most important.
+  pin(item) {
+    this.pinned = item;
+    for (const { item: other, element } of this.cards) {
+      element.querySelector(".look").setAttribute("aria-pressed", String(other.index === item.index));
+    }
+    this.page.pin(this.map(item), () => this.describe(item), this.chosen !== null);
+  }
+
+  toggle(item, on) {
+    const off = new Set(this.off);
+    for (const member of item.members) on ? off.delete(member) : off.add(member);
+    this.switchTo(off);
+  }
+
+  async switchTo(off) {
+    const before = this.off;
+    this.off = off;
+    this.mark();
+    const signal = this.removing.next();
+    try {
+      if (off.size === 0) {
+        this.page.predicted(null);
+        return;
+      }
+      const { id, target } = this.page.subject();
+      const values = { off: [...off].sort((a, b) => a - b).join(","), target };
+      this.page.predicted(await get(`images/${id}/stages/${this.stage}/ablation`, values, signal), this.stage);
+    } catch (error) {
+      if (error.name !== "AbortError") {
+        this.off = before;
+        this.mark();
+      }
+      this.page.failed(error);
+    }
+  }
+
+  mark() {
+    $("all-on").disabled = this.off.size === 0;
+    for (const { item, element } of this.cards) {
+      const gone = item.members.filter((m) => this.off.has(m)).length;
+      const box = element.querySelector("input");
+      box.checked = gone === 0;
+      box.indeterminate = gone > 0 && gone < item.members.length;
+      element.querySelector(".switch span").textContent = gone === 0 ? "on" : gone === item.members.length ? "off" : "partly off";
+      element.classList.toggle("off", gone === item.members.length);
+    }
+  }
+
+  // Attention of one patch over the clusters, strongest first.
+  readBy(patch) {
+    const stack = this.data.attention;
+    const place = patch.row * stack.columns + patch.column;
+    const shares = this.data.groups.map((_, m) => (oneOf(stack, m)[place] / 255) * stack.highest);
+    return shares.map((share, number) => ({ number, share })).sort((a, b) => b.share - a.share);
+  }
+
+  get grid() {
+    return this.data && cells(this.data.attention) ? this.data.attention : null;
+  }
+
+  highlight(numbers) {
+    for (const { item, element } of this.cards ?? []) element.classList.toggle("read", item.members.some((m) => numbers.includes(m)));
+  }
+}
