@@ -34,9 +34,9 @@ def test_parts_that_outgrow_the_image_are_named_and_blocks_taken_together() -> N
     [
         ("paca_tiny_blockwise", {}, 1.05),
         ("xcit_tiny_12_p16", {}, 1.05),
-        ("emsnet_tiny", {}, 1.05),
-        ("mat_2", {}, 1.1),
-        ("partialformer_b1", dict(max_foreground=64), 1.1),
+        pytest.param("emsnet_tiny", {}, 1.05, marks=pytest.mark.slow),
+        pytest.param("mat_2", {}, 1.1, marks=pytest.mark.slow),
+        pytest.param("partialformer_b1", dict(max_foreground=64), 1.1, marks=pytest.mark.slow),
     ],
 )
 def test_claims_of_linear_work(name: str, arguments: dict[str, Any], limit: float) -> None:

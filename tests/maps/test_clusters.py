@@ -82,7 +82,7 @@ def test_blur_hides_with_a_blurred_copy_in_either_space(model, picture, maps):
     ]
     torch.testing.assert_close(scores[0], scores[1], atol=1e-6, rtol=0)
     with torch.no_grad():
-        hidden, keep = blurred(normalise(picture)[None], 48 / 12), keep_masks(maps, (64, 48))
+        hidden, keep = blurred(normalise(picture)[None], 48 / 6), keep_masks(maps, (64, 48))
         after = model(normalise(picture) * keep + hidden * (1 - keep)).softmax(1)
         before = model(normalise(picture)[None]).softmax(1)[0]
     y = before.argmax()

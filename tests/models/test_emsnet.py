@@ -136,7 +136,7 @@ def test_an_even_share_costs_what_the_spec_says(name: str, gmacs: float) -> None
     assert measure(model, (3, 224, 224)).macs / 1e9 == pytest.approx(gmacs, rel=0.01)
 
 
-@pytest.mark.slow  # emsnet_tiny is among the claims of tests/figures/test_growth.py
+@pytest.mark.slow  # seconds for each
 @pytest.mark.parametrize("name", VARIANTS)
 def test_cost_is_linear_in_pixels(name: str) -> None:
     with torch.device("meta"):

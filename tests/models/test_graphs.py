@@ -43,7 +43,9 @@ def assert_equal(graph: nn.Module, model: nn.Module, shapes: tuple) -> None:
             torch.testing.assert_close(graph(images), model(images), rtol=1e-4, atol=1e-4, msg=str(shape))
 
 
-@pytest.mark.parametrize("name", SHORT)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (not name.startswith(("paca", "xcit")))) for name in SHORT]
+)
 def test_export_with_every_size_dynamic(name: str) -> None:
     model = awake(small(name, 1, **SHORT[name])).eval()
     program = export(model, (torch.randn(EXAMPLE),), dynamic_shapes=(DYNAMIC,)).module()
