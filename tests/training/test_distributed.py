@@ -20,7 +20,7 @@ from vitreous.errors import InputError
 from vitreous.manifest import sha256
 from vitreous.train import Training, train
 from vitreous.training import distributed
-from vitreous.training.distributed import LOST, _meet, processes
+from vitreous.training.distributed import LOST, _lost_contact, _meet, processes
 from vitreous.training.model_folder import load_model
 from vitreous.training.run import RunFolder, read_metrics
 
@@ -186,6 +186,20 @@ def stuck() -> None:
         return original(self, piece, index)
 
     Training.loss = loss
+
+
+@pytest.mark.parametrize(
+    ("message", "lost"),
+    [
+        ("Application timeout caused pair closure", True),  # gloo, of a pair that was waiting before
+        ("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4242", True),
+        ("Timed out waiting 6000ms for recv operation to complete", True),
+        ("NCCL communicator was aborted on rank 1.", True),
+        ("mat1 and mat2 shapes cannot be multiplied", False),
+    ],
+)
+def test_failed_exchanges_are_told_from_other_errors(message, lost):
+    assert _lost_contact(RuntimeError(message)) == lost
 
 
 def test_a_process_that_is_stuck_ends_all(tmp_path):

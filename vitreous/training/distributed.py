@@ -33,6 +33,7 @@ GLANCE = 0.05  # seconds between two looks for the others
 BAD_INPUT = 2  # exit code of the processes that leave the message to another one
 HEARING = 3.0  # seconds: torchrun ends all processes when one has ended, and the first must have said why
 LOST = 75  # exit code when another process is gone or silent: sysexits.h calls it a temporary failure
+FAILED_EXCHANGES = ("gloo", "Connection", "NCCL", "pair closure", "Timed out waiting")  # parts of the messages
 SPOKEN = "spoken"  # counts, in the store all processes share, who wants to explain the end
 
 
@@ -258,4 +259,4 @@ def _lost_contact(error: Exception) -> bool:
     """Whether an exchange between processes failed; gloo has no exception type of its own."""
     if isinstance(error, dist.DistError):
         return True
-    return isinstance(error, RuntimeError) and any(word in str(error) for word in ("gloo", "Connection", "NCCL"))
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in FAILED_EXCHANGES)
