@@ -62,7 +62,7 @@ def render(
         "MISTAKES": _mistakes(clusters, summary),
         "CLUSTERS": "\n".join(_section(section, classes, summary) for section in sections),
     }
-    return fill("vitreous.maps", "atlas", parts, styles=["report"])
+    return fill("vitreous.maps", "atlas", parts, styles=["report"], images="'self' file: data:")
 
 
 def percent(value: float | None) -> str:
