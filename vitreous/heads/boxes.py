@@ -3,6 +3,7 @@
 Shapes: B batch, n objects or boxes of one image, A anchors of all levels, K classes. Boxes are x0 y0 x1 y1 in pixels.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -44,7 +45,7 @@ class Considered(NamedTuple):
     levels: tuple[int, ...]  # how many of the N are of each level
 
 
-class Detector(nn.Module):
+class Detector(nn.Module, ABC):
     """Normalised images (B, 3, H, W), padded at the bottom and the right, and their `sizes` (B, 2) without padding.
 
     With targets it gives losses by name, in training and in evaluation. Without, a list of one dict an image: `boxes`
@@ -82,19 +83,21 @@ class Detector(nn.Module):
             found.append({"boxes": boxes, "labels": labels, "scores": one.scores[rows, labels]})
         return found
 
+    @abstractmethod
     def losses(self, features: list[Tensor], shapes: list[Shape], objects: list[Truth]) -> dict[str, Tensor]:
-        raise NotImplementedError
+        """What training sums up, by name."""
 
+    @abstractmethod
     def considered(self, features: list[Tensor], shapes: list[Shape]) -> list[Considered]:
-        raise NotImplementedError
+        """For each image all boxes that may be answered, before the choice."""
 
     def predictions(self, features: list[Tensor], shapes: list[Shape]) -> list[dict[str, Tensor]]:
         considered = zip(self.considered(features, shapes), shapes, strict=True)
         return [choose(one, shape, self.selection) for one, shape in considered]
 
+    @abstractmethod
     def raw(self, images: Tensor) -> Any:
         """Every layer once, nothing chosen: what can be counted on the meta device, and exported."""
-        raise NotImplementedError
 
 
 def image_shapes(images: Tensor, sizes: Tensor | None) -> list[Shape]:

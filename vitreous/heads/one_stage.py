@@ -7,6 +7,7 @@ Shapes: B batch, A anchors of all levels, P positive anchors of all images, K cl
 """
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -62,18 +63,21 @@ class DenseDetector(Detector):
         super().__init__(backbone)
         self.anchors, self.selection = anchors, selection
 
+    @abstractmethod
     def answers(self, features: list[Tensor]) -> Answers:
-        raise NotImplementedError
+        """Of every anchor of all levels."""
 
+    @abstractmethod
     def match(self, anchors: list[Tensor], boxes: Tensor) -> Tensor:
         """For every anchor of all levels the number of an object in `boxes` (n, 4), n > 0, BACKGROUND or IGNORED."""
-        raise NotImplementedError
 
+    @abstractmethod
     def box_losses(self, positives: Positives, count: int) -> dict[str, Tensor]:
-        raise NotImplementedError
+        """Losses of the anchors that have an object, by name; there are `count`, or 1 if there is none."""
 
+    @abstractmethod
     def decode(self, codes: Tensor, anchors: Tensor) -> Tensor:
-        raise NotImplementedError
+        """Boxes (…, 4) that codes at anchors stand for."""
 
     def losses(self, features: list[Tensor], shapes: list[Shape], objects: list[Truth]) -> dict[str, Tensor]:
         answers, anchors = self.answers(features), self.anchors.levels(features)
