@@ -171,7 +171,7 @@ def _default(item: Explanation) -> str:
         return ""
     reason = f" {escape(item.reason)}" if item.reason else ""
     better = max((m for m in item.methods if m.control), key=lambda m: m.difference, default=found)
-    if better.difference > found.difference:
+    if round(better.difference, 2) > round(found.difference, 2):  # as printed
         reason += (
             f' <span class="wrong">On this image the control {escape(better.name)} reaches more '
             f"({number(better.difference)}): doubt this map.</span>"
