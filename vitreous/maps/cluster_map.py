@@ -42,8 +42,11 @@ class ClusterMap(Method):
 
     @property
     def summary(self) -> str:
-        which = "All clusters" if self.top is None else f"The {self.top} most important clusters"
-        return f"{which} of a stage, weighted by {self.by.replace('_', ' ')}."
+        by = self.by.replace("_", " ")
+        if self.top == 1:
+            return f"The first cluster of a stage by {by}."
+        which = "All clusters" if self.top is None else f"The first {self.top} clusters"
+        return f"{which} of a stage, weighted by {by}."
 
     @property
     def needs(self) -> Needs:

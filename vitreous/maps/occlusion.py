@@ -57,13 +57,15 @@ class Occlusion(Method):
 class Rise(Method):
     """Petsiuk et al., arXiv 1806.07421: random masks weighted by the probability left, as a covariance.
 
-    The covariance is the original's mean of weighted masks without its constant part, and needs fewer masks.
+    The covariance is the original's mean of weighted masks without its constant part, and needs fewer masks. The
+    original hides with one colour. Here a blur does: half of a picture full of holes looks like nothing a network
+    knows (insertion − deletion of a small PaCa on shapes: 0.30 with the mean colour, 0.51 with the blur).
     """
 
     masks: int = 256
     cells: int = 7
     keep: float = 0.5
-    fill: Fill = "mean"
+    fill: Fill = "blur"
     seed: int = 0
 
     name = "rise"
