@@ -191,6 +191,13 @@ def test_score_names_the_default_which_explanations_take(tmp_path, capsys):
         explain(model, ("shapes:val:0",), out=tmp_path / "out")
 
 
+def test_other_methods_than_the_default_can_be_asked_for(tmp_path, capsys):
+    model = save_tiny_model(tmp_path / "model", clusters=(0, 0, 0, 0))
+    explain(model, data="shapes", score=True, limit=2, method=("grad_cam",), out=tmp_path / "scores")
+    explain(model, ("shapes:val:0",), out=tmp_path / "out", method=BLOB)
+    assert "centre_blob: insertion − deletion" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -11,9 +11,12 @@ from pathlib import Path
 from PIL import Image
 from torch import nn
 
+from vitreous.data.image_set import ImageSet
 from vitreous.data.pictures import Picture, find_pictures
+from vitreous.data.source import describe, open_data
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
+from vitreous.evaluate import label_reading
 from vitreous.explanations.atlas import write_atlas
 from vitreous.explanations.chosen import read_chosen
 from vitreous.explanations.dataset import score_run, selection
@@ -26,7 +29,7 @@ from vitreous.maps.clusters import Interpolation, MaskFill, Masking, MaskSpace, 
 from vitreous.maps.explaining import Plan, chosen_methods, cluster_layer_of, without_clusters
 from vitreous.maps.explanation import Explanation
 from vitreous.maps.target import Target
-from vitreous.training.model_folder import TrainedModel, load_classifier, load_model
+from vitreous.training.model_folder import TrainedModel, load_model
 from vitreous.training.progress import track
 from vitreous.training.results import readable, report_skipped, require_positive, result_folder
 
@@ -83,6 +86,7 @@ def explain(
 
     Of a detector, a segmenter or a keypoint model one finding is explained in the same way: the best box, the largest
     region of the class that covers most, the most certain joint; or another (--finding, --label, --region, --joint).
+    --score and --atlas take the best finding of every image, and leave out images in which nothing is found.
 
     An earlier result in --out is replaced; any other content is left alone and refused.
 
@@ -154,7 +158,7 @@ def explain(
                 f"{option} over a data set, but {given} given; use: vitreous explain RUN --data DATA "
                 f"{'--score' if score else '--atlas'}"
             )
-        trained = load_classifier(model, size=size, device=device)
+        trained = load_model(model, size=size, device=device)
         if atlas:
             if source != "clusters" or head is not None:
                 raise InputError("--atlas looks at the maps of clusters; leave out --source and --head")
@@ -162,6 +166,7 @@ def explain(
                 model,
                 trained,
                 data,
+                opened(trained, data, split),
                 split=split,
                 limit=limit,
                 measure=ranking or MEASURE,
@@ -175,6 +180,7 @@ def explain(
             model,
             trained,
             data,
+            opened(trained, data, split),
             split=split,
             limit=SCORED if limit is None else limit,
             methods=method,
@@ -218,6 +224,14 @@ def explain(
         )
     print_summary(first, out / REPORT)
     return out / REPORT
+
+
+def opened(trained: TrainedModel, data: str, split: str) -> ImageSet:
+    """The data for the model's task, with label pictures read as in training."""
+    reading = label_reading(trained, data, (), False)
+    images = open_data(data, split, size=trained.preprocess.size, task=trained.task, **reading)
+    print(describe(data, trained.task, **{split: images}))
+    return images
 
 
 def ready(

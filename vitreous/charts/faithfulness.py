@@ -28,7 +28,7 @@ SHORT = (DECIDES, "pointing_near", "stability")  # what fits a console of 80 col
 ROW, NAMES, PLOT = 40, 420, 620  # pixels: a row's height, the width of the names and of the plot
 READING = (
     "Insertion − deletion: the area between the curves of the probability as the image is shown, and hidden, in "
-    "the order of the map; mean over a blurred and a mean-coloured baseline. In brackets the 95 % bootstrap "
+    "the order of the map, where hidden means blurred. In brackets the 95 % bootstrap "
     "interval over images. Pointing, energy and IoU compare with the object's mask where the data have one. "
     "Likeness to random weights should be near 0, stability under noise near 1."
 )
@@ -64,7 +64,7 @@ def cell(scores: Scores, method: str, measure: str) -> str:
 def as_markdown(scores: Scores, about: dict[str, Any], *, chart: str, default: str) -> str:
     grid = as_grid(scores, title="", measures=tuple(HEADINGS))
     lines = [f"# How faithful are the maps of {plain(str(about['model']))}?", ""]
-    lines += [f"- {name}: {plain(str(value))}" for name, value in about.items() if name != "model"]
+    lines += [f"- {name.replace('_', ' ')}: {plain(str(value))}" for name, value in about.items() if name != "model"]
     lines += ["", f"Default map: {plain(default)}", "", f"![Insertion − deletion of every method]({chart})", ""]
     lines += [*markdown_rows(grid), "", READING, ""]
     described = [f"- {plain(str(row['method']))}: {plain(str(row['summary']))}" for row in scores.rows()]

@@ -16,14 +16,19 @@ from vitreous.training.model_folder import TrainedModel
 from vitreous.training.results import require_numbers
 
 
-@torch.inference_mode()
 def ask(
     trained: TrainedModel, task: WithHead, samples: Sequence[tuple[Image.Image, dict[str, Any]]]
 ) -> list[Prediction]:
     """One prediction for each pair of a picture and a question about it."""
-    device = next(trained.model.parameters()).device
     view = task.evaluation_view(trained.preprocess)
-    pixels, targets = task.collate([view(picture, question) for picture, question in samples])
+    return answers(trained, task, [view(picture, question) for picture, question in samples])
+
+
+@torch.inference_mode()
+def answers(trained: TrainedModel, task: WithHead, views: list[Any]) -> list[Prediction]:
+    """The same for pictures as the model sees them."""
+    device = next(trained.model.parameters()).device
+    pixels, targets = task.collate(views)
     moved = {key: moved_to(value, device) for key, value in targets.items()}
     predictions = task.predict(trained.model, trained.preprocess.normalise_bytes(pixels.to(device)), moved)
     for prediction in predictions:

@@ -8,28 +8,35 @@ Shapes: B images of a batch.
 
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from vitreous.data.image import ImageError
 from vitreous.data.image_set import ImageSet
-from vitreous.data.source import describe, open_data
 from vitreous.errors import InputError
 from vitreous.explanations.atlas_folder import PAGE, RESULT, About, write_folder
-from vitreous.explanations.atlas_like import Wish, wish_for
+from vitreous.explanations.atlas_like import Wish, look_at_finding, wish_for
+from vitreous.explanations.best_findings import Tally, best_findings
 from vitreous.explanations.dataset import seen_mask, selection
-from vitreous.maps.atlas import MEASURES, Atlas, look_at
+from vitreous.explanations.dense import as_picture, dense_task
+from vitreous.explanations.truth import NOTHING
+from vitreous.maps.atlas import MEASURES, Atlas, Look, look_at
 from vitreous.maps.clusters import Layer
 from vitreous.maps.explaining import Plan, cluster_layer_of, without_clusters
 from vitreous.maps.gates import cluster_count
+from vitreous.maps.target import JointTarget
+from vitreous.tasks.keypoints import Keypoints
 from vitreous.training.model_folder import TrainedModel
 from vitreous.training.progress import track
 from vitreous.training.relabelled import labelled_for
-from vitreous.training.results import report_skipped, require_numbers, result_folder
+from vitreous.training.results import report_skipped, result_folder
 
+NOT_THERE = "not there"  # the label of an answer that no object of the data bears out
 MOST_PIXELS = 16 * 224 * 224  # of a batch: with its gradients, paca_tiny then takes 0.6 GB
 
 
@@ -44,6 +51,7 @@ def write_atlas(
     model: str,
     trained: TrainedModel,
     data: str,
+    images: ImageSet,
     *,
     split: str,
     limit: int | None,
@@ -57,17 +65,22 @@ def write_atlas(
     """Gather the atlas of a stage, write it and name what stands out."""
     if measure not in MEASURES:
         raise InputError(f"--ranking {measure} cannot be gathered over a data set; --atlas takes {', '.join(MEASURES)}")
-    layer = cluster_layer_of(trained.model, plan)
+    layer, tally = cluster_layer_of(trained.model, plan), Tally()
     if layer is None:
         raise InputError(f"--atlas shows clusters, and {without_clusters(trained.model)}")
     wish = None if like is None else wish_for(trained, like, cluster, layer, measure)
-    images = labelled_for(trained, open_data(data, split, size=trained.preprocess.size))
-    print(describe(data, **{split: images}))
     with result_folder(out, RESULT) as aside:
-        atlas = gather(trained, images, layer, measure=measure, limit=limit, batch_size=batch_size, wish=wish)
-        about = About(model, trained, data, split, layer, measure)
-        told = write_folder(aside, atlas, images, about, wish)
-    print(f"\n{told}\natlas: {out / PAGE}")
+        images = labelled_for(trained, images)
+        atlas = gather(
+            trained, images, layer, measure=measure, limit=limit, batch_size=batch_size, wish=wish, tally=tally
+        )
+        missing = left_out(tally)
+        about = About(model, trained, classes_of(trained), data, split, layer, measure, missing)
+        told = write_folder(aside, atlas, partial(seen_picture, trained, images), images, about, wish)
+    print(f"\n{told}")
+    if missing:
+        print(f"left out: {missing}")
+    print(f"atlas: {out / PAGE}")
     return out / PAGE
 
 
@@ -80,17 +93,77 @@ def gather(
     limit: int | None,
     batch_size: int,
     wish: Wish | None = None,
+    tally: Tally | None = None,
 ) -> Atlas:
-    atlas = Atlas(cluster_count(trained.model, layer), len(trained.classes))
+    """`tally` takes down what became of the images where findings are explained."""
+    atlas = Atlas(cluster_count(trained.model, layer), len(classes_of(trained)))
     numbers = selection(len(images), limit)
-    for batch in batches(trained, images, numbers, batch_size):
-        look = look_at(trained.model, batch.inputs, layer, measure)
-        require_numbers(trained.name, look.output)
-        atlas.add(look, batch.numbers, batch.labels, batch.objects)
+    if trained.task == "classify":
+        looks = class_looks(trained, images, numbers, layer, measure, batch_size)
+    else:
+        looks = finding_looks(trained, images, numbers, layer, measure, tally or Tally())
+    for look, shown, labels, objects in looks:
+        atlas.add(look, shown, labels, objects)
         if wish is not None:
-            wish.offer(look, batch.numbers, batch.labels)
-    report_skipped(len(numbers) - int(atlas.labelled.sum()), len(numbers))
+            wish.offer(look, shown, labels)
     return atlas
+
+
+def class_looks(
+    trained: TrainedModel, images: ImageSet, numbers: Sequence[int], layer: Layer, measure: str, batch_size: int
+) -> Iterator[tuple[Look, Tensor, Tensor, Tensor]]:
+    done = 0
+    for batch in batches(trained, images, numbers, batch_size):
+        done += len(batch.numbers)
+        look = look_at(trained.model, batch.inputs, layer, measure)
+        yield look, batch.numbers, batch.labels, batch.objects
+    report_skipped(len(numbers) - done, len(numbers))
+
+
+def finding_looks(
+    trained: TrainedModel, images: ImageSet, numbers: Sequence[int], layer: Layer, measure: str, tally: Tally
+) -> Iterator[tuple[Look, Tensor, Tensor, Tensor]]:
+    """The best finding of each image. Whether it is right must be known: without that its label would be made up."""
+    nowhere = len(classes_of(trained)) - 1
+    for found in best_findings(trained, images, numbers, tally, label="atlas"):
+        if found.truth.label is None:
+            tally.unknown += 1
+            continue
+        label = nowhere if found.truth.label == NOTHING else found.truth.label
+        size = found.seen.picture.height, found.seen.picture.width
+        # What surrounds a joint speaks for it, and is no background.
+        known = None if isinstance(found.target, JointTarget) else found.mask
+        objects = torch.zeros(1, *size, dtype=torch.bool) if known is None else known
+        look = look_at_finding(trained, found.seen, found.target, layer, measure)
+        yield look, torch.tensor([found.number]), torch.tensor([label]), objects
+    if tally.images == tally.nothing_found + tally.unknown:
+        raise InputError(f"the data say nothing about what was found: {left_out(tally)}")
+
+
+def classes_of(trained: TrainedModel) -> tuple[str, ...]:
+    """What answers and labels count: classes; of a model that finds things, those or joints, and what is not there."""
+    if trained.task == "classify":
+        return trained.classes
+    task = dense_task(trained)
+    return (*(task.names if isinstance(task, Keypoints) else trained.classes), NOT_THERE)
+
+
+def left_out(tally: Tally) -> str:
+    kinds = {
+        "without a finding": tally.nothing_found,
+        "of whose finding the data say nothing": tally.unknown,
+    }
+    return ", ".join(f"{count} {'image' if count == 1 else 'images'} {kind}" for kind, count in kinds.items() if count)
+
+
+def seen_picture(trained: TrainedModel, images: ImageSet, number: int) -> Image.Image:
+    """An image of the data as the model sees it."""
+    image = images.picture(number)
+    if trained.task == "classify":
+        return trained.preprocess.picture(image)
+    task = dense_task(trained)
+    pixels, _ = task.collate([task.evaluation_view(trained.preprocess)(image, images.target(number))])
+    return as_picture(pixels[0])
 
 
 def batches(trained: TrainedModel, images: ImageSet, numbers: Sequence[int], batch_size: int) -> Iterator[Batch]:

@@ -1,6 +1,6 @@
 """An atlas as a folder: the page, a picture with the regions of each cluster, and all numbers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,15 +34,24 @@ NAMED = 3  # clusters and classes on the screen
 class About(NamedTuple):
     model: str
     trained: TrainedModel
+    classes: tuple[str, ...]  # of answers and labels
     data: str
     split: str
     layer: Layer
     measure: str
+    left_out: str = ""  # images that are no part of it, in words
 
 
-def write_folder(folder: Path, atlas: Atlas, images: ImageSet, about: About, wish: Wish | None) -> str:
-    """Write everything; what stands out comes back, in words."""
-    classes = about.trained.classes
+def write_folder(
+    folder: Path,
+    atlas: Atlas,
+    picture: Callable[[int], Image.Image],
+    images: ImageSet,
+    about: About,
+    wish: Wish | None,
+) -> str:
+    """Write everything; what stands out comes back, in words. `picture` gives an image as the model sees it."""
+    classes = about.classes
     summary, by_class, clusters = whole(atlas), of_classes(atlas, classes), of_clusters(atlas, classes)
     regions = [region for one in clusters for region in kept_regions(atlas, one.number)]
     asked = [] if wish is None else [wish.region, *wish.found()]
@@ -51,7 +60,7 @@ def write_folder(folder: Path, atlas: Atlas, images: ImageSet, about: About, wis
     def seen(region: Region) -> Image.Image:
         if wish is not None and region is wish.region:
             return wish.picture
-        return about.trained.preprocess.picture(images.picture(region.image))
+        return picture(region.image)
 
     def draw(own: Sequence[Region], file: str, first: int) -> dict[int, Tile]:
         """One picture of these regions, and the tiles that show its parts, numbered from `first`."""
@@ -78,7 +87,7 @@ def write_folder(folder: Path, atlas: Atlas, images: ImageSet, about: About, wis
     like = draw(asked, LIKE, number) if asked else {}
     page = render(
         title=f"Clusters of {about.trained.name} over {about.data}",
-        facts=facts(about, summary, len(clusters), regions[0]),
+        facts=facts(about, summary, len(clusters), atlas),
         summary=summary,
         classes=by_class,
         sections=sections,
@@ -93,16 +102,22 @@ def kept_regions(atlas: Atlas, cluster: int) -> list[Region]:
     return [region for kind in KEPT for region in regions_of(atlas.kept[kind], cluster, cluster, kind)]
 
 
-def facts(about: About, summary: Whole, clusters: int, region: Region) -> dict[str, str]:
-    rows, columns = region.map.shape
+def facts(about: About, summary: Whole, clusters: int, atlas: Atlas) -> dict[str, str]:
+    sizes = sorted(atlas.grids)
+    (rows, columns), (most_rows, most_columns) = sizes[0], sizes[-1]
+    maps = f"{columns} × {rows}" + ("" if len(sizes) == 1 else f" to {most_columns} × {most_rows}")
     block = f", block {about.layer.block}" if about.layer.block else ""
     found = {
         "model": about.trained.name,
         "data": f"{about.data} ({about.split})",
         "images": f"{summary.images}, {percent(summary.right / summary.images)} right",
-        "clusters": f"{clusters} of stage {about.layer.stage}{block}, maps of {columns} × {rows}",
+        "clusters": f"{clusters} of stage {about.layer.stage}{block}, maps of {maps}",
         "importance by": about.measure.replace("_", " "),
     }
+    if about.trained.task != "classify":
+        found["explained"] = "the best finding of each image"
+    if about.left_out:
+        found["left out"] = about.left_out
     if summary.background is not None:
         found["importance on background"] = f"{percent(summary.background)} (chance {percent(summary.area)})"
     return found
@@ -118,6 +133,7 @@ def content(
         "split": about.split,
         "layer": about.layer._asdict(),
         "importance_by": about.measure,
+        "left_out": about.left_out,
         "summary": as_json(summary),
         "classes": [as_json(one) for one in classes],
         "clusters": [

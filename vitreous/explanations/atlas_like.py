@@ -9,12 +9,14 @@ from torch import Tensor
 
 from vitreous.data.pictures import find_pictures
 from vitreous.errors import InputError
+from vitreous.explanations.dense import inputs_of, look, model_behind
+from vitreous.explanations.findings import Seen, Wanted
 from vitreous.maps.atlas import Look, look_at, region_fields
 from vitreous.maps.atlas_regions import Region, regions_of
 from vitreous.maps.clusters import Layer
 from vitreous.maps.kept import Kept
+from vitreous.maps.target import BoxTarget, JointTarget, RegionTarget, Target
 from vitreous.training.model_folder import TrainedModel
-from vitreous.training.results import require_numbers
 
 FOUND = 16  # regions at most
 ASKED, LIKE = "asked", "like"  # kinds of regions
@@ -32,7 +34,7 @@ class Wish:
 
     def offer(self, look: Look, numbers: Tensor, labels: Tensor) -> None:
         cluster = self.region.cluster
-        fields = {name: value[[cluster]] for name, value in region_fields(look, numbers, labels).items()}
+        fields = {name: value[[cluster]] for name, value in region_fields(look, numbers, labels, self.kept).items()}
         self.kept.offer(F.cosine_similarity(fields["token"], self.region.token, dim=-1), fields)
 
     def found(self) -> list[Region]:
@@ -45,15 +47,31 @@ def wish_for(trained: TrainedModel, like: str, cluster: int | None, layer: Layer
     if len(pictures) != 1:
         raise InputError(f"--like {like} stands for {len(pictures)} images; give one")
     image, label = pictures[0].load(), pictures[0].label
-    inputs = trained.preprocess(image)[None].to(next(trained.model.parameters()).device)
-    look = look_at(trained.model, inputs, layer, measure)
-    require_numbers(trained.name, look.output)
-    clusters = look.importance.shape[1]
+    if trained.task == "classify":
+        seen = trained.preprocess.picture(image)
+        found = look_at(trained.model, inputs_of(trained, seen), layer, measure)
+    else:
+        looked = look(trained, image, like)
+        seen, choice = looked.seen.picture, looked.choose(Wanted())
+        if choice.target is None:
+            raise InputError(f"--like {like} has nothing to explain: {choice.nothing}; give another image")
+        found = look_at_finding(trained, looked.seen, choice.target, layer, measure)
+        label = None  # of the whole image, which says nothing about a finding
+    clusters = found.importance.shape[1]
     if cluster is not None and not 0 <= cluster < clusters:
         raise InputError(f"--cluster {cluster} does not exist; stage {layer.stage} has clusters 0 to {clusters - 1}")
-    chosen = int(look.importance[0].argmax()) if cluster is None else cluster
+    chosen = int(found.importance[0].argmax()) if cluster is None else cluster
     own = Kept(clusters, 1)
     known = trained.classes.index(label) if label in trained.classes else UNKNOWN
-    own.offer(look.importance.T, region_fields(look, torch.tensor([UNKNOWN]), torch.tensor([known])))
+    own.offer(found.importance.T, region_fields(found, torch.tensor([UNKNOWN]), torch.tensor([known]), own))
     region = regions_of(own, chosen, chosen, ASKED)[0]
-    return Wish(region, pictures[0].name, trained.preprocess.picture(image), Kept(1, FOUND))
+    return Wish(region, pictures[0].name, seen, Kept(1, FOUND))
+
+
+def look_at_finding(trained: TrainedModel, seen: Seen, target: Target, layer: Layer, measure: str) -> Look:
+    """A finding of a picture; its class is the box's, the region's, or the joint itself."""
+    inputs = inputs_of(trained, seen.picture)
+    own = target.to(inputs.device)
+    assert isinstance(own, BoxTarget | RegionTarget | JointTarget)
+    answers = own.joints if isinstance(own, JointTarget) else own.labels
+    return look_at(model_behind(trained, own, seen), inputs, layer, measure, (own, answers))

@@ -52,11 +52,12 @@ def read_chosen(model: str) -> Chosen:
         ) from reason
 
 
-def write_chosen(model: str, scores: Scores, *, data: str, images: int) -> Chosen:
-    """Store the best method; with every reason to doubt it."""
+def write_chosen(model: str, scores: Scores, *, data: str, images: int, findings: bool = False) -> Chosen:
+    """Store the best method; with every reason to doubt it. `findings`: they were explained, and no classes."""
     method = scores.best()
     verdicts = {name: scores.beats_controls(name) for name in scores.values if name not in scores.controls}
-    chosen = Chosen(method, why(scores, method, name_of(data), images), verdicts, name_of(data))
+    measured_on = f"{'the best findings in ' if findings else ''}{images} images of {name_of(data)}"
+    chosen = Chosen(method, why(scores, method, measured_on), verdicts, name_of(data))
     path = file_of(model)
     if path is not None:
         content: dict[str, Any] = {"method": method, "reason": chosen.reason, "beats_controls": verdicts}
@@ -69,10 +70,10 @@ def name_of(data: str) -> str:
     return Path(data).name or data
 
 
-def why(scores: Scores, method: str, data: str, images: int) -> str:
+def why(scores: Scores, method: str, measured_on: str) -> str:
     here, methods = scores.interval(method), [name for name in scores.values if name not in scores.controls]
-    found = f"Of {len(methods)} methods it is the most faithful on {images} images "
-    found += f"of {data}: insertion − deletion {here.mean:.2f} ({here.low:.2f} to {here.high:.2f})"
+    found = f"Of {len(methods)} methods it is the most faithful on {measured_on}: "
+    found += f"insertion − deletion {here.mean:.2f} ({here.low:.2f} to {here.high:.2f})"
     others = ", ".join(f"{name.replace('_', ' ')} {scores.interval(name).mean:.2f}" for name in IGNORANT)
     lost = [name.replace("_", " ") for name, beaten in scores.verdict(method).items() if not beaten]
     if lost:

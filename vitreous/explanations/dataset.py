@@ -18,11 +18,14 @@ from vitreous.charts import faithfulness as charts
 from vitreous.charts.evaluation import as_table
 from vitreous.data.image import ImageError
 from vitreous.data.image_set import ImageSet
-from vitreous.data.source import describe, open_data
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
+from vitreous.explanations.best_findings import Tally, best_findings
 from vitreous.explanations.chosen import Chosen, write_chosen
-from vitreous.maps.catalogue import find_method
+from vitreous.explanations.dense import inputs_of, model_behind
+from vitreous.maps.catalogue import find_method, methods_for
+from vitreous.maps.explaining import LIGHT, lighter
+from vitreous.maps.faithfulness import PORTIONS
 from vitreous.maps.scoring import Batch, Scores, score_methods
 from vitreous.training.model_folder import TrainedModel
 from vitreous.training.progress import track
@@ -37,6 +40,7 @@ def score_run(
     model: str,
     trained: TrainedModel,
     data: str,
+    images: ImageSet,
     *,
     split: str,
     limit: int,
@@ -44,19 +48,30 @@ def score_run(
     batch_size: int,
     out: Path,
 ) -> Path:
-    """Score methods, print and write the table, and store the best one as the run's default."""
-    images = open_data(data, split, size=trained.preprocess.size)
-    print(describe(data, **{split: images}))
-    chosen = [find_method(name, trained.model) for name in methods] or None
+    """Score methods, print and write the table, and store the best one as the run's default.
+
+    Of a model that does more than to classify, the best finding in each image is what is explained.
+    """
+    dense, tally = trained.task != "classify", Tally()
+    chosen = [find_method(name, trained.model) for name in methods] or methods_for(trained.model)
     with result_folder(out, RESULT) as aside:
         scores = score_methods(
-            trained.model, batches(trained, images, limit, batch_size), methods=chosen, sanity=SANITY
+            trained.model,
+            dense_batches(trained, images, limit, tally) if dense else batches(trained, images, limit, batch_size),
+            methods=[lighter(method) for method in chosen] if dense else chosen,
+            portions=LIGHT["portions"] if dense else PORTIONS,
+            sanity=SANITY,
         )
         count = len(next(iter(scores.values.values()))[charts.DECIDES])
-        default = write_chosen(model, scores, data=f"{data} ({split})", images=count)
+        default = write_chosen(model, scores, data=f"{data} ({split})", images=count, findings=dense)
         about = {"model": trained.name, "data": data, "split": split, "images": count}
+        if dense:
+            about |= {"explained": "the best finding of each image", "nothing_found": tally.nothing_found}
+            about |= {"with_known_object": tally.with_known_object}
         write_scores(aside, scores, default, about)
     Console().print(as_table(charts.as_grid(scores, title=f"{trained.name}: faithfulness on {count} images of {data}")))
+    if tally.nothing_found:
+        print(f"\nleft out: {tally.nothing_found} of {tally.images} images, in which the model found nothing")
     print(f"\ndefault map: {default.method}. {default.reason}\nreport: {out / REPORT}")
     return out / REPORT
 
@@ -68,6 +83,14 @@ def write_scores(folder: Path, scores: Scores, default: Chosen, about: dict[str,
     (folder / REPORT).write_text(page, encoding="utf-8")
     content = {**about, "default": default._asdict(), "methods": scores.rows(), "files": [REPORT, CHART]}
     write_json(folder / RESULT, content)
+
+
+def dense_batches(trained: TrainedModel, images: ImageSet, limit: int, tally: Tally) -> Iterator[Batch]:
+    """Images spread evenly over the data: the best finding of each, with its object where the data know one."""
+    for found in best_findings(trained, images, selection(len(images), limit), tally, label="score"):
+        inputs, mask = inputs_of(trained, found.seen.picture), found.mask
+        model = model_behind(trained, found.target, found.seen)
+        yield Batch(inputs, found.target, None if mask is None else mask.to(inputs.device), model)
 
 
 def batches(trained: TrainedModel, images: ImageSet, limit: int, batch_size: int) -> Iterator[Batch]:

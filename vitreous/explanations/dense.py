@@ -12,8 +12,9 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from vitreous.data.transforms import to_unit_tensor
 from vitreous.errors import InputError
-from vitreous.explanations.answers import ask, drawn
+from vitreous.explanations.answers import answers, drawn
 from vitreous.explanations.findings import SURE, Choice, Seen, Wanted, choose_finding
 from vitreous.explanations.picture import describe
 from vitreous.heads.boxes import Detector
@@ -28,7 +29,7 @@ from vitreous.training.model_folder import TrainedModel
 LISTED = 10  # findings that are told
 METHODS = ("token_gradient", "grad_cam", "input_gradient", "occlusion", "clusters logit_gate", "centre_blob")
 LIMITS = f"occlusion in {LIGHT['cells']} x {LIGHT['cells']} cells, curves in {LIGHT['portions']} portions"
-REASON = "It is the most faithful of those compared, on this image alone: only classifiers are scored over a data set."
+REASON = "It is the most faithful of those compared, on this image alone."
 
 
 class OfClasses(nn.Module):
@@ -57,26 +58,29 @@ class Looked(NamedTuple):
 
 
 def dense_plan(model: nn.Module, plan: Plan) -> Plan:
-    """The plan with fewer passes and, unless methods are named, those that know what is explained."""
+    """The plan with fewer passes and, unless methods are named, the default and those that know what is explained."""
     known = [method.name for method in methods_for(model)]
     finer = [name for name in known if name.startswith("grad_cam stage")]
     wanted = [METHODS[0], *finer, *METHODS[1:]]
-    own = replace(
-        plan,
-        methods=plan.methods or tuple(name for name in wanted if name in known or name == "centre_blob"),
-        light=True,
-    )
+    usual = [name for name in wanted if name in known or name == "centre_blob"]
+    first = [] if plan.default is None else [plan.default]
+    own = replace(plan, methods=plan.methods or tuple(dict.fromkeys([*first, *usual])), light=True)
     chosen_methods(model, own)  # an unknown name shows here, before the work
     return own
 
 
 def look(trained: TrainedModel, image: Image.Image, name: str) -> Looked:
+    task = dense_task(trained)
+    view = task.evaluation_view(trained.preprocess)(image, task.questions(image, [])[0])
+    (prediction,) = answers(trained, task, [view])
+    drawing = drawn(task, image, [prediction], SURE)
+    return Looked(name, task, prediction, see(trained, task, image, view), drawing)
+
+
+def dense_task(trained: TrainedModel) -> WithHead:
     task = trained.build_task()
     assert isinstance(task, WithHead)  # every task but classification has a head over a pyramid
-    question = task.questions(image, [])[0]
-    (prediction,) = ask(trained, task, [(image, question)])
-    drawing = drawn(task, image, [prediction], SURE)
-    return Looked(name, task, prediction, see(trained, task, image, question), drawing)
+    return task
 
 
 def explain_dense(
@@ -96,8 +100,7 @@ def explain_dense(
         finding=choice.finding,
         nothing=choice.nothing,
     )
-    labels = (int(choice.target.labels[0]),) if isinstance(choice.target, BoxTarget) else (0,)
-    model, preprocess = explained_model(trained.model, labels, seen.size), trained.preprocess
+    model, preprocess = model_behind(trained, choice.target, seen), trained.preprocess
     if choice.target is None or choice.finding is None:
         item = look_only(model, seen.picture, preprocess=preprocess, name=looked.name, watched="nothing", plan=plan)
     else:
@@ -111,13 +114,16 @@ def explain_dense(
             watched=choice.finding["name"],
             plan=plan,
         )
-        item = replace(item, default=most_faithful(item), reason=REASON)
+        if plan.default not in [method.name for method in item.methods]:
+            unscored = "" if plan.default is not None else f" {plan.reason}"
+            item = replace(item, default=most_faithful(item), reason=f"{REASON}{unscored}".rstrip())
     return replace(item, answer=answer, facts=describe(trained.name, item, plan) | {"kept short": LIMITS})
 
 
-def see(trained: TrainedModel, task: WithHead, image: Image.Image, question: dict[str, Any]) -> Seen:
-    pixels, targets = task.collate([task.evaluation_view(trained.preprocess)(image, question)])
-    picture = Image.fromarray(pixels[0].permute(1, 2, 0).numpy())
+def see(trained: TrainedModel, task: WithHead, image: Image.Image, view: Any) -> Seen:
+    """A picture through its view."""
+    pixels, targets = task.collate([view])
+    picture = as_picture(pixels[0])
     original = (image.height, image.width)
     if "sizes" in targets:
         height, width = targets["sizes"][0].tolist()
@@ -126,6 +132,23 @@ def see(trained: TrainedModel, task: WithHead, image: Image.Image, question: dic
     with torch.inference_mode():
         heatmaps = trained.model(trained.preprocess.normalise_bytes(pixels.to(device)))
     return Seen(picture, (picture.height, picture.width), original, heatmaps.cpu())
+
+
+def as_picture(pixels: Tensor) -> Image.Image:
+    """(3, H, W) bytes."""
+    return Image.fromarray(pixels.permute(1, 2, 0).numpy())
+
+
+def inputs_of(trained: TrainedModel, picture: Image.Image) -> Tensor:
+    """Of a picture as the model sees it, (1, 3, H, W)."""
+    device = next(trained.model.parameters()).device
+    return trained.preprocess.normalise(to_unit_tensor(picture).to(device))[None]
+
+
+def model_behind(trained: TrainedModel, target: Target | None, seen: Seen) -> nn.Module:
+    """What a target reads from."""
+    labels = (int(target.labels[0]),) if isinstance(target, BoxTarget) else (0,)
+    return explained_model(trained.model, labels, seen.size)
 
 
 def explained_model(model: nn.Module, classes: tuple[int, ...], size: tuple[int, int]) -> nn.Module:

@@ -210,7 +210,13 @@ def is_background(task: Task, label: int) -> bool:
 
 
 def largest_part(mask: Tensor) -> Tensor:
-    """The largest connected part of a mask (h, w), corners included.
+    """The largest connected part of a mask (h, w)."""
+    part = parts(mask)
+    return mask & (part == part[mask].mode().values)
+
+
+def parts(mask: Tensor) -> Tensor:
+    """For every pixel the number of its connected part, corners included, -1 outside: (h, w).
 
     Every pixel points to a pixel of its part with the highest number it has heard of; pointing on along such pointers
     makes the way short, however winding the part is.
@@ -222,7 +228,7 @@ def largest_part(mask: Tensor) -> Tensor:
         told = torch.where(inside, around, -1)
         told[inside] = told[told[inside]]
         if torch.equal(told, heard):
-            return (heard == heard[inside].mode().values).view_as(mask) & mask
+            return heard.view_as(mask)
         heard = told
 
 

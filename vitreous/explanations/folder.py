@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from vitreous.explanations.dense import REASON
 from vitreous.explanations.picture import HIDDEN_WITH
 from vitreous.maps.explaining import Plan
 from vitreous.maps.explanation import Explanation, as_json
@@ -58,9 +59,9 @@ def print_summary(explanations: Sequence[Explanation], report: Path) -> None:
     idle = sum(1 for item in explanations if shown_stage_is_idle(item))
     if idle:
         print(f"\nthe clusters shown carry nothing for {idle} of {len(explanations)} images: try another --stage")
-    default = explanations[0]
-    if default.default is not None and default.answer is None:  # others have a default of their own for each image
-        print(f"\ndefault map: {default.default}. {default.reason}")
+    first = next((item for item in explanations if item.default is not None), None)
+    if first is not None and not first.reason.startswith(REASON):  # else each image has a default of its own
+        print(f"\ndefault map: {first.default}. {first.reason}")
     print(f"\nreport: {report}")
 
 
@@ -76,7 +77,7 @@ def most_important(item: Explanation) -> str:
         return item.answer.nothing
     clusters = item.clusters
     if clusters is None:
-        found = next(method for method in item.methods if method.name == item.default)
+        found = next((method for method in item.methods if method.name == item.default), item.methods[0])
         return f"{found.name}: insertion − deletion {found.difference:+.2f}"
     if clusters.groups:
         return f"top group: {named(clusters.groups[0])}; {clusters.group_drop[0]:+.2f} log-odds lost without it"

@@ -5,7 +5,8 @@
         atlas.add(look_at(model, images, layer), numbers, labels, objects)
 
 Kept are running sums and, for every cluster, a few regions: where it fires most, a random few, and those of wrong
-answers it speaks for. What is explained is the answer the model gave, right or wrong.
+answers it speaks for. What is explained is the answer the model gave, right or wrong: its class, or a target that says
+more, such as a box. Images may differ in size.
 
 Importance is the log-odds a cluster adds to the answer, by one of `MEASURES`. Its share is its part of all positive
 importance within an image, so that every image counts the same. A cluster fires to the degree that its map has a peak:
@@ -28,7 +29,7 @@ from vitreous.maps.importance import by_ablation, by_integration, by_logit_gate,
 from vitreous.maps.kept import Kept
 from vitreous.maps.load import uniform
 from vitreous.maps.method import checked, trunk
-from vitreous.maps.target import ClassTarget
+from vitreous.maps.target import ClassTarget, Target
 
 MEASURES: dict[str, Callable[..., Tensor]] = {
     "logit_gate": by_logit_gate,
@@ -43,19 +44,18 @@ KEPT = {"top": 8, "typical": 6, "mistakes": 4}  # regions of each cluster
 class Look(NamedTuple):
     """What a batch shows, on the processor."""
 
-    output: Tensor  # (B, K)
+    answers: Tensor  # (B,) classes
     maps: Tensor  # (B, M, H, W), each sums to one
     tokens: Tensor  # (B, M, C), what the attention reads of each cluster
     importance: Tensor  # (B, M), for the answer
-    uniform: Tensor  # (B, K), the output when the stage's clusters are spread evenly
-
-    @property
-    def answers(self) -> Tensor:
-        return self.output.argmax(1)
+    lost: Tensor  # (B,) log-odds of the answer, when the stage's clusters are spread evenly
+    moved: Tensor  # (B,) whether it then is another answer
 
 
-def look_at(model: nn.Module, images: Tensor, layer: Layer, measure: str = MEASURE) -> Look:
-    """Normalised images (B, 3, height, width)."""
+def look_at(
+    model: nn.Module, images: Tensor, layer: Layer, measure: str = MEASURE, given: tuple[Target, Tensor] | None = None
+) -> Look:
+    """Normalised images (B, 3, height, width); `given` are the answers to explain and their classes (B,)."""
     tokens: list[Tensor] = []
     norm = attentions(model, layer)[0].cluster_norm
     handle = norm.register_forward_hook(lambda _norm, _inputs, output: tokens.append(output))
@@ -66,11 +66,19 @@ def look_at(model: nn.Module, images: Tensor, layer: Layer, measure: str = MEASU
         handle.remove()
     maps = as_distributions(recorded[layer.tap].detach().float())
     checked("the clusters", maps.sum(1), len(images))
-    importance = MEASURES[measure](model, images, ClassTarget(labels=rest.output.argmax(1)), layer, rest=rest)
+    target, answers = given or predicted(rest.output)
+    importance = MEASURES[measure](model, images, target, layer, rest=rest)
     checked(measure, importance[:, :, None], len(images))
     with torch.no_grad(), uniform(model, layer.stage):
         evenly = model(images)
-    return Look(*(x.detach().float().cpu() for x in (rest.output, maps, tokens[0], importance, evenly)))
+    lost, moved = target(rest.output) - target(evenly), target.holds(rest.output) & ~target.holds(evenly)
+    seen = [x.detach().float().cpu() for x in (maps, tokens[0], importance, lost)]
+    return Look(answers.cpu(), seen[0], seen[1], seen[2], seen[3], moved.cpu())
+
+
+def predicted(output: Tensor) -> tuple[Target, Tensor]:
+    answers = output.argmax(1)
+    return ClassTarget(labels=answers), answers
 
 
 class Atlas:
@@ -89,6 +97,7 @@ class Atlas:
         self.on_object = zeros(M)  # share of the map
         self.share_masked, self.share_background = zeros(M), zeros(M)
         self.kept = {name: Kept(M, size) for name, size in KEPT.items()}
+        self.grids: set[tuple[int, int]] = set()  # of the maps that were seen
 
     def add(self, look: Look, numbers: Tensor, labels: Tensor, objects: Tensor) -> None:
         """One batch; `numbers` tell the images apart, and an empty object is one nobody knows."""
@@ -101,9 +110,7 @@ class Atlas:
         self.share.index_add_(0, labels, share)
         self.share_of_wrong += share[~right].sum(0)
         self.likeness += correlations(look.maps)
-        target = ClassTarget(labels=answers)
-        lost, moved = target(look.output) - target(look.uniform), ~target.holds(look.uniform)
-        self.load += torch.stack([lost.double().sum(), moved.double().sum()])
+        self.load += torch.stack([look.lost.double().sum(), look.moved.double().sum()])
         self.add_objects(look, share, objects)
         self.keep(look, numbers, labels)
 
@@ -122,7 +129,8 @@ class Atlas:
         self.area.index_add_(0, answers, 1 - inside.mean((1, 2, 3)))
 
     def keep(self, look: Look, numbers: Tensor, labels: Tensor) -> None:
-        fields = region_fields(look, numbers, labels)
+        self.grids.add((look.maps.shape[2], look.maps.shape[3]))
+        fields = region_fields(look, numbers, labels, self.kept["top"])
         strength, importance = fields["strength"], fields["importance"]
         self.strength += strength.double().sum(1)
         scores = {
@@ -134,16 +142,18 @@ class Atlas:
             self.kept[name].offer(score, fields)
 
 
-def region_fields(look: Look, numbers: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """What is kept of the region of every cluster in every image, each (M, B, ...)."""
+def region_fields(look: Look, numbers: Tensor, labels: Tensor, among: Kept) -> dict[str, Tensor]:
+    """What is kept of the region of every cluster in every image, each (M, B, ...), maps on the grid of the others."""
     _, clusters, rows, columns = look.maps.shape
+    grid = among.fields["map"].shape[2:] if among.fields else (rows, columns)
+    maps = look.maps if grid == (rows, columns) else F.interpolate(look.maps, grid, mode="bilinear", antialias=True)
     return {
         "image": numbers.expand(clusters, -1),
         "label": labels.expand(clusters, -1),
         "answer": look.answers.expand(clusters, -1),
         "strength": look.maps.flatten(2).amax(2).T * (rows * columns),
         "importance": look.importance.T,
-        "map": look.maps.transpose(0, 1),
+        "map": maps.transpose(0, 1),
         "token": look.tokens.transpose(0, 1),
     }
 

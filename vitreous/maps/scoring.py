@@ -5,7 +5,7 @@
     scores.best()                  # the method to use by default
     scores.verdict("grad_cam")     # whether it beats the controls
 
-The measure that decides is insertion minus deletion, averaged over the fills.
+The measure that decides is insertion minus deletion, with the blur that hides best.
 
 Shapes: B images of a batch, n images in all.
 """
@@ -34,11 +34,15 @@ NO_BETTER = "no better than its controls"  # the label of one that does not
 
 
 class Batch(NamedTuple):
-    """Images to score: normalised inputs, what to explain (None: the predicted class), and objects where known."""
+    """Images to score: normalised inputs, what to explain (None: the predicted class), and objects where known.
+
+    `model` is what answers about these images, where it is not the same for all.
+    """
 
     images: Tensor
     target: Target | Tensor | None = None
     masks: Tensor | None = None
+    model: nn.Module | None = None
 
 
 @dataclass
@@ -131,10 +135,11 @@ def score_methods(
         here = [*controls, *(method for method in chosen if method.name not in names)]
         if batch.masks is not None:
             here.append(OracleMask(batch.masks))
-        aim = resolve(model, batch.images, batch.target)
+        own = model if batch.model is None else batch.model
+        aim = resolve(own, batch.images, batch.target)
         for method in here:
             scores.summaries[method.name] = method.summary
-            for measure, numbers in measured(model, method, batch, aim, fills, portions, sane).items():
+            for measure, numbers in measured(own, method, batch, aim, fills, portions, sane).items():
                 scores.add(method.name, measure, numbers)
     if not scores.values:
         raise InputError("no images were given to score")
