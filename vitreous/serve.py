@@ -87,9 +87,7 @@ def serve(
 def open_explorer(model: str, *, size: int | None = None, device: str = "auto") -> Explorer:
     trained = load_model(model, size=size, device=device)
     check_answers(trained)
-    if trained.task != "classify":
-        return Finder(trained)
-    explorer = Explorer(trained, read_chosen(model))
+    explorer = (Explorer if trained.task == "classify" else Finder)(trained, read_chosen(model))
     if explorer.chosen.method is not None:
         explorer.method(explorer.chosen.method)  # one that does not fit shows here
     return explorer

@@ -8,7 +8,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from tests.tiny_model import TASK_ARGS, save_tiny_dense
-from tests.web.asking import HOST, application, png
+from tests.web.asking import HOST, REASON, application, png, save_chosen
 from vitreous.explanations.dense import OfClasses
 from vitreous.maps.gates import gated, without
 from vitreous.serve import check_answers
@@ -120,3 +120,15 @@ def test_a_detector_is_asked_for_the_classes_of_its_findings(tmp_path):
         assert many["labels"].unique().tolist() == [0, 1]
         for key in few:
             assert torch.equal(many[key][many["labels"] == 1], few[key])
+
+
+def test_the_default_of_a_run_goes_first_here_too(tmp_path):
+    folder = save_chosen(save_tiny_dense(tmp_path / "model", "keypoints", CLASSES["keypoints"]), "token_gradient")
+    app, _ = application(folder)
+    with TestClient(app, base_url=HOST) as client:
+        card = ask(client, "model")
+        assert card["chosen"] == {"method": "token_gradient", "says": REASON}
+        assert card["methods"][0]["name"] == "token_gradient"
+        page = client.get(f"/api/images/{upload(client)}/report.html").text
+    assert '<b>Look first at <span class="name">token_gradient</span>.</b>' in page
+    assert REASON in page

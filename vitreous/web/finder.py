@@ -12,18 +12,13 @@ from torch import Tensor, nn
 from vitreous.errors import InputError
 from vitreous.explanations.dense import LISTED, Looked, dense_plan, explain_dense, explained_model, look
 from vitreous.explanations.findings import Wanted
-from vitreous.maps.catalogue import find_method, methods_for
+from vitreous.maps.catalogue import find_method
 from vitreous.maps.explaining import Plan, lighter
 from vitreous.maps.method import Method
 from vitreous.maps.target import Target
 from vitreous.tasks.base import Prediction
 from vitreous.web.explorer import Answer, Explorer
 from vitreous.web.pictures import Seen, as_png, seen
-
-UNMEASURED = (
-    "Only classifiers are scored over a data set; the report measures its methods on the picture at hand, and says "
-    "which is the most faithful there."
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,13 +40,11 @@ class SeenFindings(Seen):
 
 
 class Finder(Explorer):
-    unmeasured = UNMEASURED
-
     def size(self) -> tuple[int, int]:
         return self.trained.build_task().input_size(self.trained.preprocess)
 
     def methods(self) -> list[Method]:
-        return [lighter(method) for method in methods_for(self.model)]
+        return [lighter(method) for method in super().methods()]
 
     def method(self, name: str) -> Method:
         return lighter(find_method(name, self.model))
@@ -130,7 +123,7 @@ class Finder(Explorer):
     def report(self, item: Seen, stage: int | None, number: int | None, top_k: int) -> str:
         assert isinstance(item, SeenFindings)
         wanted = Wanted() if number is None else Wanted(finding=number + 1)
-        plan = dense_plan(self.model, Plan(stage=stage))
+        plan = dense_plan(self.model, self.chosen.applied(Plan(stage=stage)))
         return explain_dense(self.trained, item.looked, wanted=wanted, plan=plan).html(top_k=top_k)
 
 
