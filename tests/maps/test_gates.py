@@ -72,6 +72,31 @@ def test_the_rest_of_the_network_gives_what_the_whole_does(changes, stage):
     torch.testing.assert_close(rest.scores(TARGET, gates), single, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("changes", [{}, TEACHER], ids=str)
+def test_several_threads_give_what_one_does(monkeypatch, changes):
+    """Copies of the model are gated, which share its weights; the model itself is not touched."""
+    model = family("paca_tiny_teacher" if changes is TEACHER else "paca_tiny", **changes)
+    rest, gates = Rest(model, IMAGES, cluster_layer(model)), 1 - torch.eye(6)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = rest.scores(TARGET, gates, batch_size=2)
+        torch.set_num_threads(2)
+        monkeypatch.setattr("vitreous.maps.gates.MANY_PIXELS", 0)
+        parts = rest.parts(TARGET, gates, batch_size=2)
+        first = next(parts)
+        assert all(block.attention.gates is None for block in model.stages[2].blocks)
+        with torch.no_grad():
+            torch.testing.assert_close(model(IMAGES), rest.output, atol=1e-5, rtol=1e-5)
+        together = torch.cat([first, *parts]).view_as(alone)
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(together, alone)
+    twin = rest.twin().model
+    assert all(a is b for a, b in zip(model.parameters(), twin.parameters(), strict=True))
+    assert not set(model.modules()) & set(twin.modules())
+
+
 def test_what_comes_before_runs_once():
     model = family()
     watched = {

@@ -120,6 +120,13 @@ def test_gate_gradient_ranks_like_exact_ablation_on_a_trained_model():
     assert curve["ablation"][1] < curve["random"][1]  # what was called important mattered more
 
 
+def test_the_random_ranking_differs_between_images_and_comes_again():
+    layer = cluster_layer(MODEL)
+    both = RANKINGS["random"](MODEL, IMAGES, TARGET, layer)
+    assert not torch.equal(both[0], both[1])
+    assert torch.equal(both[1:], RANKINGS["random"](MODEL, IMAGES[1:], TARGET, layer))
+
+
 def test_cost_in_images_that_pass_each_stage():
     """One pass for all; then gates 1, integration 8 and ablation 6 of the rest alone, and masking 6 whole ones."""
     expected = {"logit_gate": (1, 2), "value_gate": (1, 2), "attention_mass": (1, 1), "integrated": (1, 9)}

@@ -1,7 +1,6 @@
 """Maps that know nothing, or all: what a method must beat, and what it can reach at most."""
 
 import copy
-import zlib
 from dataclasses import dataclass, field
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from vitreous.errors import InputError
 from vitreous.maps.fill import blurred
 from vitreous.maps.method import Method, Needs
+from vitreous.maps.noise import noise_for
 from vitreous.maps.target import Target
 
 DEPTH = 1 / 16  # standard deviation of the blur that tells how deep in an object a place lies, in sides of the image
@@ -28,11 +28,7 @@ class RandomMap(Method):
     needs = Needs(passes=0, target=False)
 
     def heat(self, model: nn.Module, images: Tensor, target: Target) -> Tensor:
-        noise = []
-        for image in images:
-            drawn = torch.Generator().manual_seed(zlib.crc32(image.cpu().contiguous().numpy().tobytes()) + self.seed)
-            noise.append(torch.rand(self.cells, self.cells, generator=drawn))
-        return torch.stack(noise).to(images.device)
+        return noise_for(images, self.cells, self.cells, seed=self.seed)
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,12 @@
 
 A cluster is removed in all blocks that use it: the softmax runs over the others, as if it had never been. Both gates
 are plain tensors, so gradients with respect to them are exact. Gates live on the model while the block runs: one
-thread at a time.
+thread at a time. Where many rows are scored, `Rest` gives every thread a copy of the modules, with the same weights.
 
 Shapes: B images, M clusters, S sets of gates, R rows = pairs of an image and a set.
 """
 
+import copy
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -25,9 +26,11 @@ from vitreous.layers.attention import Gates
 from vitreous.layers.tap import record
 from vitreous.maps.clusters import Layer, choose_layer
 from vitreous.maps.method import rows_at_once, trunk
+from vitreous.maps.side_by_side import at_a_time, side_by_side
 from vitreous.maps.target import Target
 
-ROWS = 16  # rows run together: enough to fill the cores, few enough to stay in cache
+ROWS = 8  # run together: of 4, 8, 16 and 32 none costs less for each row, and this leaves some for every thread
+MANY_PIXELS = 32 * 224 * 224  # of all rows, from which on copies of the model for several threads are soon paid back
 
 
 def cluster_layer(model: nn.Module, stage: int | None = None, block: int | None = None) -> Layer:
@@ -153,15 +156,37 @@ class Rest:
 
     def scores(self, target: Target, gates: Tensor, *, batch_size: int = ROWS) -> Tensor:
         """The target under each set of logit gates, (S, M) for all images or (B, S, M): (B, S)."""
-        images, rows_each = len(self.images), rows_at_once(self.images, batch_size)
-        gates = gates.to(self.images.device).expand(images, -1, -1)
-        image, chosen = torch.arange(images).repeat_interleave(gates.shape[1]), gates.flatten(0, 1)  # (R,), (R, M)
-        with torch.no_grad():
-            parts = [
-                target.select(rows)(self.run(rows, logit_gate=gate))
-                for rows, gate in zip(image.split(rows_each), chosen.split(rows_each), strict=True)
-            ]
-        return torch.cat(parts).unflatten(0, (images, -1))
+        return torch.cat(list(self.parts(target, gates, batch_size=batch_size))).unflatten(0, (len(self.images), -1))
+
+    def parts(self, target: Target, gates: Tensor, *, batch_size: int = ROWS) -> Iterator[Tensor]:
+        """The same in the order of its rows, `batch_size` after the other. Between two parts the model is as before."""
+        rows_each = rows_at_once(self.images, batch_size)
+        gates = gates.to(self.images.device).expand(len(self.images), -1, -1)
+        image, chosen = torch.arange(len(gates)).repeat_interleave(gates.shape[1]), gates.flatten(0, 1)  # (R,), (R, M)
+        pieces = list(zip(image.split(rows_each), chosen.split(rows_each), strict=True))
+
+        def part(rest: Rest, rows: Tensor, gate: Tensor) -> Tensor:
+            with torch.no_grad():
+                return target.select(rows)(rest.run(rows, logit_gate=gate))
+
+        together = min(len(pieces), at_a_time()) if self.worth_threads(len(image)) else 1
+        if together == 1:
+            return (part(self, *piece) for piece in pieces)
+        return side_by_side(part, [self.twin() for _ in range(together)], pieces)
+
+    def worth_threads(self, rows: int) -> bool:
+        """A rule that looks at sizes only: numbers must not depend, in their last bits, on how busy the machine is."""
+        many = rows * self.images.shape[-2] * self.images.shape[-1] >= MANY_PIXELS
+        return many and self.images.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+
+    def twin(self) -> "Rest":
+        """The same on modules of its own, which another thread may gate; the tensors in them are shared."""
+        shared = {id(tensor): tensor for tensor in (*self.model.parameters(), *self.model.buffers())}
+        other = copy.copy(self)
+        other.model = copy.deepcopy(self.model, shared)
+        same = dict(zip(self.model.modules(), other.model.modules(), strict=True))
+        other.kept = {same[module]: output for module, output in self.kept.items()}
+        return other
 
     def score(self, target: Target) -> Tensor:
         """The target with nothing removed, (B,)."""

@@ -27,9 +27,11 @@ from vitreous.maps.clusters import Interpolation, Layer, keep_masks
 from vitreous.maps.fill import Fill, baseline, blend
 from vitreous.maps.gates import ROWS, Rest, cluster_count, maps_of, users
 from vitreous.maps.method import rows_at_once, trunk
+from vitreous.maps.noise import noise_for
 from vitreous.maps.ranks import places, rank_correlation
 from vitreous.maps.target import Target
 
+MASKED = 16  # pictures that run together
 STEPS = 8  # on a small trained model 4, 8 and 64 steps gave the same order of 12 clusters for each of 8 images
 
 
@@ -41,7 +43,7 @@ def by_masking(
     *,
     fill: Fill | Tensor = "mean",
     interpolation: Interpolation = "bilinear",
-    batch_size: int = ROWS,
+    batch_size: int = MASKED,
     maps: Tensor | None = None,
 ) -> Tensor:
     """Probability lost when the stretched map of a cluster is hidden; "mean" is the paper's grey.
@@ -126,9 +128,8 @@ def patch_attention(model: nn.Module, images: Tensor, layer: Layer) -> Tensor:
 
 
 def at_random(model: nn.Module, images: Tensor, target: Target, layer: Layer, *, seed: int = 0) -> Tensor:
-    """The same numbers for every image: a control that picks by number, not by content."""
-    row = torch.rand(cluster_count(model, layer), generator=torch.Generator().manual_seed(seed))
-    return row.to(images.device).expand(len(images), -1)
+    """A control: other numbers for every image, as one cluster may lie on the object in all of them."""
+    return noise_for(images, cluster_count(model, layer), seed=seed)
 
 
 Importance = Callable[[nn.Module, Tensor, Target, Layer], Tensor]

@@ -90,18 +90,24 @@ def causal_load(
     *,
     stages: Sequence[int] | None = None,
     keep: Sequence[int] = (1, 4),
+    output: Any = None,
 ) -> list[Load]:
-    """The load of every stage with clusters, or of the given ones (numbered from one), for a batch of images."""
+    """The load of every stage with clusters, or of the given ones (numbered from one), for a batch of images.
+
+    A given `output` of the model for these images saves a pass.
+    """
     known = clustered_stages(trunk(model))
     for stage in known if stages is None else stages:
         if stage not in known:
             raise InputError(f"stage {stage} has no clusters; stages with clusters: {', '.join(map(str, known))}")
-    return [stage_load(model, images, target.on("log_odds"), stage, keep) for stage in stages or known]
+    if output is None:
+        with torch.no_grad():
+            output = model(images)
+    return [stage_load(model, images, target.on("log_odds"), stage, keep, output) for stage in stages or known]
 
 
-def stage_load(model: nn.Module, images: Tensor, target: Target, stage: int, keep: Sequence[int]) -> Load:
+def stage_load(model: nn.Module, images: Tensor, target: Target, stage: int, keep: Sequence[int], output: Any) -> Load:
     with torch.no_grad():
-        output = model(images)
         outputs: dict[str, Any] = {}
         with uniform(model, stage):
             outputs["uniform"] = model(images)

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Generator, Sequence
 from dataclasses import fields, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
@@ -41,7 +42,7 @@ from vitreous.web.pictures import Seen, seen
 SHOWN_CLASSES = 5
 LARGEST_MAP = 28  # finer maps are averaged down to this: more cannot be told apart with a pointer
 RESTS = 4  # pictures and stages whose first part of the network is kept, so that switching a cluster off is quick
-CHUNK = 8  # clusters removed between two chances for somebody else
+STEP = 4  # clusters that a thread removes between two chances for somebody else
 REMARKS = {
     "logit_gate": "first-order estimate of what removal costs, in log-odds",
     "ablation": "exact: log-odds lost when the cluster is removed",
@@ -70,6 +71,7 @@ class Explorer:
         backbone = find_trunk(trained.model)
         self.stages = clustered_stages(backbone) if backbone is not None else []
         self.rests: OrderedDict[tuple[str, int], Rest] = OrderedDict()
+        self.alike: WeakKeyDictionary[Rest, Tensor] = WeakKeyDictionary()  # groups of clusters
 
     # ---- the model -----------------------------------------------------------------------------------------------
 
@@ -205,7 +207,7 @@ class Explorer:
         maps, attention = self.look(rest)
         target = self.target(item, number, rest.output)
         quick = by_logit_gate(rest.model, rest.images, target, rest.layer, rest=rest)[0]
-        label = group_maps(maps)
+        label = self.alike[rest] = group_maps(maps)
         small, reading = reduced(maps), reduced(attention)
         return {
             "stage": stage,
@@ -234,27 +236,34 @@ class Explorer:
             raise InputError(f"clusters cannot be ranked by {by!r}; known: {', '.join(REMARKS)}")
         rest = self.rest(item, stage)
         target = self.target(item, number, rest.output)
-        maps, _ = self.look(rest)
-        label = group_maps(maps)
+        label = self.groups(rest)
         yield
         if by == "ablation":
-            values = yield from self.removing(rest, target, 1 - torch.eye(rest.count))
-            groups, joint = added(values, label), several(label)  # a group of one was removed already
-            if joint.any():
-                groups[joint] = yield from self.removing(rest, target, group_gates(label)[joint])
+            joint, alone = several(label), rest.count
+            gates = torch.cat([1 - torch.eye(alone), group_gates(label)[joint]])
+            lost = yield from self.removing(rest, target, gates)
+            values = lost[:alone]
+            groups = added(values, label)  # right for groups of one, which are not removed again
+            groups[joint] = lost[alone:]
         else:
             values = RANKINGS[by](rest.model, rest.images, target, rest.layer)[0]
             groups = added(values, label)
         named = {"values": numbers(values)} | ({} if by in SINGLE else {"groups": numbers(groups)})
         return {"by": by, "says": REMARKS[by], **named}
 
+    def groups(self, rest: Rest) -> Tensor:
+        """The group of each cluster, (M,)."""
+        if rest not in self.alike:
+            self.alike[rest] = group_maps(self.look(rest)[0])
+        return self.alike[rest]
+
     def removing(self, rest: Rest, target: Target, gates: Tensor) -> Generator[None, None, Tensor]:
         """Log-odds lost under each gate, in steps, so that nobody has to wait for all of them."""
-        target, lost = target.on("log_odds"), torch.zeros(0)
-        for some in gates.split(CHUNK):
-            lost = torch.cat([lost, (rest.score(target) - rest.scores(target, some)[0]).cpu()])
+        target, left = target.on("log_odds"), []
+        for part in rest.parts(target, gates, batch_size=STEP):
+            left.append(part)
             yield
-        return lost
+        return (rest.score(target) - torch.cat(left)).cpu()
 
     def ablate(self, item: Seen, stage: int, number: int | None, off: Sequence[int]) -> Answer:
         """The prediction with these clusters removed."""
@@ -289,11 +298,11 @@ class Explorer:
 
     def load(self, item: Seen, number: int | None) -> Steps:
         """How much the answer depends on each stage's clusters at all."""
-        images, target = self.inputs(item), self.target(item, number, self.output(item))
-        found = []
+        images, output, found = self.inputs(item), self.output(item), []
+        target = self.target(item, number, output)
         for stage in self.stages:
             yield
-            (load,) = causal_load(self.network(item), images, target, stages=[stage], keep=())
+            (load,) = causal_load(self.network(item), images, target, stages=[stage], keep=(), output=output)
             found.append(
                 {
                     "stage": stage,

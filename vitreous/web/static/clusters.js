@@ -96,7 +96,7 @@ export class Clusters {
     if (this.stage !== null) await this.open(this.stage);
   }
 
-  // Quick scores first; then whether the stage matters at all; then the exact order.
+  // Quick scores first; then the exact order; then whether the stages matter at all.
   async open(stage) {
     this.stage = stage;
     this.data = null;
