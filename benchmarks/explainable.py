@@ -1,7 +1,7 @@
 """Does the recipe `explainable` make clusters carry the decision? A small PaCa, plain and with it, seed by seed.
 
     python benchmarks/explainable.py --out runs/explainable
-    python benchmarks/explainable.py --kinds plain "8 clusters" "overlap 0.5" explainable --seeds 0
+    python benchmarks/explainable.py --kinds plain "4 clusters" "overlap 0.5" explainable --seeds 0
 
 Every run is trained on the embedded shapes with one thread and then measured on pictures that it was not chosen on;
 runs and figures that exist are kept, so that the command can be interrupted and given again. It ends with the table
@@ -36,11 +36,11 @@ from vitreous.training.storage import write_json
 
 # The recipe's own model, and the same one with PaCa's usual number of clusters.
 SMALL = "dims=(48,96) depths=(1,2) heads=(1,3) clusters={} recluster=0 mlp_ratios=(2,4) stem_stride=4"
-MANY, FEW = tuple(SMALL.format(49).split()), tuple(SMALL.format(8).split())
+MANY, FEW = tuple(SMALL.format(49).split()), tuple(SMALL.format(4).split())
 KINDS: dict[str, dict[str, Any]] = {
     "plain": dict(recipe="quick", epochs=6, model_args=MANY),
     "explainable": dict(recipe="explainable"),
-    "8 clusters": dict(recipe="quick", epochs=6, model_args=FEW),
+    "4 clusters": dict(recipe="quick", epochs=6, model_args=FEW),
     "overlap 0.5": dict(recipe="quick", epochs=6, model_args=MANY, cluster_overlap=0.5),
 }
 CLUSTERS = (
