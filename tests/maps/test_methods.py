@@ -119,7 +119,13 @@ class Eye(nn.Module):
 
 
 @pytest.mark.parametrize(
-    "method", [Occlusion(fill="mean"), Rise(masks=400, fill="mean"), InputGradient(), IntegratedGradients(steps=2)]
+    "method",
+    [
+        Occlusion(fill="mean"),
+        Rise(masks=400, fill="mean"),
+        InputGradient(),
+        IntegratedGradients(steps=2, fill="mean"),
+    ],
 )
 def test_methods_of_any_model_find_what_the_model_looks_at(method):
     heat = method(Eye().eval(), torch.ones(1, 3, 64, 64), 1)

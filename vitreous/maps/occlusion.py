@@ -59,7 +59,7 @@ class Rise(Method):
 
     The covariance is the original's mean of weighted masks without its constant part, and needs fewer masks. The
     original hides with one colour. Here a blur does: half of a picture full of holes looks like nothing a network
-    knows (insertion − deletion of a small PaCa on shapes: 0.30 with the mean colour, 0.51 with the blur).
+    knows (insertion − deletion of a small PaCa on 20 shapes: 0.37 with the mean colour, 0.68 with the blur).
     """
 
     masks: int = 256
