@@ -14,7 +14,9 @@ from vitreous.data.shapes import CATEGORIES, Shapes
 from vitreous.data.transforms import to_unit_tensor
 from vitreous.errors import InputError
 from vitreous.explain import explain, select
+from vitreous.explanations.dataset import methods_to_score
 from vitreous.layers.tap import record
+from vitreous.maps.catalogue import methods_for
 from vitreous.training.model_folder import load_model
 
 BLOB = ("centre_blob",)  # the quickest method
@@ -222,3 +224,23 @@ def test_bad_options(model, tmp_path, options, message):
     with pytest.raises(InputError, match=message):
         explain(model, ("shapes:val:0",), out=tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"label": "circle"}, "--label circle does not go with --score; leave it out"),
+        ({"stage": 2}, "--stage 2 does not go with --score"),
+        ({"method": ("centre_blob", "random_map")}, "--method centre_blob random_map names controls only"),
+        ({"method": ("grad_cma",)}, "nearest: grad_cam"),
+    ],
+)
+def test_bad_options_of_score(model, tmp_path, options, message):
+    with pytest.raises(InputError, match=message):
+        explain(model, data="shapes", score=True, limit=1, out=tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_all_methods_can_be_asked_for_when_scoring(model):
+    network = load_model(model).model
+    assert methods_to_score(network, ("all",)) == methods_to_score(network, ()) == methods_for(network)

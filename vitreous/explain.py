@@ -103,8 +103,8 @@ def explain(
     Args:
         model: Run folder, model folder or model name (see: vitreous info).
         images: Files, folders, patterns such as 'photos/*.jpg', or samples of the embedded data: shapes:val:0-7.
-        method: Methods to compare, by name, or all; default: the run's own and a few quick ones. An unknown name lists
-            all that fit the model.
+        method: Methods to compare, by name, or all; default: the run's own and a few quick ones, with --score all. An
+            unknown name lists all that fit the model.
         ranking: How clusters are ranked: ablation (default), logit_gate, value_gate, integrated, attention_mass,
             masking (the paper's, and the only one for --source attention) or random. With --atlas: logit_gate
             (default), value_gate, integrated or ablation.
@@ -158,6 +158,11 @@ def explain(
                 f"{option} over a data set, but {given} given; use: vitreous explain RUN --data DATA "
                 f"{'--score' if score else '--atlas'}"
             )
+        single = {"compare": compare, "label": label, "finding": finding, "joint": joint, "region": region}
+        if score:
+            refuse("--score", **single, ranking=ranking, stage=stage, block=block, head=head)
+        else:
+            refuse("--atlas", **single, method=" ".join(method) or None)
         trained = load_model(model, size=size, device=device)
         if atlas:
             if source != "clusters" or head is not None:
@@ -224,6 +229,13 @@ def explain(
         )
     print_summary(first, out / REPORT)
     return out / REPORT
+
+
+def refuse(option: str, **given: object) -> None:
+    """What would be passed over in silence."""
+    for name, value in given.items():
+        if value is not None:
+            raise InputError(f"--{name} {value} does not go with {option}; leave it out")
 
 
 def opened(trained: TrainedModel, data: str, split: str) -> ImageSet:

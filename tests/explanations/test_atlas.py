@@ -377,6 +377,8 @@ def test_model_without_clusters_says_what_it_has(tmp_path):
         (dict(atlas=True, data="shapes", ranking="masking"), "--atlas takes logit_gate, value_gate"),
         (dict(atlas=True, data="shapes", stage=4), "stage 4 has no clusters"),
         (dict(atlas=True, data="shapes", source="attention"), "leave out --source and --head"),
+        (dict(atlas=True, data="shapes", method=("rise",)), "--method rise does not go with --atlas"),
+        (dict(atlas=True, data="shapes", finding=2), "--finding 2 does not go with --atlas"),
         (dict(atlas=True, data="shapes", cluster=3), "--cluster 3 goes with --like"),
         (dict(atlas=True, data="shapes", like="shapes:val:0", cluster=6), "clusters 0 to 5"),
         (dict(atlas=True, data="shapes", like="shapes:val:0-3"), "stands for 4 images; give one"),

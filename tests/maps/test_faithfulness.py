@@ -150,6 +150,16 @@ def test_batches_give_the_same_table(table):
         np.testing.assert_allclose(one, other, atol=tolerance)
 
 
+def test_objects_may_be_known_in_some_images_only():
+    model, images, labels, masks = trained()
+    batches = [Batch(images[:1], labels[:1], masks[:1]), Batch(images[1:3], labels[1:3])]
+    scores = score_methods(model, batches, methods=[GradCam(stage=3)], portions=2, sanity=0)
+    rows = {row["method"]: row for row in scores.rows()}
+    assert [len(scores.values[name][DECIDES]) for name in ("oracle_mask", "grad_cam stage 3")] == [1, 3]
+    assert len(scores.values["grad_cam stage 3"]["energy"]) == 1
+    assert {name for name, row in rows.items() if row["beats_controls"] is not None} == {"grad_cam stage 3"}
+
+
 def test_a_method_that_does_not_beat_its_controls_is_labelled():
     random = np.random.default_rng(0)
     noise = random.normal(0, 0.05, (3, 100))

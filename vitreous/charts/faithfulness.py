@@ -29,7 +29,8 @@ ROW, NAMES, PLOT = 40, 420, 620  # pixels: a row's height, the width of the name
 READING = (
     "Insertion − deletion: the area between the curves of the probability as the image is shown, and hidden, in "
     "the order of the map, where hidden means blurred. In brackets the 95 % bootstrap "
-    "interval over images. Pointing, energy and IoU compare with the object's mask where the data have one. "
+    "interval over images. Pointing, energy and IoU compare with the object's mask where the data have one; "
+    "oracle_mask is that mask, measured on those images only. "
     "Likeness to random weights should be near 0, stability under noise near 1."
 )
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from PIL import Image
 from rich.console import Console
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitreous.charts import faithfulness as charts
 from vitreous.charts.evaluation import as_table
@@ -23,9 +23,10 @@ from vitreous.errors import InputError
 from vitreous.explanations.best_findings import Tally, best_findings
 from vitreous.explanations.chosen import Chosen, write_chosen
 from vitreous.explanations.dense import inputs_of, model_behind
-from vitreous.maps.catalogue import find_method, methods_for
-from vitreous.maps.explaining import LIGHT, lighter
+from vitreous.maps.catalogue import controls_for, find_method, methods_for
+from vitreous.maps.explaining import ALL, LIGHT, lighter
 from vitreous.maps.faithfulness import PORTIONS
+from vitreous.maps.method import Method
 from vitreous.maps.scoring import Batch, Scores, score_methods
 from vitreous.training.model_folder import TrainedModel
 from vitreous.training.progress import track
@@ -53,7 +54,7 @@ def score_run(
     Of a model that does more than to classify, the best finding in each image is what is explained.
     """
     dense, tally = trained.task != "classify", Tally()
-    chosen = [find_method(name, trained.model) for name in methods] or methods_for(trained.model)
+    chosen = methods_to_score(trained.model, methods)
     with result_folder(out, RESULT) as aside:
         scores = score_methods(
             trained.model,
@@ -74,6 +75,19 @@ def score_run(
         print(f"\nleft out: {tally.nothing_found} of {tally.images} images, in which the model found nothing")
     print(f"\ndefault map: {default.method}. {default.reason}\nreport: {out / REPORT}")
     return out / REPORT
+
+
+def methods_to_score(model: nn.Module, names: Sequence[str]) -> list[Method]:
+    """By name, or all; controls are scored in any case, and none of them can become the default."""
+    if not names or ALL in names:
+        return methods_for(model)
+    chosen, controls = [find_method(name, model) for name in names], [method.name for method in controls_for(model)]
+    if all(method.name in controls for method in chosen):
+        raise InputError(
+            f"--method {' '.join(names)} names controls only, which are scored in any case; name a method besides "
+            "them, or leave --method out to score all"
+        )
+    return chosen
 
 
 def write_scores(folder: Path, scores: Scores, default: Chosen, about: dict[str, Any]) -> None:

@@ -63,8 +63,6 @@ Steps = Generator[None, None, Answer]
 
 
 class Explorer:
-    unmeasured = UNMEASURED  # what is said where no method is known to be the best
-
     def __init__(self, trained: TrainedModel, chosen: Chosen = NOT_MEASURED) -> None:
         self.trained, self.model, self.chosen = trained, trained.model, chosen
         self.device = next(trained.model.parameters()).device
@@ -98,7 +96,7 @@ class Explorer:
             "methods": [self.method_card(method) for method in self.methods()],
             "chosen": {
                 "method": self.chosen.method,
-                "says": self.chosen.reason if self.chosen.method else self.unmeasured,
+                "says": self.chosen.reason if self.chosen.method else UNMEASURED,
             },
             "has": self.has(),
         }
