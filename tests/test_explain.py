@@ -184,9 +184,14 @@ def test_score_names_the_default_which_explanations_take(tmp_path, capsys):
     (item,) = numbers(tmp_path / "out")["images"]
     assert item["default"] == {"method": written["default"]["method"], "reason": written["default"]["reason"]}
     assert "3 images of shapes (val)" in item["default"]["reason"]
+    assert item["default"]["reason"].endswith("So few images prove little: score more.")
     first = item["methods"][0]
     assert first["method"] == written["default"]["method"]
     assert first["beats_controls"] is written["default"]["verdicts"][first["method"]]
+
+    capsys.readouterr()
+    explain(model, **settings | dict(limit=1, method=("grad_cam",)), out=tmp_path / "trial")
+    assert f"replaces {written['default']['method']}, which was measured on 3 images" in capsys.readouterr().out
 
     (tmp_path / "model" / "explain.json").write_text("{}")
     with pytest.raises(InputError, match="remove it, or score again"):

@@ -6,7 +6,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from vitreous.errors import InputError
 from vitreous.manifest import read_json
@@ -16,6 +16,8 @@ from vitreous.training.model_folder import find_model_folder
 from vitreous.training.storage import replace_file
 
 FILE = "explain.json"
+FEW = 30  # images: with fewer an interval says little
+FEW_REMARK = " So few images prove little: score more."
 UNSCORED = "It was not measured on a data set for this model; vitreous explain RUN --data DATA --score does that."
 
 
@@ -23,7 +25,8 @@ class Chosen(NamedTuple):
     method: str | None  # None: nothing was measured
     reason: str  # a sentence for the reader
     verdicts: dict[str, bool]  # method -> whether it beat the controls that know nothing
-    data: str = ""  # the data set's name
+    data: str = ""  # what it was measured on
+    images: int = 0
 
     def applied(self, plan: Plan) -> Plan:
         return replace(plan, default=self.method, reason=self.reason, verdicts=self.verdicts)
@@ -45,24 +48,35 @@ def read_chosen(model: str) -> Chosen:
     content = read_json(path)
     try:
         verdicts, data = dict(content["beats_controls"]), name_of(str(content["data"]))
-        return Chosen(str(content["method"]), str(content["reason"]), verdicts, data)
+        return Chosen(str(content["method"]), str(content["reason"]), verdicts, data, int(content["images"]))
     except (KeyError, TypeError, ValueError) as reason:
         raise InputError(
             f"{path} was not written by vitreous explain --score ({reason!r}); remove it, or score again"
         ) from reason
 
 
-def write_chosen(model: str, scores: Scores, *, data: str, images: int, findings: bool = False) -> Chosen:
-    """Store the best method; with every reason to doubt it. `findings`: they were explained, and no classes."""
+def choose(scores: Scores, *, data: str, images: int, findings: bool = False) -> Chosen:
+    """The best method, with every reason to doubt it. `findings`: they were explained, and no classes."""
     method = scores.best()
     verdicts = {name: scores.beats_controls(name) for name in scores.values if name not in scores.controls}
     measured_on = f"{'the best findings in ' if findings else ''}{images} images of {name_of(data)}"
-    chosen = Chosen(method, why(scores, method, measured_on), verdicts, name_of(data))
+    reason = why(scores, method, measured_on) + (FEW_REMARK if images < FEW else "")
+    return Chosen(method, reason, verdicts, data, images)
+
+
+def store(model: str, chosen: Chosen) -> Chosen:
+    """Beside the weights, if they have a folder. Returns what stood there before."""
     path = file_of(model)
-    if path is not None:
-        content: dict[str, Any] = {"method": method, "reason": chosen.reason, "beats_controls": verdicts}
-        replace_file(path, json.dumps(content | {"data": data, "images": images}, indent=1) + "\n")
-    return chosen
+    if path is None:
+        return NOT_MEASURED
+    try:
+        before = read_chosen(model)
+    except InputError:  # a damaged one
+        before = NOT_MEASURED
+    content = chosen._asdict()
+    content["beats_controls"] = content.pop("verdicts")
+    replace_file(path, json.dumps(content, indent=1) + "\n")
+    return before
 
 
 def name_of(data: str) -> str:

@@ -21,7 +21,7 @@ from vitreous.data.image_set import ImageSet
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.explanations.best_findings import Tally, best_findings
-from vitreous.explanations.chosen import Chosen, write_chosen
+from vitreous.explanations.chosen import Chosen, choose, store
 from vitreous.explanations.dense import inputs_of, model_behind
 from vitreous.maps.catalogue import controls_for, find_method, methods_for
 from vitreous.maps.explaining import ALL, LIGHT, lighter
@@ -64,16 +64,20 @@ def score_run(
             sanity=SANITY,
         )
         count = len(next(iter(scores.values.values()))[charts.DECIDES])
-        default = write_chosen(model, scores, data=f"{data} ({split})", images=count, findings=dense)
+        default = choose(scores, data=f"{data} ({split})", images=count, findings=dense)
         about = {"model": trained.name, "data": data, "split": split, "images": count}
         if dense:
             about |= {"explained": "the best finding of each image", "nothing_found": tally.nothing_found}
             about |= {"with_known_object": tally.with_known_object}
         write_scores(aside, scores, default, about)
+    before = store(model, default)
     Console().print(as_table(charts.as_grid(scores, title=f"{trained.name}: faithfulness on {count} images of {data}")))
     if tally.nothing_found:
         print(f"\nleft out: {tally.nothing_found} of {tally.images} images, in which the model found nothing")
-    print(f"\ndefault map: {default.method}. {default.reason}\nreport: {out / REPORT}")
+    print(f"\ndefault map: {default.method}. {default.reason}")
+    if before.images > default.images:
+        print(f"(it replaces {before.method}, which was measured on {before.images} images)")
+    print(f"report: {out / REPORT}")
     return out / REPORT
 
 
