@@ -22,7 +22,7 @@ demo: $(CORE)
 	$(BIN)/vitreous demo
 
 test: $(DEV)
-	$(BIN)/pytest --numprocesses 2
+	$(BIN)/pytest --numprocesses 2 --dist worksteal
 
 test-slow: $(DEV)
 	$(BIN)/pytest -m slow
@@ -31,7 +31,7 @@ check: $(DEV)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest --numprocesses 2
+	$(BIN)/pytest --numprocesses 2 --dist worksteal
 
 format: $(DEV)
 	$(BIN)/ruff format .

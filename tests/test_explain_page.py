@@ -7,8 +7,10 @@ from PIL import Image
 
 from tests.pages import blocks, dead_links, read
 from tests.tiny_model import save_tiny_dense, save_tiny_model
-from vitreous.maps.catalogue import ALL
+from vitreous.maps.catalogue import ALL, CONTROLS
+from vitreous.maps.controls import OracleMask
 from vitreous.maps.importance import RANKINGS
+from vitreous.registry import list_models
 from vitreous_command import main
 
 PAGE = "docs/explain.md"
@@ -24,7 +26,8 @@ def test_commands_and_python_work(tmp_path, monkeypatch, capsys):
     Image.new("RGB", (480, 320), "teal").save("photo.jpg")
     for command in (line for block in blocks(PAGE, "bash") for line in block.splitlines()):
         words = shlex.split(re.sub("--limit [23]00", "--limit 2", command).replace("0-3", "0"))
-        assert main([*words[1:], "--method", "grad_cam", "--device", "cpu"]) == 0, capsys.readouterr().err
+        quick = [] if "--atlas" in words else ["--method", "grad_cam"]
+        assert main([*words[1:], *quick, "--device", "cpu"]) == 0, capsys.readouterr().err
     assert (tmp_path / "explanation" / "report.html").is_file()
     assert (tmp_path / "faithfulness" / "faithfulness.md").is_file()
     assert (tmp_path / "atlas" / "index.html").is_file()
@@ -48,7 +51,8 @@ def test_the_notebook_runs_cell_by_cell(tmp_path, monkeypatch, capsys):
 def test_names_are_those_of_the_code():
     rows = re.findall(r"^\| (`.*?) \|", read(PAGE), re.M)
     named = {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
-    known = {method.name for method in ALL} | set(RANKINGS) | {"grad_cam stage N"}
+    known = {method.name for method in (*ALL, *CONTROLS, OracleMask)} | set(RANKINGS) | {"grad_cam stage N"}
+    known |= set(list_models())
     assert named <= known
     assert set(RANKINGS) <= named
 

@@ -17,7 +17,7 @@ TINY = {  # what makes a README command quick enough for a test
     "train": "--size 32 --epochs 1 --batch-size 8 --workers 0",
     "evaluate": "--workers 0",
     "predict": "",
-    "explain": "--top-k 2 --limit 2",
+    "explain": "--top-k 2 --limit 1 --method grad_cam",
     "shapes": "--count 20 --val 10 --size 32",
     "demo": "--epochs 1 --train-count 32 --test-count 10 --explained 1 --workers 0 --size 32",
 }
