@@ -1,5 +1,6 @@
 """Shared by all tests: where reference data lies, and quiet, reproducible torch."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 # Tests run in parallel processes; threads of one process would only fight those of the other for the cores.
 torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of commands that tests start
 
 SHARED = Path(__file__).parents[2] / "shared"
 
