@@ -106,8 +106,8 @@ def explain(
         method: Methods to compare, by name, or all; default: the run's own and a few quick ones, with --score all. An
             unknown name lists all that fit the model.
         ranking: How clusters are ranked: ablation (default), logit_gate, value_gate, integrated, attention_mass,
-            masking (the paper's, and the only one for --source attention) or random. With --atlas: logit_gate
-            (default), value_gate, integrated or ablation.
+            masking (the paper's, and the only one for --source attention) or random. With --atlas: integrated
+            (default), ablation, value_gate or logit_gate (the quickest).
         compare: Another run, shown side by side.
         data: Data set for --score or --atlas: shapes, a folder with val/<class>/, or another layout (docs/data.md).
         score: Measure faithfulness over --data instead of explaining single images.

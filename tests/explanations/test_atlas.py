@@ -21,7 +21,7 @@ from vitreous.explain import explain
 from vitreous.explanations.atlas import batches, gather
 from vitreous.explanations.dataset import selection
 from vitreous.layers.tap import record
-from vitreous.maps.atlas import Atlas, look_at
+from vitreous.maps.atlas import MEASURE, Atlas, look_at
 from vitreous.maps.atlas_figures import of_classes, of_clusters, whole
 from vitreous.maps.atlas_regions import TILE, alike, draw_region, regions_of
 from vitreous.maps.gates import cluster_layer, gated
@@ -246,6 +246,7 @@ def test_region_is_cut_around_the_peak_and_outlined():
 def test_folder_holds_page_pictures_and_numbers(folder):
     content = json.loads((folder / "atlas.json").read_text())
     assert content["summary"]["images"] == IMAGES
+    assert content["importance_by"] == MEASURE == "integrated"
     assert sorted(one["number"] for one in content["clusters"]) == list(range(6))
     assert {path.name for path in folder.iterdir()} == {*content["files"], "atlas.json"}
     page = (folder / "index.html").read_text()
