@@ -63,7 +63,7 @@ def _on_objects(objects: Objects, height: int, width: int) -> Iterator[Note]:
         yield Note("beyond", f"annotation {objects.ids[place]} is {_edges(objects.boxes[place])}")
     if objects.masks is not None:
         try:
-            objects.decoded_masks(height, width)
+            objects.require_drawable(height, width)
         except ImageError as error:
             yield Note("annotations", str(error))
     if objects.keypoints is not None:

@@ -8,7 +8,8 @@ Legend: n objects, K keypoints of each, H W picture.
 
 import hashlib
 import pickle
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -19,8 +20,9 @@ from PIL import Image
 
 from vitreous.data.image import ImageError
 from vitreous.data.image_set import EncodedSet, ImageSet, Wrapped
-from vitreous.data.run_lengths import Mask, Segmentation, decode
+from vitreous.data.run_lengths import Segmentation, decode, require_drawable
 from vitreous.errors import InputError
+from vitreous.limits import MOST_MASK_PIXELS
 
 SMALLEST_SIDE = 1e-3  # pixels of a box within the picture; what is thinner divides by nothing sooner or later
 
@@ -68,16 +70,34 @@ class Objects:
         """(n, H, W); an object whose data give no mask is its box."""
         if self.masks is None:
             raise ValueError("these objects have no masks")
+        require_room(len(self), height, width)
         found = np.zeros((len(self), height, width), np.bool_)
         for place, segmentation in enumerate(self.masks):
-            found[place] = self._decoded(place, segmentation, height, width)
+            with self._mask_named(place):
+                found[place] = decode(segmentation, height, width)
         return found
 
-    def _decoded(self, place: int, segmentation: Segmentation, height: int, width: int) -> Mask:
+    def require_drawable(self, height: int, width: int) -> None:
+        """An ImageError where `decoded_masks` would give one for a mask, without drawing any."""
+        for place, segmentation in enumerate(self.masks or ()):
+            with self._mask_named(place):
+                require_drawable(segmentation, height, width)
+
+    @contextmanager
+    def _mask_named(self, place: int) -> Iterator[None]:
         try:
-            return decode(segmentation, height, width)
-        except ValueError as reason:
+            yield
+        except (ValueError, TypeError, OverflowError) as reason:
             raise ImageError(f"the mask of annotation {self.ids[place]} cannot be used: {reason}") from reason
+
+
+def require_room(count: int, height: int, width: int) -> None:
+    """Masks are drawn all at once; refuse those that no memory holds."""
+    if count * height * width > MOST_MASK_PIXELS:
+        raise ImageError(
+            f"{count:,} masks of {width} x {height} pixels are too many for one picture; at most {MOST_MASK_PIXELS:,} "
+            "pixels in all are drawn: divide the picture, or scale it down"
+        )
 
 
 @dataclass(frozen=True)
@@ -256,7 +276,10 @@ def objects_of(
     flat = np.abs(np.prod(boxes[:, 2:] - boxes[:, :2], axis=1)).tolist()
     told = [row.get("area") for row in rows]
     count = 0 if keypoints is None else len(keypoints.names)
-    points = [row.get("keypoints") or [0] * 3 * count for row in rows]
+    points = np.zeros((len(rows), count, 3), np.float32)
+    for place, row in enumerate(rows if count else ()):
+        if row.get("keypoints"):
+            points[place] = np.array(row["keypoints"], np.float32).reshape(count, 3)
     return Objects(
         boxes,
         np.array(labels, np.int64),
@@ -264,7 +287,7 @@ def objects_of(
         np.array([of_box if area is None else area for area, of_box in zip(told, flat, strict=True)], np.float64),
         np.array([row["id"] for row in rows], np.int64),
         tuple(row.get("segmentation") or [_corners(*row["bbox"])] for row in rows) if masks else None,
-        None if keypoints is None else np.array(points, np.float32).reshape(-1, count, 3),
+        None if keypoints is None else points,
         () if keypoints is None else keypoints.pairs,
     )
 

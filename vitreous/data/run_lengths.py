@@ -3,7 +3,7 @@
 COCO keeps the shape of an object as polygons, as run lengths down the columns (0s first), or as the same run lengths
 written as text. Here all of them become boolean arrays with exactly the pixels that pycocotools gives.
 
-Legend: H W picture, P corners of a polygon.
+Legend: H W picture.
 """
 
 from collections.abc import Sequence
@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-FINER = 5  # pycocotools draws outlines on a grid finer by this much
-FARTHEST = 1e5  # pixels; an outline that leaves the picture by so much is a mistake
+from vitreous.data.outlines import draw, edges_of
+from vitreous.reading import shown
+
 BITS = np.arange(0, 35, 5)  # where the characters of a run length begin; seven are enough for 2^34 pixels
+LONGEST_COUNT = 60  # bits; without an end, a text of a million characters would make numbers of a million bits
 
 Mask = NDArray[np.bool_]  # (H, W)
 Segmentation = list[list[float]] | dict[str, Any]
@@ -24,10 +26,15 @@ def decode(segmentation: Segmentation, height: int, width: int) -> Mask:
     """The pixels of polygons or of a run-length dictionary; a ValueError says what is wrong with it."""
     if isinstance(segmentation, dict):
         return _from_run_lengths(segmentation, height, width)
-    mask = np.zeros((height, width), np.bool_)
-    for polygon in segmentation:
-        mask |= fill(polygon, height, width)
-    return mask
+    return draw(segmentation, height, width)
+
+
+def require_drawable(segmentation: Segmentation, height: int, width: int) -> None:
+    """A ValueError where `decode` would give one, at the price of reading the numbers alone."""
+    if isinstance(segmentation, dict):
+        _lengths(segmentation, height, width)
+    else:
+        edges_of(segmentation, width)
 
 
 def run_lengths(mask: Mask) -> list[int]:
@@ -46,78 +53,46 @@ def encode(mask: Mask) -> dict[str, Any]:
 
 
 def fill(polygon: Sequence[float], height: int, width: int) -> Mask:
-    """The pixels within one polygon x0 y0 x1 y1 ...; those that its outline enters from above change the colour.
-
-    The outline is walked on a grid five times as fine. Wherever the walk crosses the middle of a pixel column, the
-    pixel below the crossing begins or ends a run.
-    """
-    outline = np.asarray(polygon, np.float64)
-    if len(outline) < 6 or len(outline) % 2 or not (np.abs(outline) < FARTHEST).all():
-        raise ValueError(f"a polygon needs x and y of three corners or more, but one has {_short(polygon)}")
-    corners = np.trunc(outline.reshape(-1, 2) * FINER + 0.5).astype(np.int64)  # (P, 2)
-    walk = _walk(corners)  # (steps, 2)
-    before, after = walk[:-1], walk[1:]
-    across = before[:, 0] != after[:, 0]
-    upper = np.minimum(before[across], after[across])  # x of the column to the left of the crossing, higher y
-    column = (upper[:, 0] - FINER // 2) / FINER
-    there = (column == np.floor(column)) & (column >= 0) & (column <= width - 1)
-    mask = np.zeros((height, width), np.bool_)
-    if there.any():
-        columns = column[there].astype(np.int64)
-        first, last = int(columns.min()), int(columns.max())
-        row = np.ceil(np.clip((upper[there, 1] + 0.5) / FINER - 0.5, 0, height)).astype(np.int64)
-        # Every column is crossed an even number of times, so no run goes on beyond its column.
-        crossed = np.bincount((columns - first) * height + row, minlength=(last - first + 1) * height + 1)[:-1]
-        mask[:, first : last + 1] = (np.cumsum(crossed) % 2).astype(np.bool_).reshape(-1, height).T
-    return mask
-
-
-def _short(polygon: Sequence[float]) -> str:
-    numbers = ", ".join(f"{value:g}" for value in polygon[:8])
-    return f"{len(polygon)} numbers ({numbers}{', ...' if len(polygon) > 8 else ''})"
-
-
-def _walk(corners: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(steps, 2) grid points along the closed outline, one for each step along the longer direction of an edge."""
-    start, end = corners, np.roll(corners, -1, 0)  # (P, 2)
-    length = np.abs(end - start)
-    steps, edges = length.max(1), np.arange(len(corners))
-    main = (length[:, 1] > length[:, 0]).astype(np.int64)  # 0: mostly across, 1: mostly down
-    # Always reckoned in the same direction, so that two polygons that share an edge share its pixels.
-    turned = start[edges, main] > end[edges, main]
-    first, last = np.where(turned[:, None], end, start), np.where(turned[:, None], start, end)
-    slope = (last - first)[edges, 1 - main] / np.maximum(steps, 1)
-    edge = np.repeat(edges, steps + 1)  # (steps,)
-    place = np.arange(len(edge)) - np.repeat(np.cumsum(steps + 1) - steps - 1, steps + 1)
-    along = np.where(turned[edge], steps[edge] - place, place)
-    points = np.empty((len(edge), 2), np.int64)
-    points[np.arange(len(edge)), main[edge]] = first[edges, main][edge] + along
-    points[np.arange(len(edge)), 1 - main[edge]] = np.trunc(first[edges, 1 - main][edge] + slope[edge] * along + 0.5)
-    return points
+    """The pixels within one polygon x0 y0 x1 y1 ...; those that its outline enters from above change the colour."""
+    return draw([polygon], height, width)
 
 
 def _from_run_lengths(coded: dict[str, Any], height: int, width: int) -> Mask:
-    size, counts = coded.get("size"), coded.get("counts")
-    if size is None or counts is None:
-        raise ValueError("run lengths need both 'size' and 'counts'")
-    if list(size) != [height, width]:
-        raise ValueError(f"its run lengths are for a picture of {size} (height, width), not of {[height, width]}")
-    lengths = np.asarray(counts if isinstance(counts, list) else counts_of(counts), np.int64)
-    if (lengths < 0).any() or lengths.sum() != height * width:
-        raise ValueError(f"its run lengths cover {lengths.sum()} pixels, the picture has {height * width}")
+    lengths = _lengths(coded, height, width)
     flat = np.repeat(np.arange(len(lengths)) % 2 == 1, lengths)
     return flat.reshape(width, height).T
 
 
+def _lengths(coded: dict[str, Any], height: int, width: int) -> NDArray[np.int64]:
+    size, counts = coded.get("size"), coded.get("counts")
+    if size is None or counts is None:
+        raise ValueError("run lengths need both 'size' and 'counts'")
+    if not isinstance(size, list | tuple) or list(size) != [height, width]:
+        raise ValueError(
+            f"its run lengths are for a picture of {shown(size)} (height, width), not of {[height, width]}"
+        )
+    found = counts if isinstance(counts, list) else counts_of(counts)
+    if not all(isinstance(count, int) for count in found):
+        raise ValueError("its run lengths are not whole numbers")
+    covered, pixels = sum(found), height * width
+    if covered != pixels or not all(0 <= count <= pixels for count in found):
+        raise ValueError(f"its run lengths cover {shown(covered)} pixels, the picture has {pixels}")
+    return np.array(found, np.int64)
+
+
 def counts_of(text: str | bytes) -> list[int]:
     """Run lengths from COCO's text: five bits a character, lowest first; from the fourth on, differences."""
-    symbols = text.encode() if isinstance(text, str) else text
+    if not isinstance(text, str | bytes):
+        raise ValueError("its run lengths are neither a list nor a text")
+    symbols = text.encode(errors="replace") if isinstance(text, str) else text
     counts: list[int] = []
     value = shift = 0
     for symbol in symbols:
         bits = symbol - 48
         if not 0 <= bits < 64:
             raise ValueError(f"its run lengths hold the character {chr(symbol)!r}, which the code does not know")
+        if shift > LONGEST_COUNT:
+            raise ValueError("its run lengths hold a number that no picture has pixels for")
         value |= (bits & 31) << shift
         shift += 5
         if not bits & 32:  # the last of this number; its highest bit is the sign

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from vitreous.data.annotations import Objects
+from vitreous.data.annotations import Objects, require_room
 from vitreous.data.run_lengths import Segmentation
 from vitreous.data.transforms import resampling, to_bytes
 
@@ -58,6 +58,7 @@ class Window:
     def masks(self, objects: Objects, height: int, width: int) -> NDArray[np.uint8]:
         """(n, h, w); polygons are drawn at their new place, everything else as the pixels go."""
         assert objects.masks is not None
+        require_room(len(objects), *self.size)
         found = np.zeros((len(objects), *self.size), np.uint8)
         for place, segmentation in enumerate(objects.masks):
             found[place] = self._mask(objects[[place]], segmentation, height, width)
