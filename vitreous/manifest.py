@@ -1,12 +1,13 @@
 """Neither safetensors nor a file system notices a flipped bit: a folder's manifest, read again, does."""
 
 import hashlib
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from vitreous.errors import InputError
+from vitreous.limits import LARGEST_RESULTS
+from vitreous.reading import parse_json, reason_of, require_regular
 
 MANIFEST = "manifest.json"
 
@@ -18,11 +19,14 @@ class DamagedError(InputError):
 def read_json(path: Path) -> Any:
     """The content of a JSON file; anything wrong with it is a DamagedError that names the file."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        require_regular(path, LARGEST_RESULTS)
+        return parse_json(path.read_bytes())
     except FileNotFoundError as reason:
         raise DamagedError(f"{path} is missing") from reason
-    except (ValueError, RecursionError, OSError) as reason:
-        raise DamagedError(f"{path} is damaged: it cannot be read as JSON ({reason})") from reason
+    except InputError as reason:
+        raise DamagedError(str(reason)) from reason
+    except (ValueError, OSError, MemoryError) as reason:
+        raise DamagedError(f"{path} is damaged: it cannot be read as JSON ({reason_of(reason)})") from reason
 
 
 def manifest_of(paths: Iterable[Path]) -> dict[str, Any]:
@@ -40,7 +44,9 @@ def verify_folder(folder: Path, required: Iterable[str]) -> None:
         path = folder / name
         if Path(name).name != name or not path.is_file():
             raise DamagedError(f"{path} is missing, although {MANIFEST} lists it")
-        if _entry(path) != expected:
+        # The size first: a file of another one need not be read, however large it is.
+        size = expected.get("size") if isinstance(expected, dict) else None
+        if path.stat().st_size != size or _entry(path) != expected:
             raise DamagedError(f"{path} is damaged: its size or sha256 differs from {MANIFEST}")
 
 

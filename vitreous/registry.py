@@ -6,7 +6,7 @@ about a model beyond timm's records (its paper, its published figures) is kept i
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,9 +22,14 @@ from timm.models import (
 )
 from timm.models._builder import resolve_pretrained_cfg
 from timm.models._hub import load_model_config_from_path
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.modules.module import (
+    register_module_buffer_registration_hook,
+    register_module_parameter_registration_hook,
+)
 
 from vitreous.errors import InputError, nearest
+from vitreous.limits import MARGIN_WEIGHTS, MOST_TENSORS
 
 FOLDER, HUB = "local-dir:", ("hf-hub:", "hf_hub:")  # prefixes of timm's for models that are stored with their settings
 
@@ -164,7 +169,11 @@ def _weights_source(name: str, config: Mapping[str, Any], cache: str | Path | No
 def create_model(name: str, **arguments: Any) -> nn.Module:
     """`timm.create_model` that also knows original names, and explains unknown ones and weights it cannot get."""
     resolved = resolve_name(name)
-    with _explained(name, fetches=arguments.get("pretrained") or resolved.startswith(HUB)):
+    folder = Path(resolved.removeprefix(FOLDER)) if resolved.startswith(FOLDER) else None
+    with (
+        _explained(name, fetches=arguments.get("pretrained") or resolved.startswith(HUB)),
+        nullcontext() if folder is None else construction_limit(stored_bytes(folder)),
+    ):
         return timm.create_model(resolved, **arguments)
 
 
@@ -182,6 +191,34 @@ def stored_arguments(name: str) -> tuple[str, dict[str, Any]]:
     with _explained(name, fetches=True):
         _, architecture, arguments = read(resolved.partition(":")[2])
     return architecture, arguments
+
+
+@contextmanager
+def construction_limit(stored_bytes: int) -> Iterator[None]:
+    """Within it no model grows beyond what weights of so many bytes can fill: a stored description is a few bytes.
+
+    torch tells of every tensor before values are put into it, so memory is not used before it is refused.
+    """
+    tensors, weights, most = 0, 0, stored_bytes + MARGIN_WEIGHTS
+
+    def count(module: nn.Module, name: str, tensor: Tensor | None) -> None:
+        nonlocal tensors, weights
+        tensors, weights = tensors + 1, weights + (0 if tensor is None else tensor.numel())
+        if tensors > MOST_TENSORS or weights > most:
+            what = f"more than {MOST_TENSORS:,} tensors" if tensors > MOST_TENSORS else f"more than {most:,} weights"
+            raise InputError(f"its arguments ask for {what}, and the file of weights has {stored_bytes:,} bytes")
+
+    hooks = [register_module_parameter_registration_hook(count), register_module_buffer_registration_hook(count)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def stored_bytes(folder: Path) -> int:
+    """Of all files in a model folder that may be weights."""
+    return sum(file.stat().st_size for file in folder.glob("*.*") if file.suffix in (".safetensors", ".bin", ".pth"))
 
 
 @contextmanager

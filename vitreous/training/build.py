@@ -1,5 +1,6 @@
 """From settings to a model that can be trained, and to the teacher it may learn from."""
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.manifest import sha256
 from vitreous.models.weights import read_state, read_tensors
-from vitreous.registry import create_model, resolve_name, stored_arguments
+from vitreous.registry import construction_limit, create_model, resolve_name, stored_arguments, stored_bytes
 from vitreous.tasks.base import Task, WithHead, load_task
 from vitreous.tasks.classify import Classify
 from vitreous.tasks.distill import Distillation, Teacher
@@ -86,7 +87,8 @@ def model_arguments(settings: TrainSettings) -> dict[str, Any]:
 def build_model(settings: TrainSettings, arguments: dict[str, Any], classes: int) -> Built:
     seed_everything(settings.seed, INITIAL_WEIGHTS)
     try:
-        model, notes = _initial_model(settings, arguments, classes)
+        with _limit_of(settings):
+            model, notes = _initial_model(settings, arguments, classes)
     except TypeError as reason:
         given = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
         raise InputError(f"model '{settings.model}' does not accept {given} ({reason})") from reason
@@ -107,7 +109,8 @@ def build_backbone(settings: TrainSettings, arguments: dict[str, Any]) -> Built:
     notes: tuple[str, ...] = ()
     try:
         if settings.weights is not None and not brings_head(settings.weights):
-            model: Any = _from_weights(settings, settings.weights, arguments, features_only=True)
+            with _limit_of(settings):
+                model: Any = _from_weights(settings, settings.weights, arguments, features_only=True)
             notes = (f"weights: the backbone's are those of {settings.weights}; the head is new",)
         else:
             pretrained = settings.pretrained and settings.weights is None
@@ -118,6 +121,12 @@ def build_backbone(settings: TrainSettings, arguments: dict[str, Any]) -> Built:
         raise InputError(f"model '{settings.model}'{given} cannot be a backbone ({reason})") from reason
     _set_checkpointing(getattr(model, "model", model), settings)
     return Built(model, notes)
+
+
+def _limit_of(settings: TrainSettings) -> AbstractContextManager[None]:
+    """Arguments that come from the folder of the weights must not ask for more than those weights can fill."""
+    folder = None if settings.weights is None else _folder(settings.weights)
+    return nullcontext() if folder is None else construction_limit(stored_bytes(folder))
 
 
 def adopt(model: nn.Module, backbone: nn.Module, state: dict[str, Tensor], source: str) -> str:

@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 import vitreous
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
+from vitreous.limits import LARGEST_ARGUMENT, LONGEST_NAME, MOST_CLASSES
 from vitreous.manifest import DamagedError, read_json, verify_folder
+from vitreous.reading import is_text, shown
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
@@ -47,10 +49,13 @@ def read_config(folder: Path) -> ModelConfig:
     if ":" in architecture:
         raise _wrong(path, "architecture", architecture, "the name of a model (vitreous info), not an address")
     model_args = _field(path, content, "model_args", dict)
+    for name, value in model_args.items():
+        if not _plausible(value):
+            raise _wrong(path, f"model_args.{name}", value, f"made of texts and of numbers up to {LARGEST_ARGUMENT:,}")
     for name in model_args.keys() & RESERVED:
         raise _wrong(path, f"model_args.{name}", model_args[name], "left out: it is no argument of a model")
     classes = _field(path, ours, "classes", list)
-    if not all(isinstance(name, str) for name in classes):
+    if len(classes) > MOST_CLASSES or not all(is_text(name) and len(name) <= LONGEST_NAME for name in classes):
         raise _wrong(path, "classes", classes, "a list of names")
     count = _field(path, content, "num_classes", int)
     if isinstance(count, bool) or count != len(classes):
@@ -64,6 +69,14 @@ def read_config(folder: Path) -> ModelConfig:
     return ModelConfig(architecture, tuples(model_args), task, tuple(classes), preprocess, tuples(answer))
 
 
+def _plausible(value: Any, depth: int = 4) -> bool:
+    """Whether this can be an argument of a model, before any is built with it."""
+    if isinstance(value, list | dict):
+        values = value.values() if isinstance(value, dict) else value
+        return depth > 0 and len(value) <= LARGEST_ARGUMENT and all(_plausible(one, depth - 1) for one in values)
+    return not isinstance(value, int | float) or abs(value) <= LARGEST_ARGUMENT
+
+
 def _field(path: Path, content: dict[str, Any], name: str, kind: type) -> Any:
     if name not in content:
         raise DamagedError(f"{path}: the field '{name}' is missing; the file was not written by vitreous")
@@ -74,8 +87,7 @@ def _field(path: Path, content: dict[str, Any], name: str, kind: type) -> Any:
 
 
 def _wrong(path: Path, name: str, given: Any, accepted: str) -> DamagedError:
-    shown = repr(given) if len(repr(given)) <= 80 else f"{repr(given)[:80]}…"
-    return DamagedError(f"{path}: the field '{name}' is {shown}; it must be {accepted}")
+    return DamagedError(f"{path}: the field '{name}' is {shown(given)}; it must be {accepted}")
 
 
 def tuples(value: Any) -> Any:

@@ -24,7 +24,7 @@ from vitreous.errors import InputError
 from vitreous.manifest import DamagedError
 from vitreous.models.base import Backbone
 from vitreous.models.weights import misfit
-from vitreous.registry import create_model
+from vitreous.registry import construction_limit, create_model, stored_bytes
 from vitreous.tasks.base import Task, load_task
 from vitreous.training.device import choose_device
 from vitreous.training.distributed import ALONE, World
@@ -123,13 +123,13 @@ def class_columns(trained: TrainedModel, classes: tuple[str, ...]) -> tuple[int,
     """Where each of these classes is in the model's output, by name."""
     numbered = trained.task == "classify" and classes[0] not in trained.classes
     known = _synsets(trained) if numbered else trained.classes
-    unknown = [name for name in classes if name not in known]
+    position = {name: index for index, name in enumerate(known)}
+    unknown = [name for name in classes if name not in position]
     if unknown:
         raise InputError(
             f"the model '{trained.name}' does not know the class {unknown[0]!r} of the data; its classes are "
             f"{', '.join(trained.classes[:8])}{', …' if len(trained.classes) > 8 else ''}"
         )
-    position = {name: index for index, name in enumerate(known)}
     return tuple(position[name] for name in classes)
 
 
@@ -183,10 +183,11 @@ def _model_folder(path: Path) -> Path:
 def build_architecture(folder: Path, config: ModelConfig) -> nn.Module:
     """The model that a folder's config describes, without its weights."""
     try:
-        if config.task == "classify":
-            return create_model(config.architecture, num_classes=len(config.classes), **config.model_args)
-        task = load_task(config.task)(config.classes, **config.task_args)
-        return task.model(create_model(config.architecture, features_only=True, **config.model_args))
+        with construction_limit(stored_bytes(folder)):
+            if config.task == "classify":
+                return create_model(config.architecture, num_classes=len(config.classes), **config.model_args)
+            task = load_task(config.task)(config.classes, **config.task_args)
+            return task.model(create_model(config.architecture, features_only=True, **config.model_args))
     except InputError as reason:
         raise InputError(f"{folder / CONFIG} describes no model that can be built: {reason}") from reason
     except Exception as reason:  # arguments that do not fit make models fail in their own ways, all meaning this
