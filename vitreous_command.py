@@ -49,16 +49,23 @@ EXTRAS = {
 }
 
 # Failures of the machine rather than of our code: a sentence helps, a traceback does not.
-DISK_ERRORS = {
+MACHINE_ERRORS = {
     errno.EACCES,
     errno.EDQUOT,
+    errno.EIO,
     errno.EISDIR,
+    errno.ELOOP,
+    errno.EMFILE,
+    errno.ENAMETOOLONG,
+    errno.ENFILE,
     errno.ENOENT,
+    errno.ENOMEM,
     errno.ENOSPC,
     errno.ENOTDIR,
     errno.EPERM,
     errno.EROFS,
 }
+LONGEST_SHOWN = 300  # characters of a file's name
 
 BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
 HEARING = 3.0  # seconds: torchrun ends all processes when one has ended, and the first must have said why
@@ -119,9 +126,12 @@ def run(verb: str, arguments: list[str]) -> int:
         )
         return BAD_INPUT
     except OSError as error:
-        if error.errno not in DISK_ERRORS:
+        if error.errno not in MACHINE_ERRORS:
             raise
-        complain(f"{error.strerror}: {error.filename or 'while writing'}")
+        complain(f"{error.strerror}: {str(error.filename or 'while reading or writing')[:LONGEST_SHOWN]}")
+        return BAD_INPUT
+    except MemoryError:
+        complain("there is not enough memory for this; free some, raise the limit (ulimit -v), or give less at once")
         return BAD_INPUT
     except ValueError as error:
         from vitreous.errors import InputError
@@ -223,6 +233,10 @@ def version() -> str:
 
 def complain(message: str) -> None:
     if is_first():
+        if "vitreous" in sys.modules:  # a verb was called, and the message may hold names from files
+            from vitreous.errors import printable
+
+            message = printable(message, keep="\n")
         print(f"vitreous: {message}", file=sys.stderr)
     else:
         time.sleep(HEARING)

@@ -14,7 +14,7 @@ from vitreous.data.doctor import Finding, Seen, findings, look_at
 from vitreous.data.image_set import ImageSet
 from vitreous.data.quarantine import quarantine_text, usual_place
 from vitreous.data.source import SHAPES, describe, open_raw, recognise, usual_task
-from vitreous.errors import InputError
+from vitreous.errors import InputError, printable
 from vitreous.training.progress import track
 from vitreous.training.results import require_positive, require_writable
 from vitreous.training.storage import replace_file, write_json
@@ -87,6 +87,7 @@ def check(
     leave_out: tuple[Reason, ...] = ("unreadable", "annotations"),
     ignore: tuple[int, ...] | None = None,
     reduce_zero_label: bool = False,
+    follow: bool = False,
     write: bool = True,
     out: Path | None = None,
     json: Path | None = None,
@@ -123,6 +124,7 @@ def check(
         leave_out: What goes on the list; of leaks the held-out picture stays, of duplicates the first.
         ignore: Values of masks that stand for no class; default: 255.
         reduce_zero_label: Value 0 of masks stands for no class, value 1 for the first one.
+        follow: Open pictures that the data's own files name outside of the data's folder (.. or an absolute path).
         write: --no-write only reports.
         out: Write the list to this file instead, and give it to train and evaluate as --quarantine.
         json: Write all that was found to this file.
@@ -136,7 +138,7 @@ def check(
             require_writable(option, file)
     purpose = usual_task(data) if task is None else task
     layout = recognise(data, purpose).name
-    splits = open_raw(data, purpose, ignore=ignore, reduce_zero_label=reduce_zero_label)
+    splits = open_raw(data, purpose, ignore=ignore, reduce_zero_label=reduce_zero_label, follow=follow)
     print(describe(data, purpose, **splits))
     seen = [
         one
@@ -188,7 +190,7 @@ def _write_list(file: Path, named: dict[str, str], *, chosen: bool) -> None:
         cause = getattr(reason, "strerror", None) or reason
         raise InputError(f"cannot write {file} ({cause}); give another place with --out, or --no-write") from reason
     use = f"; use it as --quarantine {file}" if chosen else ", which train and evaluate honour"
-    print(f"{len(named)} images listed in {file}{use}")
+    print(printable(f"{len(named)} images listed in {file}{use}"))
 
 
 # ---- on the console --------------------------------------------------------------------------------------------
@@ -202,9 +204,9 @@ def show(report: Report) -> None:
             console.print(_bars(title, bars))
     for finding in report.findings:
         style = "bold red" if finding.problem else "bold"
-        console.print(Text(f"{'problem' if finding.problem else 'remark'}: {finding.text}", style))
+        console.print(Text(f"{'problem' if finding.problem else 'remark'}: {printable(finding.text)}", style))
         for name in finding.images[:MOST_SHOWN]:
-            console.print(Text(f"  {_printable(name)}"), soft_wrap=True)
+            console.print(Text(f"  {printable(name)}"), soft_wrap=True)
         if len(finding.images) > MOST_SHOWN:
             console.print(f"  and {len(finding.images) - MOST_SHOWN} more (--json lists all)")
     if not report.problems:
@@ -232,7 +234,7 @@ def _class_table(counts: dict[str, dict[str, int]], counted: str) -> Table:
                 table.add_row("…", *("…" for _ in splits), "")
             continue
         cells = [str(counts[split].get(name, "–")) for split in splits]
-        table.add_row(Text(_printable(name)), *cells, _bar(totals[name], largest))
+        table.add_row(Text(printable(name)), *cells, _bar(totals[name], largest))
     table.add_section()
     table.add_row("all", *(str(sum(counts[split].values())) for split in splits), "")
     for column in table.columns[1:-1]:
@@ -251,8 +253,3 @@ def _bars(title: str, counts: dict[str, int]) -> Table:
 def _bar(count: int, largest: int) -> str:
     """At least a sliver for what is not nothing."""
     return "█" * max(round(BAR * count / max(largest, 1)), int(count > 0))
-
-
-def _printable(name: str) -> str:
-    """Names of files need not be Unicode, what is printed must."""
-    return name.encode(errors="surrogateescape").decode(errors="replace")

@@ -18,7 +18,7 @@ from vitreous.data.image_set import ImageSet
 from vitreous.data.loader import WORKER_TIMEOUT, BatchSampler, Loader, Unreadable
 from vitreous.data.source import SHAPES, describe, open_data, recognise
 from vitreous.data.transforms import Preprocess
-from vitreous.errors import InputError
+from vitreous.errors import InputError, printable
 from vitreous.metrics.accuracy import unique_names
 from vitreous.metrics.examination import Examination
 from vitreous.tasks.base import Inference, Metric, Task
@@ -69,6 +69,7 @@ def evaluate(
     batch_size: int = 64,
     count: int | None = None,
     quarantine: Path | None = None,
+    follow: bool = False,
     workers: int = 2,
     device: str = "auto",
     amp: Literal["off", "bf16", "fp16"] = "off",
@@ -109,6 +110,7 @@ def evaluate(
         batch_size: Images per forward pass.
         count: How many images of `shapes` to draw.
         quarantine: List of images to leave out; default: quarantine.txt in the data's folder, if there is one.
+        follow: Open pictures that the data's own files name outside of the data's folder (.. or an absolute path).
         workers: Processes that prepare images; 0 = the main one does it.
         device: cpu, cuda, cuda:1, mps; auto takes the best there is.
         amp: Mixed precision.
@@ -139,7 +141,9 @@ def evaluate(
         inference = Inference(flip, scales, slide)
         world.agree(lambda: trained.build_task().using(inference))
         reading = world.agree(lambda: label_reading(trained, data, ignore, reduce_zero_label))
-        opened = partial(open_data, data, split, count=count, quarantine=quarantine, task=trained.task, **reading)
+        opened = partial(
+            open_data, data, split, count=count, quarantine=quarantine, task=trained.task, follow=follow, **reading
+        )
         conditions = Conditions(batch_size, workers, world, amp, inference)
         evaluation = examine(trained, data, split, opened, worst, conditions)
         extra = tuple(measure_at(version, evaluation, opened, conditions) for version in resized)
@@ -154,7 +158,7 @@ def evaluate(
         if aside is not None:
             write_folder(aside, evaluation, content)
     if out is not None and aside is not None:
-        print(f"report: {out / REPORT}")
+        print(printable(f"report: {out / REPORT}"))
     return evaluation.values | {"images_per_second": evaluation.speed.images_per_second}
 
 

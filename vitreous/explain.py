@@ -49,6 +49,7 @@ def explain(
     like: str | None = None,
     cluster: int | None = None,
     split: str = "val",
+    follow: bool = False,
     out: Path = Path("explanation"),
     stage: int | None = None,
     block: int | None = None,
@@ -115,6 +116,7 @@ def explain(
         like: With --atlas: an image; found are those of the data in which a cluster fires as in this one.
         cluster: Of --like: the cluster, counted from 0; default: the one most important in the image.
         split: Split of the data to use.
+        follow: Open pictures that the files of --data name outside of its folder (.. or an absolute path).
         out: Folder to write to.
         stage: Stage to look into, counted from 1 as in the paper; default: the last one with clusters.
         block: Block of the stage, counted from 1; default: the last one that has maps of its own.
@@ -171,7 +173,7 @@ def explain(
                 model,
                 trained,
                 data,
-                opened(trained, data, split),
+                opened(trained, data, split, follow),
                 split=split,
                 limit=limit,
                 measure=ranking or MEASURE,
@@ -185,13 +187,15 @@ def explain(
             model,
             trained,
             data,
-            opened(trained, data, split),
+            opened(trained, data, split, follow),
             split=split,
             limit=SCORED if limit is None else limit,
             methods=method,
             batch_size=min(batch_size, 8),
             out=out,
         )
+    if follow:
+        raise InputError("--follow goes with --data, whose files may name pictures elsewhere; leave it out")
     if data is not None:
         raise InputError(f"--data {data} goes with --score or --atlas; images to explain are given without an option")
     plan = Plan(
@@ -238,10 +242,10 @@ def refuse(option: str, **given: object) -> None:
             raise InputError(f"--{name} {value} does not go with {option}; leave it out")
 
 
-def opened(trained: TrainedModel, data: str, split: str) -> ImageSet:
+def opened(trained: TrainedModel, data: str, split: str, follow: bool) -> ImageSet:
     """The data for the model's task, with label pictures read as in training."""
     reading = label_reading(trained, data, (), False)
-    images = open_data(data, split, size=trained.preprocess.size, task=trained.task, **reading)
+    images = open_data(data, split, size=trained.preprocess.size, task=trained.task, follow=follow, **reading)
     print(describe(data, trained.task, **{split: images}))
     return images
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from vitreous.charts import page, raster
 from vitreous.charts.chart import COLOURS, Chart, Point, Series, shown, thin
-from vitreous.errors import InputError, nearest
+from vitreous.errors import InputError, nearest, printable
 from vitreous.maps.draw import QUIET
 from vitreous.training.results import result_folder
 from vitreous.training.run import METRICS, RUN, read_metrics
@@ -82,8 +82,8 @@ def plot(
         (aside / PAGE).write_text(html, encoding="utf-8")
         write_json(aside / RESULT, {"runs": list(runs), "curves": as_json(charts), "files": [PICTURE, PAGE]})
     for run in histories:
-        print(summary(run))
-    print(f"\n{out / PICTURE}\n{out / PAGE}")
+        print(printable(summary(run), keep="\n"))
+    print(printable(f"\n{out / PICTURE}\n{out / PAGE}", keep="\n"))
     return out / PAGE
 
 
@@ -98,7 +98,7 @@ def read_runs(paths: Sequence[str]) -> list[Run]:
     if len(young) == len(runs):
         raise InputError(f"run '{young[0]}' has logged nothing yet; the first line comes after --log-every steps")
     if young:
-        print(f"left out, as nothing is logged yet: {', '.join(young)}")
+        print(printable(f"left out, as nothing is logged yet: {', '.join(young)}"))
     if len(runs) - len(young) > len(COLOURS):
         print(f"{len(runs) - len(young)} runs share {len(COLOURS)} colours; in the page each can be hidden")
     return [run for run in runs if run.lines]

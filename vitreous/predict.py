@@ -3,7 +3,6 @@
 vitreous predict runs/demo photo.jpg
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
@@ -15,11 +14,13 @@ import torch
 from PIL import Image
 
 from vitreous.data.pictures import Picture, find_pictures
-from vitreous.errors import InputError
+from vitreous.errors import InputError, printable
 from vitreous.explanations.answers import ask, drawn
+from vitreous.limits import LARGEST_RESULTS
 from vitreous.maps.annotate import enlarged, with_legend
 from vitreous.maps.clusters import class_probabilities
 from vitreous.maps.draw import labelled
+from vitreous.reading import read_json, reading
 from vitreous.tasks.base import Found, Inference, Task, WithHead
 from vitreous.tasks.keypoints import Keypoints
 from vitreous.tasks.segment import Segment
@@ -104,7 +105,7 @@ def predict(
             write_results(aside, model, task, results)
     print_results(results, least)
     if out is not None:
-        print(f"\nwritten: {out / RESULT} and {len(results)} drawings beside it")
+        print(f"\nwritten: {printable(str(out / RESULT))} and {len(results)} drawings beside it")
     return results
 
 
@@ -198,22 +199,19 @@ def read_boxes(file: Path, task: WithHead, least: float) -> dict[str, list[Found
     """Picture -> the objects that a detector found in it with a score from `least`, of classes that the task knows."""
     if not isinstance(task, Keypoints):
         raise InputError(f"--boxes {file} given; only a model for keypoints asks where objects are")
-    try:
-        images = json.loads(file.read_text(encoding="utf-8"))["images"]
+    with reading(f"--boxes {file}", remedy="give predictions.json of a detector"):
+        images = read_json(file, LARGEST_RESULTS)["images"]
+        places = {name: place for place, name in enumerate(task.classes)}
         return {
             image["image"]: [
-                Found((x, y, x + width, y + height), task.classes.index(row["class"]))
+                Found((x, y, x + width, y + height), places[row["class"]])
                 for row in image["predictions"]
-                if row["class"] in task.classes and row["score"] >= least
+                if row["class"] in places and row["score"] >= least
                 for x, y, width, height in [row["bbox"]]
                 if width > 0 and height > 0
             ]
             for image in images
         }
-    except (OSError, ValueError, KeyError, TypeError) as reason:
-        raise InputError(
-            f"--boxes {file} cannot be used ({type(reason).__name__}: {reason}); give predictions.json of a detector"
-        ) from reason
 
 
 def write_results(aside: Path, model: str, task: Task, results: Sequence[dict[str, Any]]) -> None:
@@ -259,9 +257,9 @@ def describe(ranked: Iterable[tuple[str, float]]) -> str:
 
 
 def print_results(results: Sequence[dict[str, Any]], least: float) -> None:
-    width = max(len(result["image"]) for result in results)
+    width = max(len(printable(result["image"])) for result in results)
     for result in results:
-        print(f"{result['image']:<{width}}  {summary(result['predictions'], least)}")
+        print(f"{printable(result['image']):<{width}}  {printable(summary(result['predictions'], least))}")
 
 
 def summary(predictions: Sequence[dict[str, Any]], least: float) -> str:

@@ -9,7 +9,6 @@ import math
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 
 from vitreous.data.loader import Batch, BatchSampler, Loader, mix, seed_everything, worker_failures_explained
 from vitreous.data.source import ImageSet, describe
-from vitreous.errors import InputError
+from vitreous.errors import InputError, printable
 from vitreous.evaluate import Scores, evaluation_loader, score
 from vitreous.metrics.figures import as_text
 from vitreous.registry import is_stored, resolve_name, stored_arguments
@@ -46,7 +45,10 @@ from vitreous.training.synced_norm import synchronise_norms
 from vitreous.training.trackers import TensorBoard
 
 DROPOUT, MIXING = 1, 2  # first number of a key, so that no two uses of the seed coincide
-say = partial(print, flush=True)  # a log file shows it at once
+
+
+def say(text: str) -> None:
+    print(printable(text, keep="\n"), flush=True)  # a log file shows it at once
 
 
 class Stepped(NamedTuple):

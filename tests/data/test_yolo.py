@@ -84,7 +84,7 @@ def test_wrong_lines_are_named(root, line, message):
     ("text", "message"),
     [
         ("train: x\n", "does not name its classes"),
-        ("names: [cat\n", "cannot read"),
+        ("names: [cat\n", r"data\.yaml cannot be read: line 2"),
         ("names: [cat]\nkpt_shape: 3\n", "kpt_shape"),
         ("names: [cat]\nkpt_shape: [3, 3]\nflip_idx: [0, 1]\n", "flip_idx"),
     ],

@@ -285,7 +285,7 @@ def test_family_counts_not_the_package():
         ("epochs: !!python/object/apply:os.system ['true']", "this is not YAML: could not determine a constructor"),
         ("[" * 1500, "this is not"),
         ("epochs: " + "9" * 5000, "this is not a recipe"),
-        ("#" * 100_001, "at most 100000"),
+        ("#" * 100_001, "at most 100,000"),
     ],
 )  # fmt: skip
 def test_mistakes_in_a_file_are_one_line(tmp_path, text, message):

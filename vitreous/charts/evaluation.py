@@ -13,6 +13,7 @@ from vitreous.charts.chart import COLOURS, Chart, Series
 from vitreous.charts.confusion import confusion_picture, groups
 from vitreous.charts.raster import Key, picture
 from vitreous.charts.reliability import reliability_picture
+from vitreous.errors import printable
 from vitreous.maps.draw import Panel, contact_sheet, enlarge
 from vitreous.metrics.accuracy import unique_names
 from vitreous.metrics.examination import Examination
@@ -154,11 +155,11 @@ def _class_grid(title: str, rows: dict[str, dict[str, float | None]], most_rows:
 
 def as_table(grid: Grid) -> Table:
     """For the console. Text as it is: a string's [brackets] would be taken for markup."""
-    table = Table(title=Text(grid.title), title_justify="left")
+    table = Table(title=Text(printable(grid.title)), title_justify="left")
     for place, heading in enumerate(grid.headings):
-        table.add_column(heading, overflow="fold", justify="left" if place == 0 else "right")
+        table.add_column(Text(printable(heading)), overflow="fold", justify="left" if place == 0 else "right")
     for row in grid.rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*(Text(printable(cell, keep="\n")) for cell in row))
     return table
 
 

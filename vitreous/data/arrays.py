@@ -8,8 +8,10 @@ Pictures are uint8: (N, H, W, 3), or (N, H, W) and (N, H, W, 1) for grey ones. L
 """
 
 import hashlib
+import math
+import os
 import re
-import zipfile
+import sys
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,10 @@ from PIL import Image
 
 from vitreous.data.image_set import ImageSet, own_splits, require_split
 from vitreous.errors import InputError
+from vitreous.limits import LONGEST_NAME, MOST_CLASSES
+from vitreous.reading import brief, is_text, reading, require_regular
 
+AGAIN = "write it again with numpy.savez"
 PICTURES = re.compile(r"x_(?P<after>\w+)|(?P<before>\w+)_images")  # name of an array -> split
 
 
@@ -63,24 +68,46 @@ def open_arrays(path: Path, split: str) -> ArraySet:
     name = require_split(split, arrays, f"'{path}'")
     pictures = arrays[name]
     labels_of = {found: _label_name(array) for found, array in arrays.items()}
-    try:
-        labels = {found: _labels(path, file, array) for found, array in labels_of.items()}
-        pixels = _pixels(path, pictures, file[pictures])
-        classes = _classes(path, file, labels)
-    except (ValueError, OSError, zipfile.BadZipFile) as reason:
-        if isinstance(reason, InputError):
-            raise
-        raise InputError(f"'{path}' cannot be read: {reason}; write it again with numpy.savez") from reason
+    labels = {found: _labels(path, file, array) for found, array in labels_of.items()}
+    pixels = _pixels(path, pictures, _array(path, file, pictures))
+    classes = _classes(path, file, labels)
     if len(pixels) != len(labels[name]):
         raise InputError(f"'{path}' has {len(pixels)} pictures in {pictures} but {len(labels[name])} labels for them")
     return ArraySet(pixels, labels[name], classes, f"{path.name}/{name}")
 
 
 def _opened(path: Path) -> Any:
-    try:
-        return np.load(path, allow_pickle=False)
-    except (ValueError, OSError, zipfile.BadZipFile) as reason:
-        raise InputError(f"'{path}' cannot be read: {reason}; write it again with numpy.savez") from reason
+    with reading(f"'{path}'", remedy=AGAIN):
+        require_regular(path, memory_bytes())
+        file = np.load(path, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise ValueError("it holds one array without a name")
+        return file
+
+
+def _array(path: Path, file: Any, name: str) -> NDArray[Any]:
+    """One array, after a look at what its head promises: a few bytes can ask for any amount of memory."""
+    with reading(f"{name} in '{path}'", remedy=AGAIN):
+        member = next(entry for entry in file.zip.namelist() if entry in (name, f"{name}.npy"))
+        with file.zip.open(member) as opened:
+            version = np.lib.format.read_magic(opened)
+            head = {(1, 0): np.lib.format.read_array_header_1_0}.get(version, np.lib.format.read_array_header_2_0)
+            shape, _, dtype = head(opened)
+            promised, stored = math.prod(shape) * dtype.itemsize, file.zip.getinfo(member).file_size - opened.tell()
+        if dtype.hasobject:
+            raise ValueError("it holds Python objects; only plain numbers and texts are read (allow_pickle is off)")
+        if promised != stored:
+            raise ValueError(
+                f"its head tells of {brief(str(shape))} {dtype}, {promised:,} bytes, but it has {stored:,}"
+            )
+        if promised > memory_bytes():
+            raise ValueError(f"it has {promised:,} bytes, this machine's memory {memory_bytes():,}")
+        return file[name]
+
+
+def memory_bytes() -> int:
+    """Of the whole machine; what is larger cannot be held in memory, as arrays are."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else sys.maxsize
 
 
 def _picture_arrays(file: Any) -> dict[str, str]:
@@ -107,11 +134,16 @@ def _pixels(path: Path, name: str, array: NDArray[Any]) -> NDArray[np.uint8]:
 def _labels(path: Path, file: Any, name: str) -> NDArray[np.int64]:
     if name not in file.files:
         raise InputError(f"'{path}' has no {name}; arrays there: {', '.join(file.files)}")
-    array = file[name]
+    array = _array(path, file, name)
     one_each = array.ndim in (1, 2) and array.shape[1:] in ((), (1,))
     if array.dtype.kind not in "iu" or not one_each or not array.size or array.min() < 0:
         raise InputError(
             f"{name} in '{path}' is {array.dtype} of shape {array.shape}; labels are whole numbers from 0 up, one each"
+        )
+    if array.max() >= MOST_CLASSES:
+        raise InputError(
+            f"{name} in '{path}' holds the label {array.max()}; labels count the classes from 0, and at most "
+            f"{MOST_CLASSES:,} are told apart"
         )
     return array.reshape(-1).astype(np.int64)
 
@@ -120,7 +152,14 @@ def _classes(path: Path, file: Any, labels: dict[str, NDArray[np.int64]]) -> tup
     highest = int(max(array.max() for array in labels.values()))
     if "classes" not in file.files:
         return tuple(map(str, range(highest + 1)))
-    names = tuple(str(name) for name in file["classes"].reshape(-1))
+    named = _array(path, file, "classes").reshape(-1)
+    if len(named) > MOST_CLASSES or named.dtype.itemsize > 4 * LONGEST_NAME:
+        raise InputError(
+            f"'{path}' names {len(named):,} classes; at most {MOST_CLASSES:,} of {LONGEST_NAME:,} characters"
+        )
+    names = tuple(map(str, named))
+    if not all(map(is_text, names)):
+        raise InputError(f"a name among the classes of '{path}' is no text; write it again with numpy.savez")
     if highest >= len(names):
         raise InputError(f"'{path}' names {len(names)} classes, but there is a label {highest}; labels count from 0")
     return names

@@ -11,6 +11,7 @@ import io
 import pickle
 import tarfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,8 @@ from numpy.typing import NDArray
 from vitreous.data.arrays import ArraySet
 from vitreous.data.image_set import require_split
 from vitreous.errors import InputError
+from vitreous.limits import LARGEST_ARCHIVE
+from vitreous.reading import read_bytes, reason_of
 
 SIDE = 32
 
@@ -70,12 +73,20 @@ def open_cifar(path: Path, split: str) -> ArraySet:
     assert found is not None, "asked only after the layout was recognised"
     edition, place = found
     name = require_split(split, edition.files, f"'{place}'")
-    read = _archive_reader(place, edition) if place.is_file() else lambda file: (place / file).read_bytes()
+    read = _archive_reader(place, edition) if place.is_file() else partial(_stored, place)
     names = _content(place, edition.names, read, edition.names_key)[edition.names_key]
-    classes = tuple(name.decode() if isinstance(name, bytes) else str(name) for name in names)
+    if not isinstance(names, list) or not all(isinstance(name, bytes | str) for name in names) or not names:
+        raise _damaged(place, edition.names, "it does not list the names of the classes")
+    classes = tuple(name.decode(errors="replace") if isinstance(name, bytes) else name for name in names)
     parts = [_part(place, file, read, edition.labels_key, len(classes)) for file in edition.files[name]]
     pixels, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     return ArraySet(pixels, labels, classes, name)
+
+
+def _stored(folder: Path, file: str) -> bytes:
+    if not (folder / file).is_file():
+        raise InputError(f"'{folder}' lacks {file}; download it again")
+    return read_bytes(folder / file, LARGEST_ARCHIVE)
 
 
 def _archive_reader(place: Path, edition: Edition) -> Callable[[str], bytes]:
@@ -86,12 +97,16 @@ def _archive_reader(place: Path, edition: Edition) -> Callable[[str], bytes]:
     try:
         with tarfile.open(place, "r:gz") as archive:
             for member in archive:
+                if member.offset_data + member.size > LARGEST_ARCHIVE:
+                    raise InputError(f"'{place}' unpacks to more than {LARGEST_ARCHIVE:,} bytes; download it again")
                 if member.name in wanted and member.isreg():
                     content = archive.extractfile(member)
                     assert content is not None
                     contents[wanted[member.name]] = content.read()
-    except (tarfile.TarError, OSError, EOFError) as reason:
-        raise InputError(f"'{place}' cannot be read: {reason}; download it again") from reason
+    except InputError:
+        raise
+    except Exception as reason:  # a damaged archive fails in many ways
+        raise InputError(f"'{place}' cannot be read: {reason_of(reason)}; download it again") from reason
     missing = sorted(set(wanted.values()) - set(contents))
     if missing:
         raise InputError(f"'{place}' lacks {missing[0]}; download it again")
@@ -102,10 +117,11 @@ def _part(
     place: Path, file: str, read: Callable[[str], bytes], labels_key: bytes, classes: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     content = _content(place, file, read, labels_key, b"data")
-    try:
-        labels = np.asarray(content[labels_key], np.int64).reshape(len(content[labels_key]))
-    except (TypeError, ValueError, OverflowError) as reason:
-        raise _damaged(place, file, "its labels are no whole numbers") from reason
+    listed = content[labels_key]
+    # Looked at one by one: lists within lists, a few bytes in a pickle, could stand for any number of values.
+    if not isinstance(listed, list) or not all(isinstance(label, int) and abs(label) < 1 << 31 for label in listed):
+        raise _damaged(place, file, "its labels are no whole numbers")
+    labels = np.array(listed, np.int64)
     # Rows of 3072: first all red values, then all green, then all blue.
     shape, pixels = (len(labels), 3, SIDE, SIDE), content[b"data"]
     if not len(labels) or not isinstance(pixels, _Array) or len(pixels.content) != int(np.prod(shape)):
@@ -121,10 +137,10 @@ def _content(place: Path, file: str, read: Callable[[str], bytes], *keys: bytes)
     try:
         content = _Reader(io.BytesIO(read(file)), encoding="bytes").load()
         return {key: content[key] if key in content else content[key.decode()] for key in keys}
-    except FileNotFoundError:
-        raise InputError(f"'{place}' lacks {file}; download it again") from None
+    except InputError:
+        raise
     except Exception as reason:  # a damaged pickle fails in almost any way
-        raise _damaged(place, file, str(reason) or type(reason).__name__) from reason
+        raise _damaged(place, file, reason_of(reason)) from reason
 
 
 def _damaged(place: Path, file: str, reason: str) -> InputError:
@@ -170,7 +186,9 @@ for package in ("numpy", "numpy.core.multiarray", "numpy._core.multiarray"):
     KNOWN |= {(package, "_reconstruct"): _new_array, (package, "ndarray"): _Array, (package, "dtype"): _Dtype}
 
 
-class _Reader(pickle.Unpickler):
+class _Reader(pickle._Unpickler):
+    """In Python: the one in C makes room for as many remembered objects as a number in the file says."""
+
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in KNOWN:
             raise ValueError(f"it asks for {module}.{name}, which has no place in it")

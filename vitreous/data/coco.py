@@ -7,8 +7,6 @@
 Classes are ordered by the numbers of their categories, which need not follow each other.
 """
 
-import json
-import math
 import re
 from collections.abc import Iterator
 from functools import lru_cache
@@ -18,6 +16,8 @@ from typing import Any
 from vitreous.data.annotations import Faults, Keypoints, ObjectSet, Record, mirrored_pairs, objects_of, require_objects
 from vitreous.data.image_set import SPLITS, find_split, require_split
 from vitreous.errors import InputError
+from vitreous.limits import FARTHEST_POINT, LARGEST_ANNOTATIONS, LONGEST_NAME, MOST_CLASSES, MOST_KEYPOINTS
+from vitreous.reading import is_text, problem_of_path, read_json, reason_of, shown
 
 PREFIXES = {  # of files that may belong to a split, best first
     "detect": ("instances_", "", "annotations_", "person_keypoints_"),
@@ -47,20 +47,21 @@ def coco_files(root: Path, task: str = "detect") -> dict[str, Path]:
     return found
 
 
-def open_coco(root: Path, split: str, *, task: str = "detect", strict: bool = True) -> ObjectSet:
+def open_coco(root: Path, split: str, *, task: str = "detect", strict: bool = True, follow: bool = False) -> ObjectSet:
     """The pictures of one split with their objects, or an InputError that names file and id of what is wrong.
 
     Args:
         strict: Refuse wrong annotations; otherwise those are left out and listed as `faults`. Boxes without area or
             outside the picture are no reason to refuse: nothing is learnt from them, and metrics count them.
+        follow: Open pictures whose names lead out of the folder, too.
     """
     files = coco_files(root, task)
     name = require_split(split, files, f"folder '{root}'")
     file, train = files[name], find_split("train", files)
-    content, faults = _content(file), Faults(strict=strict)
+    content, faults = _content(file, follow), Faults(strict=strict)
     categories = _categories(content["categories"], str(file))
     if strict and train is not None and name != train:
-        _check_same(categories, files[train], file)
+        _check_same(categories, files[train], file, follow)
     images = ObjectSet(
         _records(file, content, categories, _image_folder(file, name, root, content["images"]), name, faults),
         tuple(category["name"] for category in categories),
@@ -82,9 +83,12 @@ def _records(
     masks, known = False, set[int]()
     sizes = {image["id"]: _size(image) for image in content["images"]}
     for place, row in enumerate(content["annotations"]):
-        problem = _problem(row, sizes, labels, known, 0 if points is None else len(points.names))
+        try:
+            problem = _problem(row, sizes, labels, known, 0 if points is None else len(points.names))
+        except Exception as error:  # whatever a value of the file makes of our questions
+            problem = f"cannot be understood: {reason_of(error)}"
         if problem:
-            called = row.get("id", f"number {place + 1}") if isinstance(row, dict) else f"number {place + 1}"
+            called = shown(row["id"]) if isinstance(row, dict) and "id" in row else f"number {place + 1}"
             faults.note(f"annotation {called} of {file} {problem}", CORRECT)
         else:
             known.add(row["id"])
@@ -103,19 +107,19 @@ def _problem(row: Any, sizes: dict[int, Any], labels: dict[int, int], known: set
     if not isinstance(row, dict):
         return "is not a dictionary"
     if not _whole(row.get("id")):
-        return f"has the id {row.get('id')!r}; a whole number is needed"
+        return f"has the id {shown(row.get('id'))}; a whole number is needed"
     if row["id"] in known:
         return "has the same id as another one"
     if not _one_of(row.get("image_id"), sizes):
-        return f"is for image {row.get('image_id')!r}, which the file does not list"
+        return f"is for image {shown(row.get('image_id'))}, which the file does not list"
     if not _one_of(row.get("category_id"), labels):
-        return f"has the category {row.get('category_id')!r}, which the file does not list"
+        return f"has the category {shown(row.get('category_id'))}, which the file does not list"
     if not _numbers(row.get("bbox"), 4):
-        return f"has the box {row.get('bbox')!r}; x, y, width and height are needed"
-    if not (row.get("area") is None or _numbers([row["area"]], 1)):
-        return f"has the area {row['area']!r}; a number is needed"
+        return f"has the box {shown(row.get('bbox'))}; x, y, width and height are needed"
+    if not (row.get("area") is None or _numbers([row["area"]], 1, FARTHEST_POINT**2)):
+        return f"has the area {shown(row['area'])}; a number is needed"
     if row.get("iscrowd", 0) not in (0, 1, None):
-        return f"has the iscrowd {row['iscrowd']!r}; 0 or 1 is needed"
+        return f"has the iscrowd {shown(row['iscrowd'])}; 0 or 1 is needed"
     if keypoints and row.get("keypoints") and not _numbers(row["keypoints"], 3 * keypoints):
         return f"has keypoints that are not the {3 * keypoints} numbers of the {keypoints} that its categories list"
     return _mask_problem(row.get("segmentation"), sizes[row["image_id"]])
@@ -125,10 +129,13 @@ def _mask_problem(segmentation: Any, size: tuple[int, int] | None) -> str:
     if not segmentation:
         return ""
     if isinstance(segmentation, dict):
-        if not isinstance(segmentation.get("counts"), str | list):
+        counts = segmentation.get("counts")
+        if not isinstance(counts, str | list):
             return "has run lengths without counts"
+        if isinstance(counts, list) and not all(_whole(count) and count >= 0 for count in counts):
+            return "has run lengths that are not numbers of pixels"
         if size is not None and segmentation.get("size") != list(size):
-            return f"has a mask of {segmentation.get('size')} (height, width), but its picture is {list(size)}"
+            return f"has a mask of {shown(segmentation.get('size'))} (height, width), but its picture is {list(size)}"
         return ""
     polygons = segmentation if isinstance(segmentation, list) else [segmentation]
     if not all(isinstance(one, list) and len(one) >= 6 and _numbers(one, len(one) // 2 * 2) for one in polygons):
@@ -139,19 +146,18 @@ def _mask_problem(segmentation: Any, size: tuple[int, int] | None) -> str:
 # ---- the file --------------------------------------------------------------------------------------------------
 
 
-def _content(file: Path) -> dict[str, Any]:
-    """Images and categories are in order; annotations are looked at later."""
-    try:
-        content = json.loads(file.read_bytes())
-    except (OSError, ValueError) as reason:
-        raise InputError(f"cannot read annotations {file}: {reason}; copy or download the file again") from reason
+def _content(file: Path, follow: bool = False) -> dict[str, Any]:
+    """Images are in order; categories and annotations are looked at later."""
+    content = read_json(file, LARGEST_ANNOTATIONS)
     for part in ("images", "annotations", "categories"):
         if not isinstance(content, dict) or not isinstance(content.get(part), list):
             raise InputError(f"annotations {file} have no list of {part}; COCO's format is needed")
     known: set[int] = set()
     for image in content["images"]:
         if not isinstance(image, dict) or not _whole(image.get("id")) or not isinstance(image.get("file_name"), str):
-            raise InputError(f"an image of {file} is {image!r}; it needs a whole number as id and a file_name")
+            raise InputError(f"an image of {file} is {shown(image)}; it needs a whole number as id and a file_name")
+        if problem := problem_of_path(image["file_name"], follow=follow):
+            raise InputError(f"the file_name {shown(image['file_name'])} of image {image['id']} in {file} {problem}")
         if image["id"] in known:
             raise InputError(f"two images of {file} have the id {image['id']}; give each its own")
         known.add(image["id"])
@@ -161,30 +167,42 @@ def _content(file: Path) -> dict[str, Any]:
 
 
 def _categories(listed: list[Any], file: str) -> list[dict[str, Any]]:
-    for category in listed:
-        if not isinstance(category, dict) or not _whole(category.get("id")) or "name" not in category:
-            raise InputError(f"a category of {file} is {category!r}; it needs a whole number as id and a name")
-        if not isinstance(category.get("keypoints") or [], list):
-            raise InputError(f"category {category['name']!r} of {file} has keypoints that are not a list of names")
-    for key in ("id", "name"):
-        values = [category[key] for category in listed]
-        twice = [value for value in values if values.count(value) > 1]
-        if twice:
-            raise InputError(f"two categories of {file} have the {key} {twice[0]!r}; give each its own")
     if not listed:
         raise InputError(f"annotations {file} list no categories")
+    if len(listed) > MOST_CLASSES:
+        raise InputError(f"annotations {file} list {len(listed):,} categories; at most {MOST_CLASSES:,} are read")
+    for category in listed:
+        if not isinstance(category, dict) or not _whole(category.get("id")) or not _is_name(category.get("name")):
+            raise InputError(f"a category of {file} is {shown(category)}; it needs a whole number as id and a name")
+        points = category.get("keypoints") or []
+        if not isinstance(points, list) or len(points) > MOST_KEYPOINTS or not all(map(is_text, points)):
+            raise InputError(
+                f"category {category['name']!r} of {file} has keypoints that are not a list of at most "
+                f"{MOST_KEYPOINTS} names"
+            )
+    for key in ("id", "name"):
+        seen: set[str] = set()
+        for category in listed:
+            if str(category[key]) in seen:
+                raise InputError(f"two categories of {file} have the {key} {category[key]!r}; give each its own")
+            seen.add(str(category[key]))
     return sorted(({**category, "name": str(category["name"])} for category in listed), key=lambda one: one["id"])
 
 
+def _is_name(value: Any) -> bool:
+    return (is_text(value) and len(value) <= LONGEST_NAME) or _whole(value)
+
+
 @lru_cache(maxsize=4)
-def _listed(file: Path, changed: int) -> tuple[tuple[int, str], ...]:
+def _listed(file: Path, changed: int, follow: bool) -> tuple[tuple[int, str], ...]:
     """Categories of another split; `changed` is the file's time, so that a new version is read anew."""
-    return tuple((one["id"], one["name"]) for one in _categories(_content(file)["categories"], str(file)))
+    return tuple((one["id"], one["name"]) for one in _categories(_content(file, follow)["categories"], str(file)))
 
 
-def _check_same(categories: list[dict[str, Any]], train: Path, file: Path) -> None:
+def _check_same(categories: list[dict[str, Any]], train: Path, file: Path, follow: bool) -> None:
     """Labels are places in the list of categories: one that a split lacks would shift the others."""
-    trained, here = _listed(train, train.stat().st_mtime_ns), tuple((one["id"], one["name"]) for one in categories)
+    trained = _listed(train, train.stat().st_mtime_ns, follow)
+    here = tuple((one["id"], one["name"]) for one in categories)
     if trained != here:
         only = sorted(set(trained) ^ set(here))
         raise InputError(
@@ -201,9 +219,14 @@ def _keypoints(categories: list[dict[str, Any]], file: Path) -> Keypoints:
     names = next(iter(lists))
     lines = next(category.get("skeleton") or [] for category in categories if category.get("keypoints"))
     # Drawings alone need it, so a line between keypoints that are not there is no reason to refuse the file.
-    ends = range(1, len(names) + 1)
-    joined = tuple((line[0] - 1, line[1] - 1) for line in lines if len(line) == 2 and set(line) <= set(ends))
+    if not isinstance(lines, list):
+        raise InputError(f"{file} has the skeleton {shown(lines)}; a list of pairs of keypoints is needed")
+    joined = tuple((line[0] - 1, line[1] - 1) for line in lines if _joins(line, len(names)))
     return Keypoints(names, mirrored_pairs(names), joined)
+
+
+def _joins(line: Any, keypoints: int) -> bool:
+    return isinstance(line, list) and len(line) == 2 and all(_whole(end) and 1 <= end <= keypoints for end in line)
 
 
 def _with_keypoints(categories: list[dict[str, Any]]) -> bool:
@@ -237,9 +260,10 @@ def _one_of(value: Any, known: dict[int, Any]) -> bool:
     return isinstance(value, int | float) and value in known
 
 
-def _numbers(values: Any, count: int) -> bool:
+def _numbers(values: Any, count: int, limit: float = FARTHEST_POINT) -> bool:
+    """Neither NaN, which is not below the limit, nor a whole number that no float holds."""
     return (
         isinstance(values, list)
         and len(values) == count
-        and all(isinstance(value, int | float) and math.isfinite(value) for value in values)
+        and all(isinstance(value, int | float) and abs(value) <= limit for value in values)
     )

@@ -1,6 +1,5 @@
 """Data sets that the `datasets` package of Hugging Face has saved to the disk with `save_to_disk`."""
 
-import json
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,8 @@ from typing import Any
 from vitreous.data.image import ImageError
 from vitreous.data.image_set import EncodedSet, digest, own_splits, require_split
 from vitreous.errors import InputError
+from vitreous.limits import LARGEST_DESCRIPTION
+from vitreous.reading import is_text, read_json, reading, reason_of, shown
 
 ONE, SEVERAL = "state.json", "dataset_dict.json"  # marks of a folder with one split, or with several
 LABELS = ("label", "labels", "fine_label")  # names preferred where several columns hold classes
@@ -16,15 +17,18 @@ LABELS = ("label", "labels", "fine_label")  # names preferred where several colu
 class HuggingFaceSet(EncodedSet):
     """One split: its first column of images, and its column of class labels."""
 
-    def __init__(self, root: Path, split: str) -> None:
+    def __init__(self, root: Path, split: str, *, follow: bool = False) -> None:
+        """`follow` opens pictures that the rows name by a path, which may lie anywhere."""
         import datasets
+
+        self._follow = follow
 
         self._name = require_split(split, _splits(root), f"'{root}'")
         folder = root if (root / ONE).is_file() else root / self._name
         try:
             rows = datasets.load_from_disk(str(folder))
         except Exception as reason:  # whatever pyarrow makes of a damaged file
-            raise InputError(f"'{folder}' cannot be read: {reason}; save it again") from reason
+            raise InputError(f"'{folder}' cannot be read: {reason_of(reason)}; save it again") from reason
         self._image, self._label = _columns(rows.features, folder)
         self.classes = tuple(rows.features[self._label].names)
         self.folder = folder
@@ -49,6 +53,11 @@ class HuggingFaceSet(EncodedSet):
         stored = self._rows[index][self._image] or {}
         if stored.get("bytes") is not None:
             return stored["bytes"]
+        if stored.get("path") and not self._follow:
+            raise ImageError(
+                f"image {self.name(index)!r} is not among the data, but the file {shown(stored['path'])}; "
+                "if that is meant, add --follow"
+            )
         if stored.get("path"):
             return Path(stored["path"])
         raise ImageError(f"image {self.name(index)!r} is empty (the row has none)")
@@ -70,12 +79,10 @@ def hugging_face_splits(root: Path) -> tuple[str, ...]:
 
 
 def _splits(root: Path) -> list[str]:
-    try:
+    with reading(f"'{root}'", remedy="save it again with save_to_disk"):
         if (root / SEVERAL).is_file():
-            return list(json.loads((root / SEVERAL).read_text(encoding="utf-8"))["splits"])
-        return [str(json.loads((root / ONE).read_text(encoding="utf-8")).get("_split") or "train")]
-    except (ValueError, KeyError, TypeError, AttributeError) as reason:
-        raise InputError(f"'{root}' is damaged ({reason}); save it again with save_to_disk") from reason
+            return [name for name in read_json(root / SEVERAL, LARGEST_DESCRIPTION)["splits"] if is_text(name)]
+        return [str(read_json(root / ONE, LARGEST_DESCRIPTION).get("_split") or "train")]
 
 
 def _columns(features: Any, folder: Path) -> tuple[str, str]:

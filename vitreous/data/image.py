@@ -30,6 +30,8 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from vitreous.errors import InputError
+from vitreous.limits import MOST_PIXELS
+from vitreous.reading import MACHINE
 
 FORMATS = ("JPEG", "PNG", "BMP", "TIFF", "WEBP")  # the JPEG reader takes MPO too
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")  # of the files looked for in folders
@@ -71,7 +73,7 @@ class Stored(NamedTuple):
 
 
 def load_image(
-    source: Source, *, name: str | None = None, max_pixels: int = 50_000_000, at_least: int | None = None
+    source: Source, *, name: str | None = None, max_pixels: int = MOST_PIXELS, at_least: int | None = None
 ) -> Image.Image:
     """Read an image as 8-bit RGB; the head of this module says what becomes of other kinds of pixels.
 
@@ -147,6 +149,8 @@ def _opened(source: Source, name: str) -> Iterator[IO[bytes]]:
     except FileNotFoundError:
         raise ImageError(f"image {name!r} does not exist; check the path") from None
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
+        if isinstance(error, OSError) and error.errno in MACHINE:  # no fault of the picture, which must not be left out
+            raise InputError(f"image {name!r} cannot be opened: {error.strerror}; {MACHINE[error.errno]}") from error
         reason = getattr(error, "strerror", None) or str(error)
         raise ImageError(f"image {name!r} cannot be opened: {reason}; check path and permissions") from error
     with file:

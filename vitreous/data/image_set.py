@@ -2,15 +2,16 @@
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable
-from functools import cached_property
+from collections.abc import Callable, Collection, Iterable
+from functools import cached_property, wraps
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
-from vitreous.data.image import load_image
+from vitreous.data.image import ImageError, load_image
 from vitreous.errors import InputError
+from vitreous.reading import MACHINE, reason_of
 
 # A split -> the names it may have in the data, best first.
 SPLITS = {"train": ("train", "training"), "val": ("val", "valid", "validation", "test"), "test": ("test",)}
@@ -57,6 +58,38 @@ class ImageSet(ABC):
 
     def __getitem__(self, index: int) -> tuple[Image.Image, dict[str, Any]]:
         return self.picture(index), self.target(index)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Whatever keeps a layout from understanding one of its files becomes an ImageError that names the picture."""
+        super().__init_subclass__(**options)
+        for method, what in READ_LATER.items():
+            if method in cls.__dict__:
+                setattr(cls, method, _guarded(cls.__dict__[method], what))
+
+
+READ_LATER = {  # methods that read files when it is a picture's turn -> what they read
+    "target": "the annotations of image",
+    "picture": "image",
+    "encoded": "image",
+    "object_mask": "the mask of image",
+}
+
+
+def _guarded(method: Callable[..., Any], what: str) -> Callable[..., Any]:
+    @wraps(method)
+    def guarded(self: ImageSet, index: int, **options: Any) -> Any:
+        try:
+            return method(self, index, **options)
+        except (InputError, ImportError):
+            raise
+        except Exception as error:
+            if not -len(self) <= index < len(self):  # how Python's loops find the end
+                raise
+            if isinstance(error, OSError) and error.errno in MACHINE:  # no fault of the picture
+                raise InputError(f"{what} {self.name(index)!r}: {reason_of(error)}; {MACHINE[error.errno]}") from error
+            raise ImageError(f"{what} {self.name(index)!r} cannot be read: {reason_of(error)}") from error
+
+    return guarded
 
 
 class EncodedSet(ImageSet):

@@ -16,9 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.errors import InputError
+from vitreous.reading import read_names, reason_of, shown
 
 IGNORE = 255  # class number of pixels that count neither as right nor as wrong
 MOST = 255  # classes
+LARGEST_VALUE = (1 << 16) - 1  # of a pixel
 UNKNOWN = -1
 NOTHING = {"background", "other", "others", "unlabelled", "unlabeled", "unlabel", "void", "ignore"}
 NUMBERS = re.compile(r"^(.*?)[\s,;]+(\d{1,3})[\s,;]+(\d{1,3})[\s,;]+(\d{1,3})\s*$")
@@ -58,15 +60,18 @@ class MaskClasses:
     def __post_init__(self) -> None:
         if len(self.names) > MOST:
             raise InputError(f"the masks have {len(self.names)} classes; at most {MOST} can be told apart")
+        for value in self.values:
+            if not 0 <= value <= LARGEST_VALUE:
+                raise InputError(f"masks cannot hold the value {shown(value)}; give values from 0 to {LARGEST_VALUE}")
 
     def numbers(self, mask: NDArray[np.integer]) -> NDArray[np.int16]:
         """(H, W) of values or (H, W, 3) of colours to class numbers; `UNKNOWN` where none is known."""
         if mask.ndim == 3:
             return self._by_colour(mask)
-        table = np.full(1 << 16, UNKNOWN, np.int16)
+        table = np.full(LARGEST_VALUE + 2, UNKNOWN, np.int16)  # the last stands for all that no mask should hold
         for value, number in self.values.items():
             table[value] = number
-        return table[np.clip(mask, 0, (1 << 16) - 1)]
+        return table[np.where((mask < 0) | (mask > LARGEST_VALUE), LARGEST_VALUE + 1, mask)]
 
     def _by_colour(self, mask: NDArray[np.integer]) -> NDArray[np.int16]:
         packed = mask.astype(np.int32) @ np.array([1 << 16, 1 << 8, 1], np.int32)  # (H, W)
@@ -97,11 +102,11 @@ def listed_classes(root: Path) -> MaskClasses | None:
     for name, read in READERS.items():
         file = root / name
         if file.is_file():
+            lines = read_names(file)
             try:
-                lines = [line.rstrip() for line in file.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
                 return read(lines)
             except (ValueError, IndexError) as reason:
-                raise InputError(f"the classes in {file} cannot be read: {reason}") from reason
+                raise InputError(f"the classes in {file} cannot be read: {reason_of(reason)}") from reason
     return None
 
 

@@ -29,6 +29,8 @@ from vitreous.data.mask_classes import (
     with_ignored,
 )
 from vitreous.errors import InputError
+from vitreous.limits import LARGEST_ANNOTATIONS, MOST_PIXELS
+from vitreous.reading import MACHINE, reason_of, require_regular
 
 PLACES = (  # folders of pictures and of masks
     ("images/{}", "masks/{}"),
@@ -137,7 +139,12 @@ class MaskSet(EncodedSet):
 def read_mask(file: Path, *, coloured: bool = False) -> NDArray[np.integer]:
     """(H, W) as stored, values of a palette unchanged; or (H, W, 3) if it is stored in colours that are known."""
     try:
+        require_regular(file, LARGEST_ANNOTATIONS)
         with Image.open(file, formats=FORMATS) as image:
+            if image.width * image.height > MOST_PIXELS:
+                raise ImageError(
+                    f"mask '{file}' has {image.width} x {image.height} pixels; at most {MOST_PIXELS:,} in all are read"
+                )
             if image.format == "JPEG":
                 raise ImageError(f"mask '{file}' is a JPEG, whose values are not exact; save masks as PNG")
             if image.mode in ("1", "L", "P") or image.mode.startswith("I"):
@@ -150,10 +157,14 @@ def read_mask(file: Path, *, coloured: bool = False) -> NDArray[np.integer]:
             return np.asarray(image.convert("RGB"))
     except ImageError:
         raise
+    except InputError as reason:
+        raise ImageError(f"mask {reason}") from reason
     except FileNotFoundError:
         raise ImageError(f"mask '{file}' does not exist; add it, or remove its picture") from None
     except Exception as reason:  # decoders meet damage with almost any exception type
-        raise ImageError(f"mask '{file}' cannot be read: {reason}; copy or download it again") from reason
+        if isinstance(reason, OSError) and reason.errno in MACHINE:
+            raise
+        raise ImageError(f"mask '{file}' cannot be read: {reason_of(reason)}; copy or download it again") from reason
 
 
 def _classes(root: Path, masks: Path, ignore: tuple[int, ...] | None, reduce_zero: bool) -> MaskClasses:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from vitreous.errors import InputError
+from vitreous.limits import LARGEST_LIST
+from vitreous.reading import read_bytes
 
 FILE = "quarantine.txt"
 ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}  # names of files may hold any of these
@@ -25,9 +27,9 @@ def usual_place(data: str) -> Path:
 def read_quarantine(file: Path) -> dict[str, str]:
     """Name -> reason; empty lines and those that begin with # are passed over."""
     try:
-        text = file.read_bytes().decode(errors="surrogateescape")
-    except OSError as reason:
-        raise InputError(f"cannot read --quarantine {file} ({reason.strerror}); check the path") from reason
+        text = read_bytes(file, LARGEST_LIST).decode(errors="surrogateescape")
+    except InputError as reason:
+        raise InputError(f"cannot read --quarantine: {reason}") from reason
     found: dict[str, str] = {}
     for line in text.split("\n"):
         if line.strip() and not line.startswith("#"):

@@ -5,17 +5,15 @@ is built once by reading the shards' headers and labels, and kept beside the sha
 that place cannot be written. A shard whose length or time of change differs is indexed again.
 """
 
-import json
 import os
 import re
 import sys
 import tarfile
 import tempfile
-import zipfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +21,12 @@ from numpy.typing import NDArray
 from vitreous.data.image import SUFFIXES
 from vitreous.data.image_set import digest
 from vitreous.errors import InputError
+from vitreous.limits import LARGEST_LABEL, LONGEST_NAME, LONGEST_PATH
+from vitreous.reading import brief, parse_json, reading, reason_of
 
 MEMBER = re.compile(r"(?P<key>(?:.*/)?[^./][^./]*)\.(?P<kind>[^/]+)")
 LABEL_KEYS = ("label", "cls", "class")  # of a sample's .json
-LARGEST_LABEL = 1 << 20  # bytes of a .cls or .json
+LARGEST_INDEX = 8  # times the shards: every sample takes blocks of a shard, and its longest name as much here
 BLOCK = 512  # bytes; the unit of tar
 
 
@@ -51,7 +51,7 @@ def build_index(shards: Sequence[Path]) -> Index:
     """From the kept index as far as it is still true, otherwise from the shards."""
     stamps = np.array([_stamp(path) for path in shards], np.int64).reshape(-1, 2)
     places = _places(shards)
-    kept = next(filter(None, (_kept(place, len(shards)) for place in places)), None)
+    kept = next(filter(None, (_kept(place, stamps[:, 0]) for place in places)), None)
     fresh = np.zeros(len(shards), bool) if kept is None else (kept.stamps == stamps).all(1)
     if kept is not None and fresh.all():
         return kept.samples
@@ -77,8 +77,10 @@ def _scan(path: Path) -> Index:
                 )
             file.seek(0)
             pictures, labels = _members(path, file)
-    except (tarfile.TarError, OSError) as reason:
-        raise InputError(f"shard '{path}' cannot be read: {reason}; copy or download it again") from reason
+    except InputError:
+        raise
+    except Exception as reason:  # damaged heads make tarfile fail in many ways
+        raise InputError(f"shard '{path}' cannot be read: {reason_of(reason)}; copy or download it again") from reason
     for missing, what in (
         (pictures.keys() - labels.keys(), f"no label (.cls, or .json with {' or '.join(LABEL_KEYS)})"),
         (labels.keys() - pictures.keys(), f"no picture ({', '.join(SUFFIXES)})"),
@@ -111,6 +113,8 @@ def _members(path: Path, file: IO[bytes]) -> tuple[dict[str, tarfile.TarInfo], d
                 continue
             key, kind = match["key"], match["kind"].lower()
             if f".{kind}" in SUFFIXES:
+                if len(os.fsencode(member.name)) > LONGEST_PATH:
+                    raise InputError(f"shard '{path}' holds a file with a name of {len(member.name):,} characters")
                 if key in pictures:
                     raise InputError(f"shard '{path}' holds two pictures named {key!r}; write it again")
                 pictures[key] = member
@@ -118,7 +122,22 @@ def _members(path: Path, file: IO[bytes]) -> tuple[dict[str, tarfile.TarInfo], d
                 texts[kind][key] = _text(path, file, member)
             archive.members = []  # type: ignore[attr-defined]  # tarfile remembers all it has seen
     _check_end(path, file, end)
-    return pictures, {key: _from_json(path, key, text) for key, text in texts["json"].items()} | texts["cls"]
+    labels = {key: _from_json(path, key, text) for key, text in texts["json"].items()} | texts["cls"]
+    for key, label in labels.items():
+        if len(label) > LONGEST_NAME or not _is_utf8(label):
+            raise InputError(
+                f"the label of {brief(key)!r} in shard '{path}' is {brief(repr(label))}; a number or a name in UTF-8 "
+                f"of at most {LONGEST_NAME:,} bytes is accepted"
+            )
+    return pictures, labels
+
+
+def _is_utf8(label: bytes) -> bool:
+    try:
+        label.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _check_end(path: Path, file: IO[bytes], end: int) -> None:
@@ -138,16 +157,17 @@ def _text(path: Path, file: IO[bytes], member: tarfile.TarInfo) -> bytes:
 
 def _from_json(path: Path, key: str, text: bytes) -> bytes:
     try:
-        content = json.loads(text)
+        content = parse_json(text)
     except ValueError as reason:
-        raise InputError(f"'{key}.json' in shard '{path}' is no JSON ({reason}); write it again") from reason
+        raise InputError(f"'{key}.json' in shard '{path}' is no JSON ({reason_of(reason)}); write it again") from reason
     values = [content[name] for name in LABEL_KEYS if name in content] if isinstance(content, dict) else []
     if not values or not isinstance(values[0], int | str):
         raise InputError(
             f"'{key}.json' in shard '{path}' has no label; "
             f"a number or a name under {' or '.join(LABEL_KEYS)} is accepted"
         )
-    return str(values[0]).encode()
+    with reading(f"the label of '{key}.json' in shard '{path}'", remedy="write it again"):
+        return str(values[0]).encode()
 
 
 # ---- the kept index --------------------------------------------------------------------------------------------
@@ -166,16 +186,30 @@ def _places(shards: Sequence[Path]) -> list[Path]:
     return [beside, cache / f"{digest(str(path.resolve()) for path in shards)[:24]}.npz"]
 
 
-def _kept(place: Path, shards: int) -> Kept | None:
-    """None if there is none that can be used."""
+def _kept(place: Path, lengths: NDArray[np.int64]) -> Kept | None:
+    """None if there is none that can be used for shards of these lengths."""
     try:
         with np.load(place, allow_pickle=False) as file:
+            if sum(info.file_size for info in file.zip.infolist()) > LARGEST_INDEX * (lengths.sum() + BLOCK):
+                return None
             stamps, index = file["stamps"], Index(*(file[field] for field in Index._fields))
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return Kept(stamps, index) if _whole(stamps, index, len(lengths)) else None
+    except Exception:  # whatever a damaged one leads to: the shards are indexed again
         return None
-    whole = stamps.shape == (shards, 2) and len(index.counts) == shards
-    fits = all(len(array) == index.counts.sum() for array in index[1:])
-    return Kept(stamps, index) if whole and fits else None
+
+
+def _whole(stamps: NDArray[Any], index: Index, shards: int) -> bool:
+    """Whether an index is one of these shards: anybody may have written it."""
+    kinds = [array.dtype.kind for array in (stamps, *index)]
+    if kinds != ["i", "i", "S", "S", "i", "i"] or any(array.ndim != 1 for array in index):
+        return False
+    if stamps.shape != (shards, 2) or len(index.counts) != shards or (index.counts < 1).any():
+        return False
+    if any(len(array) != sum(index.counts.tolist()) for array in index[1:]):
+        return False
+    lengths = np.repeat(stamps[:, 0], index.counts)
+    within = (index.offsets >= 0) & (index.sizes >= 0) & (index.offsets <= lengths - index.sizes)
+    return bool(within.all())
 
 
 def _part(index: Index, number: int) -> Index:

@@ -19,11 +19,14 @@ from vitreous.data.image import ImageError
 from vitreous.data.image_set import SPLITS, EncodedSet, digest, own_splits, require_split
 from vitreous.data.shard_index import build_index
 from vitreous.errors import InputError
+from vitreous.limits import MOST_CLASSES
+from vitreous.reading import MACHINE, brief, read_names, reading
 
 SPLIT_WORD = re.compile(
     rf"(?:^|[^a-z])({'|'.join(sorted({name for names in SPLITS.values() for name in names}))})(?=[^a-z]|$)"
 )
 RANGE = re.compile(r"(\d+)\.\.(\d+)")
+DIGITS = len(str(MOST_CLASSES))
 MOST_FILES = 1_000_000  # that a pattern may stand for
 OPEN_FILES = 64  # shards a process keeps open
 
@@ -38,7 +41,9 @@ class ShardSet(EncodedSet):
         # Labels count the same in every split, so all splits have a say in what the classes are.
         indices = {found: build_index(paths) for found, paths in shards.items()}
         written = np.unique(np.concatenate([np.unique(index.labels) for index in indices.values()]))
-        self.classes, number = _classes(self.shards[0].parent, [label.decode() for label in written.tolist()])
+        with reading(f"a label in the shards of '{data}'", remedy="write labels as UTF-8"):
+            labels = [label.decode() for label in written.tolist()]
+        self.classes, number = _classes(self.shards[0].parent, labels)
         index = indices[name]
         self._names, self._offsets, self._sizes = index.names, index.offsets, index.sizes
         self._labels = np.array(number)[np.searchsorted(written, index.labels)]
@@ -60,6 +65,8 @@ class ShardSet(EncodedSet):
             file.seek(self._offsets[index])
             return file.read(self._sizes[index])
         except OSError as reason:
+            if reason.errno in MACHINE:
+                raise
             raise ImageError(
                 f"image {self.name(index)!r} cannot be read: {reason.strerror}; check the shard"
             ) from reason
@@ -80,15 +87,22 @@ def _open_shard(path: Path, process: int) -> IO[bytes]:
 def _classes(folder: Path, written: list[str]) -> tuple[tuple[str, ...], list[int]]:
     """Names of the classes, and the number of each label as it is written in the shards."""
     listed = folder / "classes.txt"
-    names = listed.read_text(encoding="utf-8").splitlines() if listed.is_file() else None
+    names = read_names(listed) if listed.is_file() else None
     if all(label.isascii() and label.isdigit() for label in written):
+        highest = max(written, key=lambda label: (len(label.lstrip("0")), label.lstrip("0")))
+        if len(highest.lstrip("0")) > DIGITS or int(highest) >= MOST_CLASSES:
+            raise InputError(
+                f"there is a label {brief(highest)} in the shards of '{folder}'; labels count the classes from 0, and "
+                f"at most {MOST_CLASSES:,} are told apart"
+            )
         numbers = [int(label) for label in written]
         names = [str(number) for number in range(max(numbers) + 1)] if names is None else names
         unknown = [label for label, number in zip(written, numbers, strict=True) if number >= len(names)]
     else:
         names = sorted(written) if names is None else names
-        unknown = [label for label in written if label not in names]
-        numbers = [] if unknown else [names.index(label) for label in written]
+        places = {name: place for place, name in reversed(list(enumerate(names)))}
+        unknown = [label for label in written if label not in places]
+        numbers = [] if unknown else [places[label] for label in written]
     if unknown:
         raise InputError(
             f"label {unknown[0]!r} in the shards of '{folder}' is none of the {len(names)} classes in classes.txt; "

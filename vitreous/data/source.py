@@ -4,6 +4,7 @@ A new layout is one row of `LAYOUTS`.
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,8 @@ from vitreous.data.shapes_images import ShapesImages
 from vitreous.data.shards import ShardSet, looks_like_shards, shard_splits
 from vitreous.data.voc import open_voc, voc_splits
 from vitreous.data.yolo import YoloSet, yolo_splits
-from vitreous.errors import InputError
+from vitreous.errors import InputError, printable
+from vitreous.reading import reading
 
 PURPOSES = {"classify": "classify", "detect": "detect", "segment": "segment", "keypoints": "find keypoints"}
 TASKS = tuple(PURPOSES)
@@ -39,6 +41,7 @@ class Request:
     task: str = "classify"
     ignore: tuple[int, ...] | None = None  # values of masks that stand for no class
     reduce_zero_label: bool = False  # value 0 of masks stands for no class, 1 for the first
+    follow: bool = False  # open what names in the data's files lead to, wherever it lies
 
     @property
     def path(self) -> Path:
@@ -101,14 +104,16 @@ LAYOUTS = (  # the first that recognises the data; class folders come last, as o
         looks="DIR as written by save_to_disk of Hugging Face's datasets",
         recognises=lambda data: looks_like_hugging_face(_path(data)),
         splits=lambda data: hugging_face_splits(_path(data)),
-        open=lambda request: HuggingFaceSet(request.path, request.split),
+        open=lambda request: HuggingFaceSet(request.path, request.split, follow=request.follow),
     ),
     Layout(
         name="COCO",
         looks="DIR/annotations/instances_train*.json, instances_val*.json (or person_keypoints_...) and their pictures",
         recognises=lambda data: bool(coco_files(_path(data))),
         splits=lambda data: own_splits(coco_files(_path(data))),
-        open=lambda request: open_coco(request.path, request.split, task=request.task, strict=request.strict),
+        open=lambda request: open_coco(
+            request.path, request.split, task=request.task, strict=request.strict, follow=request.follow
+        ),
         tasks=OBJECTS,
     ),
     Layout(
@@ -116,7 +121,7 @@ LAYOUTS = (  # the first that recognises the data; class folders come last, as o
         looks="DIR/JPEGImages, DIR/Annotations/*.xml, DIR/ImageSets/Main/{train,val}.txt; or DIR/train/*.jpg and *.xml",
         recognises=lambda data: bool(voc_splits(_path(data))),
         splits=lambda data: own_splits(voc_splits(_path(data))),
-        open=lambda request: open_voc(request.path, request.split, strict=request.strict),
+        open=lambda request: open_voc(request.path, request.split, strict=request.strict, follow=request.follow),
         tasks=("detect",),
     ),
     Layout(
@@ -155,22 +160,29 @@ def recognise(data: str, task: str = "classify") -> Layout:
     """The layout of a `--data` argument."""
     if task not in TASKS:
         raise InputError(f"unknown task '{task}'; accepted: {', '.join(TASKS)}")
-    for layout in LAYOUTS:
-        if task in layout.tasks and layout.recognises(data):
-            return layout
-    path = _path(data)
-    problem = "its layout is not recognised" if path.exists() else "there is no such folder or file"
-    for layout in LAYOUTS:
-        if layout.recognises(data):
-            problem = f"it looks like {layout.name}, which serve --task {' or '.join(layout.tasks)}"
-            break
+    with reading_data(data):
+        for layout in LAYOUTS:
+            if task in layout.tasks and layout.recognises(data):
+                return layout
+        path = _path(data)
+        problem = "its layout is not recognised" if path.exists() else "there is no such folder or file"
+        for layout in LAYOUTS:
+            if layout.recognises(data):
+                problem = f"it looks like {layout.name}, which serve --task {' or '.join(layout.tasks)}"
+                break
     looks = "".join(f"\n  {layout.looks}" for layout in LAYOUTS if task in layout.tasks)
     raise InputError(f"cannot use data '{data}' to {PURPOSES[task]}: {problem}; accepted:{looks}")
 
 
 def usual_task(data: str) -> str:
     """What data of this layout are for, in the first place."""
-    return next((layout.tasks[0] for layout in LAYOUTS if layout.recognises(data)), "classify")
+    with reading_data(data):
+        return next((layout.tasks[0] for layout in LAYOUTS if layout.recognises(data)), "classify")
+
+
+def reading_data(data: str) -> AbstractContextManager[None]:
+    """The guard around everything that looks into a user's data; files have been named before it has to."""
+    return reading(f"data '{data}'", remedy="check its files with `vitreous check`, or copy or download them again")
 
 
 def open_data(
@@ -184,6 +196,7 @@ def open_data(
     task: str = "classify",
     ignore: tuple[int, ...] | None = None,
     reduce_zero_label: bool = False,
+    follow: bool = False,
 ) -> ImageSet:
     """The pictures and targets of one split.
 
@@ -197,6 +210,7 @@ def open_data(
         task: What the targets are for: classify, detect, segment or keypoints.
         ignore: Values in masks that stand for no class; default: 255.
         reduce_zero_label: Value 0 in masks stands for no class, value 1 for the first class, and so on.
+        follow: Open pictures that the data's own files name outside of the data's folder.
     """
     layout = recognise(data, task)
     if count is not None and count < 1:
@@ -208,22 +222,29 @@ def open_data(
         )
     if (ignore is not None or reduce_zero_label) and (task != "segment" or layout is SHAPES):
         raise InputError(f"'{data}' has no masks in files; leave out --ignore and --reduce-zero-label")
-    images = layout.open(Request(data, split, size, count, strict, task, ignore, reduce_zero_label))
-    if quarantine is None and layout is not SHAPES and usual_place(data).is_file():
-        quarantine = usual_place(data)
-    kept = images if quarantine is None else _without(images, quarantine, data, split)
-    return OneObjectEach(kept, data) if task == "keypoints" and layout is not SHAPES else kept
+    with reading_data(data):
+        images = layout.open(Request(data, split, size, count, strict, task, ignore, reduce_zero_label, follow))
+        if quarantine is None and layout is not SHAPES and usual_place(data).is_file():
+            quarantine = usual_place(data)
+        kept = images if quarantine is None else _without(images, quarantine, data, split)
+        return OneObjectEach(kept, data) if task == "keypoints" and layout is not SHAPES else kept
 
 
 def open_raw(
-    data: str, task: str = "classify", *, ignore: tuple[int, ...] | None = None, reduce_zero_label: bool = False
+    data: str,
+    task: str = "classify",
+    *,
+    ignore: tuple[int, ...] | None = None,
+    reduce_zero_label: bool = False,
+    follow: bool = False,
 ) -> dict[str, ImageSet]:
     """All splits as they are, with whatever is wrong with them."""
     layout = recognise(data, task)
-    return {
-        split: layout.open(Request(data, split, (64, 64), None, False, task, ignore, reduce_zero_label))
-        for split in layout.splits(data)
-    }
+    with reading_data(data):
+        return {
+            split: layout.open(Request(data, split, (64, 64), None, False, task, ignore, reduce_zero_label, follow))
+            for split in layout.splits(data)
+        }
 
 
 def _without(images: ImageSet, quarantine: Path, data: str, split: str) -> ImageSet:
@@ -244,4 +265,4 @@ def describe(data: str, task: str = "classify", /, **splits: ImageSet) -> str:
             images = images.images
         if isinstance(images, Without):
             lines.append(f"data: {len(images.left_out)} {name} images left out by {images.because}")
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))

@@ -16,17 +16,24 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from vitreous.data.annotations import Keypoints, objects_of
 from vitreous.data.image import SUFFIXES, ImageError, upright_size
 from vitreous.data.image_set import SPLITS, EncodedSet, digest, find_split, require_split
 from vitreous.errors import InputError
+from vitreous.limits import (
+    FARTHEST_FRACTION,
+    LARGEST_DESCRIPTION,
+    LARGEST_PAGE,
+    LONGEST_NAME,
+    MOST_CLASSES,
+    MOST_KEYPOINTS,
+    MOST_OBJECTS,
+)
+from vitreous.reading import brief, is_text, read_names, read_text, read_yaml, shown
 
 PLACES = (("images/{}", "labels/{}"), ("{}/images", "{}/labels"))
 DESCRIPTIONS = ("data.yaml", "dataset.yaml", "data.yml")
 SAMPLED = 50  # text files that tell whether there are outlines
-MOST_OBJECTS = 100_000  # in one picture, so that every object has a number of its own
 
 
 def yolo_splits(root: Path) -> dict[str, tuple[Path, Path]]:
@@ -101,9 +108,14 @@ class YoloSet(EncodedSet):
 
     def target(self, index: int) -> dict[str, Any]:
         width, height = upright_size(self.encoded(index))
+        lines = _lines(self.text_file(index))
+        if len(lines) >= MOST_OBJECTS:
+            raise ImageError(
+                f"'{self.text_file(index)}' has {len(lines):,} lines; fewer than {MOST_OBJECTS:,} are read"
+            )
         rows = [
             {**self._row(line, number, index, width, height), "id": index * MOST_OBJECTS + number}
-            for number, line in enumerate(_lines(self.text_file(index)), 1)
+            for number, line in enumerate(lines, 1)
             if line.strip()
         ]
         objects = objects_of(rows, [row["label"] for row in rows], masks=self._outlined, keypoints=self._keypoints)
@@ -111,7 +123,7 @@ class YoloSet(EncodedSet):
 
     def _row(self, line: str, number: int, index: int, width: int, height: int) -> dict[str, Any]:
         def wrong(what: str) -> ImageError:
-            return ImageError(f"line {number} of '{self.text_file(index)}' {what}: {line.strip()[:80]!r}")
+            return ImageError(f"line {number} of '{self.text_file(index)}' {what}: {brief(line.strip())!r}")
 
         try:
             label, *values = map(float, line.split())
@@ -121,6 +133,8 @@ class YoloSet(EncodedSet):
             raise wrong(f"has the class {label:g}; there are {len(self.classes)}, from 0 on")
         if not all(map(math.isfinite, values)):
             raise wrong("holds numbers that are not finite")
+        if any(abs(value) > FARTHEST_FRACTION for value in values):
+            raise wrong("holds numbers that are no fractions of a picture")
         points = values[4:] if self._keypoints is not None else []
         if len(values) == 4 or (points and self._keypoints is not None):
             row = _box(values, width, height)
@@ -167,24 +181,26 @@ def _described(root: Path) -> dict[str, Any]:
     file = next((root / name for name in DESCRIPTIONS if (root / name).is_file()), None)
     if file is None:
         return {}
-    try:
-        described = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as reason:
-        raise InputError(f"cannot read {file}: {reason}") from reason
+    described = read_yaml(file, LARGEST_DESCRIPTION)
     return described if isinstance(described, dict) else {}
 
 
 def _names(described: dict[str, Any], root: Path) -> tuple[str, ...]:
     names, listed = described.get("names"), root / "classes.txt"
-    if isinstance(names, dict) and sorted(names) == list(range(len(names))):
+    if isinstance(names, dict) and all(place in names for place in range(len(names))):
         names = [names[place] for place in range(len(names))]
     if names is None and listed.is_file():
-        names = [line.strip() for line in listed.read_text(encoding="utf-8").splitlines() if line.strip()]
+        names = read_names(listed)
     if not isinstance(names, list) or not names:
         raise InputError(
             f"'{root}' does not name its classes; write them into data.yaml, as in names: [cat, dog], in the order of "
             "their numbers"
         )
+    if len(names) > MOST_CLASSES:
+        raise InputError(f"'{root}' names {len(names):,} classes; at most {MOST_CLASSES:,} are read")
+    for place, name in enumerate(names):
+        if isinstance(name, list | dict | set) or not is_text(str(name)) or len(str(name)) > LONGEST_NAME:
+            raise InputError(f"class {place} in 'names' of '{root}' is {shown(name)}; a name is needed")
     return tuple(map(str, names))
 
 
@@ -192,22 +208,27 @@ def _keypoints(described: dict[str, Any], root: Path) -> Keypoints | None:
     shape = described.get("kpt_shape")
     if shape is None:
         return None
-    if not isinstance(shape, list) or len(shape) != 2 or shape[1] not in (2, 3) or not isinstance(shape[0], int):
-        raise InputError(f"kpt_shape of '{root}' is {shape!r}; a number of keypoints and 2 or 3 are needed")
-    count, order = shape[0], described.get("flip_idx") or range(shape[0])
-    if sorted(order) != list(range(count)):
-        raise InputError(f"flip_idx of '{root}' is {order!r}; the places 0 to {count - 1} are needed, each once")
+    whole = isinstance(shape, list) and len(shape) == 2 and all(type(number) is int for number in shape)
+    if not whole or shape[1] not in (2, 3) or not 1 <= shape[0] <= MOST_KEYPOINTS:
+        raise InputError(
+            f"kpt_shape of '{root}' is {shown(shape)}; a number of keypoints, at most {MOST_KEYPOINTS}, and 2 or 3 are "
+            "needed"
+        )
+    count, order = shape[0], described.get("flip_idx") or list(range(shape[0]))
+    places = [place for place in order if type(place) is int] if isinstance(order, list) else []
+    if sorted(places) != list(range(count)) or len(order) != count:
+        raise InputError(f"flip_idx of '{root}' is {shown(order)}; the places 0 to {count - 1} are needed, each once")
     pairs = tuple((place, other) for place, other in enumerate(order) if place < other)
     return Keypoints(tuple(f"point {place + 1}" for place in range(count)), pairs)
 
 
 def _lines(file: Path) -> list[str]:
-    try:
-        return file.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
+    if not file.exists():
         return []
-    except (OSError, UnicodeDecodeError) as reason:
-        raise ImageError(f"'{file}' cannot be read: {reason}") from reason
+    try:
+        return read_text(file, LARGEST_PAGE).splitlines()
+    except InputError as reason:
+        raise ImageError(str(reason)) from reason
 
 
 def _length(file: Path) -> int:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from vitreous.data.image import ImageError
 from vitreous.data.image_set import ImageSet
-from vitreous.errors import InputError
+from vitreous.errors import InputError, printable
 from vitreous.explanations.atlas_folder import PAGE, RESULT, About, write_folder
 from vitreous.explanations.atlas_like import Wish, look_at_finding, wish_for
 from vitreous.explanations.best_findings import Tally, best_findings
@@ -77,10 +77,10 @@ def write_atlas(
         missing = left_out(tally)
         about = About(model, trained, classes_of(trained), data, split, layer, measure, missing)
         told = write_folder(aside, atlas, partial(seen_picture, trained, images), images, about, wish)
-    print(f"\n{told}")
+    print(printable(f"\n{told}", keep="\n"))
     if missing:
-        print(f"left out: {missing}")
-    print(f"atlas: {out / PAGE}")
+        print(printable(f"left out: {missing}"))
+    print(printable(f"atlas: {out / PAGE}"))
     return out / PAGE
 
 
@@ -181,7 +181,7 @@ def batches(trained: TrainedModel, images: ImageSet, numbers: Sequence[int], bat
         try:
             pixels = trained.preprocess(images.picture(number))
         except ImageError as error:
-            print(f"skipped: {error}", file=sys.stderr)
+            print(printable(f"skipped: {error}"), file=sys.stderr)
             continue
         mask = seen_mask(trained.preprocess, images.object_mask(number))
         unknown = torch.zeros(height, width, dtype=torch.bool)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitreous.data.image import ImageError
 from vitreous.data.image_set import ImageSet
-from vitreous.errors import InputError
+from vitreous.errors import InputError, printable
 from vitreous.explanations.answers import answers
 from vitreous.explanations.dense import dense_task, see
 from vitreous.explanations.findings import Seen, Wanted, choose_finding
@@ -63,7 +63,7 @@ def best_findings(
             image = images.picture(number)
             sample = view(image, images.target(number))
         except ImageError as error:
-            print(f"skipped: {error}", file=sys.stderr)
+            print(printable(f"skipped: {error}"), file=sys.stderr)
             continue
         tally.images += 1
         (prediction,) = answers(trained, task, [sample])

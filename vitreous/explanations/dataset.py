@@ -19,7 +19,7 @@ from vitreous.charts.evaluation import as_table
 from vitreous.data.image import ImageError
 from vitreous.data.image_set import ImageSet
 from vitreous.data.transforms import Preprocess
-from vitreous.errors import InputError
+from vitreous.errors import InputError, printable
 from vitreous.explanations.best_findings import Tally, best_findings
 from vitreous.explanations.chosen import Chosen, choose, store
 from vitreous.explanations.dense import inputs_of, model_behind
@@ -74,10 +74,10 @@ def score_run(
     Console().print(as_table(charts.as_grid(scores, title=f"{trained.name}: faithfulness on {count} images of {data}")))
     if tally.nothing_found:
         print(f"\nleft out: {tally.nothing_found} of {tally.images} images, in which the model found nothing")
-    print(f"\ndefault map: {default.method}. {default.reason}")
+    print(printable(f"\ndefault map: {default.method}. {default.reason}", keep="\n"))
     if before.images > default.images:
-        print(f"(it replaces {before.method}, which was measured on {before.images} images)")
-    print(f"report: {out / REPORT}")
+        print(f"(it replaces {printable(before.method or '')}, which was measured on {before.images} images)")
+    print(printable(f"report: {out / REPORT}"))
     return out / REPORT
 
 
@@ -122,7 +122,7 @@ def batches(trained: TrainedModel, images: ImageSet, limit: int, batch_size: int
             try:
                 inputs.append(trained.preprocess(images.picture(index)))
             except ImageError as error:
-                print(f"skipped: {error}", file=sys.stderr)
+                print(printable(f"skipped: {error}"), file=sys.stderr)
                 continue
             masks.append(seen_mask(trained.preprocess, images.object_mask(index)))
         if inputs:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from vitreous.errors import printable
 from vitreous.explanations.dense import REASON
 from vitreous.explanations.picture import HIDDEN_WITH
 from vitreous.maps.explaining import Plan
@@ -53,16 +54,17 @@ def shared_facts(explanations: Sequence[Explanation]) -> dict[str, str]:
 
 
 def print_summary(explanations: Sequence[Explanation], report: Path) -> None:
-    width = max(len(item.name) for item in explanations)
+    width = max(len(printable(item.name)) for item in explanations)
     for item in explanations:
-        print(f"{item.name:<{width}}  {answered(item):<28}  {most_important(item)}".rstrip())
+        shown = f"{printable(item.name):<{width}}  {printable(answered(item)):<28}  {printable(most_important(item))}"
+        print(shown.rstrip())
     idle = sum(1 for item in explanations if shown_stage_is_idle(item))
     if idle:
         print(f"\nthe clusters shown carry nothing for {idle} of {len(explanations)} images: try another --stage")
     first = next((item for item in explanations if item.default is not None), None)
     if first is not None and not first.reason.startswith(REASON):  # else each image has a default of its own
-        print(f"\ndefault map: {first.default}. {first.reason}")
-    print(f"\nreport: {report}")
+        print(printable(f"\ndefault map: {first.default}. {first.reason}", keep="\n"))
+    print(printable(f"\nreport: {report}", keep="\n"))
 
 
 def answered(item: Explanation) -> str:

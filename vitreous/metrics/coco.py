@@ -14,7 +14,9 @@ import numpy as np
 from torch import Tensor
 
 from vitreous.errors import InputError
+from vitreous.limits import LARGEST_ANNOTATIONS
 from vitreous.metrics.accuracy import unique_names
+from vitreous.reading import read_json
 
 Kind = Literal["bbox", "segm", "keypoints"]
 Source = str | os.PathLike[str] | dict[str, Any] | list[dict[str, Any]]
@@ -166,7 +168,7 @@ def coco_figures(truth: Source, results: Source, kind: Kind) -> dict[str, float]
 
 
 def _content(source: Source) -> Any:
-    return json.loads(Path(source).read_bytes()) if isinstance(source, str | os.PathLike) else source
+    return read_json(Path(source), LARGEST_ANNOTATIONS) if isinstance(source, str | os.PathLike) else source
 
 
 def require_faster_coco_eval() -> None:

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from vitreous.errors import InputError
+from vitreous.errors import InputError, printable
 from vitreous.training.device import choose_device
 from vitreous.training.heartbeat import Heartbeat
 
@@ -244,7 +244,7 @@ def _end(world: World, error: Exception, timeout: float) -> None:
         raise SystemExit(LOST) from error
     if not isinstance(error, InputError) or world.main:
         raise error
-    print(f"vitreous: process {world.rank} of {world.size}: {error}", file=sys.stderr)
+    print(printable(f"vitreous: process {world.rank} of {world.size}: {error}", keep="\n"), file=sys.stderr)
     raise SystemExit(BAD_INPUT) from error
 
 

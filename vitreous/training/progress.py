@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
+from vitreous.errors import printable
+
 T = TypeVar("T")
 
 SECONDS_BETWEEN_LINES = 10.0
@@ -22,6 +24,7 @@ def track(items: Iterable[T], *, total: int | None, label: str, unit: str = "ima
         label: What is being done, as in "drawing train".
         unit: What is counted.
     """
+    label = printable(label)
     if sys.stderr.isatty():
         yield from _bar(items, total, label, unit)
     else:
@@ -33,7 +36,13 @@ def _bar(items: Iterable[T], total: int | None, label: str, unit: str) -> Iterat
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     rate = TextColumn("{task.fields[rate]:>12}", style="dim")
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        rate,
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task(label, total=total, rate="")
         start = time.monotonic()

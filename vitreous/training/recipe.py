@@ -24,13 +24,16 @@ import yaml
 from timm.models import is_model_in_modules, list_modules
 
 from vitreous.errors import InputError, nearest
+from vitreous.limits import LARGEST_RECIPE
+from vitreous.reading import PlainLoader, require_regular
 from vitreous.registry import stored_arguments
 from vitreous.tasks.base import load_task
 from vitreous.training.settings import TrainSettings
 
 FOLDER = Path(__file__).parents[1] / "recipes"
-LARGEST_FILE = 100_000  # bytes; a recipe is a page of text
-PERSONAL = frozenset({"model", "data", "out", "recipe", "any_model", "print", "resume"})  # no business of a recipe
+PERSONAL = frozenset(
+    {"model", "data", "follow", "out", "recipe", "any_model", "print", "resume"}
+)  # no business of a recipe
 COUNTS = frozenset({"train_count", "val_count"})  # of the embedded shapes: a recipe uses all of any other data
 HINTS = get_type_hints(TrainSettings)
 KEYS = [name for name in inspect.signature(TrainSettings).parameters if name not in PERSONAL]
@@ -110,7 +113,7 @@ def as_recipe(settings: TrainSettings) -> str:
 # Reading ------------------------------------------------------------------------------------------
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(PlainLoader):
     """YAML 1.2's plain values: 1e-3 is a number and `off` a word. Repeated keys and references are refused."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
@@ -123,11 +126,6 @@ class _Loader(yaml.SafeLoader):
                 raise InputError(f"the key {_short(key)} is there twice; keep one")
             seen.add(key)
         return mapping
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise InputError(f"line {self.peek_event().start_mark.line + 1} has a reference (*…); write the value out")
-        return super().compose_node(parent, index)
 
 
 def _plain(kind: str, pattern: str, first: str) -> None:
@@ -154,10 +152,8 @@ def _text(value: Any) -> str:
 
 def _read(path: Path) -> Any:
     try:
-        data = path.read_bytes()
-        if len(data) > LARGEST_FILE:
-            raise InputError(f"{len(data)} bytes; a recipe has at most {LARGEST_FILE}")
-        return yaml.load(data.decode(), _Loader)  # noqa: S506  (derived from SafeLoader)
+        require_regular(path, LARGEST_RECIPE)
+        return yaml.load(path.read_bytes().decode(), _Loader)  # noqa: S506  (derived from SafeLoader)
     except OSError as reason:
         raise InputError(f"it cannot be read ({reason.strerror})") from reason
     except yaml.YAMLError as reason:
@@ -167,7 +163,12 @@ def _read(path: Path) -> Any:
         raise InputError(f"this is not YAML: {' '.join(str(problem).split())}{place}") from reason
     except InputError:
         raise
-    except (ValueError, TypeError, RecursionError) as reason:  # bytes that are no text, endless numbers, deep nesting
+    except (
+        ValueError,
+        TypeError,
+        RecursionError,
+        MemoryError,
+    ) as reason:  # bytes that are no text, endless numbers, deep nesting
         raise InputError(f"this is not a recipe ({type(reason).__name__}: {_short(str(reason))})") from reason
 
 

@@ -18,7 +18,9 @@ from torch import Tensor
 
 from vitreous.data.image import ImageError
 from vitreous.data.pictures import Picture
-from vitreous.errors import InputError
+from vitreous.errors import InputError, printable
+from vitreous.limits import LARGEST_RESULTS
+from vitreous.reading import read_json
 from vitreous.training.storage import write_json
 
 UNFINISHED = ".unfinished"  # a killed verb leaves it behind; the next one clears it away
@@ -61,7 +63,7 @@ def _publish(aside: Path, out: Path, marker: str) -> None:
     """Move a result to its place. At every moment the marker there lists all files of ours that are there."""
     earlier = _listed(out / marker)
     if (out / marker).is_file():
-        print(f"replacing the earlier result in {out}")
+        print(printable(f"replacing the earlier result in {out}"))
     content = json.loads((aside / marker).read_text(encoding="utf-8"))
     new = content["files"]
     write_json(aside / UNFINISHED, content | {"files": sorted({*earlier, *new})})
@@ -76,7 +78,7 @@ def _publish(aside: Path, out: Path, marker: str) -> None:
 def _listed(marker: Path) -> list[str]:
     """The files an earlier result says it wrote; a path that leads elsewhere was not written by us."""
     try:
-        names = json.loads(marker.read_text(encoding="utf-8"))["files"]
+        names = read_json(marker, LARGEST_RESULTS)["files"]
         return [name for name in names if Path(name).name == name and (marker.parent / name).is_file()]
     except (OSError, ValueError, KeyError, TypeError):
         return []
@@ -127,7 +129,7 @@ def readable(pictures: Iterable[Picture]) -> Iterator[tuple[Picture, Image.Image
         try:
             yield picture, picture.load()
         except ImageError as error:
-            print(f"skipped: {error}", file=sys.stderr)
+            print(printable(f"skipped: {error}"), file=sys.stderr)
 
 
 def report_skipped(skipped: int, total: int) -> None:

@@ -16,6 +16,8 @@ from vitreous.data.loader import WORKER_TIMEOUT
 from vitreous.data.mixup import Mixup
 from vitreous.data.transforms import LARGEST_SIDE, RAND_AUGMENT, Augmentation, Preprocess
 from vitreous.errors import InputError
+from vitreous.limits import LONGEST_ARGUMENT
+from vitreous.reading import brief
 from vitreous.training.distributed import RANK_TIMEOUT
 from vitreous.training.schedule import Schedule
 
@@ -28,6 +30,7 @@ FREE = frozenset(
         "any_model",
         "print",
         "quarantine",
+        "follow",
         "max_corrupt",
         "workers",
         "device",
@@ -227,6 +230,9 @@ class TrainSettings:
     ] = None
     ignore: Annotated[tuple[int, ...], Doc("Values of label pictures that stand for no class; default: 255.")] = ()
     reduce_zero_label: Annotated[bool, Doc("In label pictures 0 stands for no class, and 1 for the first.")] = False
+    follow: Annotated[
+        bool, Doc("Open pictures that the data's own files name outside of the data's folder (.. or an absolute path).")
+    ] = False
     max_corrupt: Annotated[
         float,
         Doc("Share of the images that may be unreadable before training stops; the next image takes their place."),
@@ -335,11 +341,15 @@ def parse_model_arg(text: str, setting: str = "model_args") -> tuple[str, Any]:
     """`clusters=(49,49,49,0)` to a name and a Python value; what is no literal is a string."""
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
-        raise InputError(f"{setting} '{text}' cannot be read; write name=value, e.g. clusters=(49,49,49,0)")
+        raise InputError(f"{setting} '{brief(text)}' cannot be read; write name=value, e.g. clusters=(49,49,49,0)")
+    if len(text) > LONGEST_ARGUMENT:
+        raise InputError(f"{setting} '{name}' has {len(text):,} characters; at most {LONGEST_ARGUMENT:,} are read")
     try:
         return name, ast.literal_eval(value)
     except (ValueError, SyntaxError):
         return name, value
+    except (RecursionError, MemoryError) as reason:  # what Python's own parser says to thousands of signs or brackets
+        raise InputError(f"{setting} '{name}' cannot be read: its value is nested too deeply") from reason
 
 
 def _check(name: str, given: Any, fine: Any, accepted: str) -> None:
