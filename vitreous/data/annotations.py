@@ -10,7 +10,7 @@ import hashlib
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -20,7 +20,8 @@ from PIL import Image
 
 from vitreous.data.image import ImageError
 from vitreous.data.image_set import EncodedSet, ImageSet, Wrapped
-from vitreous.data.run_lengths import Segmentation, decode, require_drawable
+from vitreous.data.outlines import outline_length
+from vitreous.data.run_lengths import Segmentation, decode, encode, require_drawable
 from vitreous.errors import InputError
 from vitreous.limits import MOST_MASK_PIXELS
 
@@ -82,6 +83,19 @@ class Objects:
         for place, segmentation in enumerate(self.masks or ()):
             with self._mask_named(place):
                 require_drawable(segmentation, height, width)
+
+    def with_short_outlines(self, height: int, width: int) -> Self:
+        """The same masks, as run lengths where an outline is longer than the picture has pixels.
+
+        Metrics of others walk along outlines: one whose corners lie far away would take them hours and all memory.
+        """
+        shorter: dict[int, Segmentation] = {}
+        for place, segmentation in enumerate(self.masks or ()):
+            with self._mask_named(place):
+                if isinstance(segmentation, list) and outline_length(segmentation) > height * width:
+                    shorter[place] = encode(decode(segmentation, height, width))
+        masks = tuple(shorter.get(place, mask) for place, mask in enumerate(self.masks or ()))
+        return replace(self, masks=masks) if shorter else self
 
     @contextmanager
     def _mask_named(self, place: int) -> Iterator[None]:

@@ -88,7 +88,7 @@ def load_image(
     """
     name = _name(source) if name is None else name
     with _opened(source, name) as file, _reasons_given(name, file):
-        image = _header(file)
+        image = header(file)
         width, height = image.size
         if width * height > max_pixels:
             raise ImageError(
@@ -112,7 +112,7 @@ def stored_as(source: Source, *, name: str | None = None) -> Stored:
     """
     name = _name(source) if name is None else name
     with _opened(source, name) as file, _reasons_given(name, file):
-        image = _header(file)
+        image = header(file)
         tile = getattr(image, "tile", None)
         deep = image.mode.startswith("RGB") and tile and ";16" in str(tile[0][3])  # Pillow itself calls it 8-bit RGB
         mode = f"{image.mode};16" if deep else image.mode
@@ -157,7 +157,8 @@ def _opened(source: Source, name: str) -> Iterator[IO[bytes]]:
         yield file
 
 
-def _header(file: IO[bytes]) -> Image.Image:
+def header(file: Source | IO[bytes]) -> Image.Image:
+    """A picture of which nothing but the head has been read; what Pillow would warn of is checked by us."""
     with _quiet():
         return Image.open(file, formats=FORMATS)
 

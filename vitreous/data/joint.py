@@ -135,6 +135,8 @@ class DetectView:
             found["keypoints"] = keypoints_in(window, seen)
         if self.train:
             return self._colours(pixels), found
+        if self.masks:
+            objects = objects.with_short_outlines(picture.height, picture.width)
         return pixels, {**found, "objects": objects}  # as they are, for a metric in pixels of the picture
 
     def _whole(self, picture: Image.Image, short: int, mirrored: bool = False) -> Window:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitreous.data.image import FORMATS, SUFFIXES, ImageError, upright_size
+from vitreous.data.image import SUFFIXES, ImageError, header, upright_size
 from vitreous.data.image_set import SPLITS, EncodedSet, digest, find_split, require_split
 from vitreous.data.mask_classes import (
     IGNORE,
@@ -140,7 +140,7 @@ def read_mask(file: Path, *, coloured: bool = False) -> NDArray[np.integer]:
     """(H, W) as stored, values of a palette unchanged; or (H, W, 3) if it is stored in colours that are known."""
     try:
         require_regular(file, LARGEST_ANNOTATIONS)
-        with Image.open(file, formats=FORMATS) as image:
+        with header(file) as image:
             if image.width * image.height > MOST_PIXELS:
                 raise ImageError(
                     f"mask '{file}' has {image.width} x {image.height} pixels; at most {MOST_PIXELS:,} in all are read"

@@ -85,6 +85,15 @@ def edges_of(polygons: Sequence[Sequence[float]], width: int) -> Edges:
     return Edges(begin[:, 0], begin[:, 1], slope, steep, first, count, np.repeat(np.arange(len(lengths)), corners))
 
 
+def outline_length(polygons: Sequence[Sequence[float]]) -> float:
+    """At least that of the outlines of all polygons together, in pixels."""
+    total = 0.0
+    for polygon in polygons:
+        corners = np.asarray(polygon, np.float64).reshape(-1, 2)
+        total += float(np.abs(corners - np.roll(corners, 1, 0)).sum())
+    return total
+
+
 def _crossings(edges: Edges, height: int, width: int) -> Iterator[Whole]:
     """(K,) polygon, column and row of crossings in one number, some edges at a time."""
     crossing = np.flatnonzero(edges.columns)

@@ -84,7 +84,7 @@ def counts_of(text: str | bytes) -> list[int]:
     """Run lengths from COCO's text: five bits a character, lowest first; from the fourth on, differences."""
     if not isinstance(text, str | bytes):
         raise ValueError("its run lengths are neither a list nor a text")
-    symbols = text.encode(errors="replace") if isinstance(text, str) else text
+    symbols = text.encode(errors="surrogatepass") if isinstance(text, str) else text
     counts: list[int] = []
     value = shift = 0
     for symbol in symbols:

@@ -17,6 +17,7 @@ from torch import Tensor
 from vitreous.data.annotations import Objects, require_room
 from vitreous.data.run_lengths import Segmentation
 from vitreous.data.transforms import resampling, to_bytes
+from vitreous.limits import FARTHEST_CORNER
 
 
 @dataclass(frozen=True)
@@ -65,10 +66,15 @@ class Window:
         return found
 
     def _mask(self, single: Objects, segmentation: Segmentation, height: int, width: int) -> NDArray[np.uint8]:
-        if isinstance(segmentation, dict):
+        moved = [self.points(np.reshape(polygon, (-1, 2))).ravel() for polygon in segmentation if type(polygon) is list]
+        # Enlarged, an outline may go too far to be drawn.
+        if isinstance(segmentation, dict) or any(np.abs(polygon).max() >= FARTHEST_CORNER for polygon in moved):
             return self.values(single.decoded_masks(height, width)[0].astype(np.uint8))
-        moved = [self.points(np.reshape(polygon, (-1, 2))).ravel().tolist() for polygon in segmentation]
-        return replace(single, masks=(moved,)).decoded_masks(*self.size)[0].astype(np.uint8)
+        return (
+            replace(single, masks=([polygon.tolist() for polygon in moved],))
+            .decoded_masks(*self.size)[0]
+            .astype(np.uint8)
+        )
 
     def _cut(self, picture: Image.Image, how: Image.Resampling) -> Image.Image:
         height, width = self.size

@@ -1,0 +1,297 @@
+"""Damaged and forged data are read rightly or refused in a sentence, in bounded time and memory."""
+
+import io
+import json
+import random
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.data.mutations import as_text, hostile, look_through, many, mutated_bytes, mutated_tree
+from tests.data.painted import CATEGORIES, annotation, coco, mask, picture, voc_page
+from vitreous.data.run_lengths import text_of
+from vitreous.errors import InputError
+
+FEW, MANY = 40, 2_000
+Damage = Callable[[random.Random], str]
+
+
+def damage_file(file: Path, good: bytes | None = None) -> Damage:
+    content = file.read_bytes() if good is None else good
+
+    def damage(rng: random.Random) -> str:
+        file.write_bytes(mutated_bytes(content, rng))
+        return file.name
+
+    return damage
+
+
+def damage_tree(file: Path, tree: Any, write: Callable[[Any], str] = as_text) -> Damage:
+    def damage(rng: random.Random) -> str:
+        file.write_text(write(mutated_tree(tree, rng)))
+        return file.name
+
+    return damage
+
+
+def one_of(damages: list[Damage], restore: dict[Path, bytes]) -> Damage:
+    """One file at a time; the others are good again."""
+
+    def damage(rng: random.Random) -> str:
+        for file, content in restore.items():
+            file.write_bytes(content)
+        return rng.choice(damages)(rng)
+
+    return damage
+
+
+def files_below(root: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+# ---- layouts: a good data set, and ways to damage it -----------------------------------------------------------
+
+
+def coco_data(root: Path, task: str) -> Damage:
+    points = {"keypoints": ["left eye", "right eye"], "skeleton": [[1, 2]]}
+    categories = [{**one, **points} for one in CATEGORIES]
+    rows = [
+        annotation(1, segmentation=[[4, 5, 14, 5, 14, 13]], area=40, iscrowd=0, keypoints=[5, 6, 2, 9, 8, 1]),
+        annotation(
+            2, image=11, segmentation={"size": [30, 40], "counts": [100, 50, 1050]}, keypoints=[1, 1, 2, 3, 3, 2]
+        ),
+        annotation(
+            3, image=11, category=3, segmentation={"size": [30, 40], "counts": text_of([100, 50, 1050])}, iscrowd=1
+        ),
+    ]
+    for split in ("train", "val"):
+        coco(root, rows, split, categories)
+    trees = {file: json.loads(file.read_bytes()) for file in (root / "annotations").iterdir()}
+    good = files_below(root / "annotations")
+    kinds = [damage_tree(file, tree) for file, tree in trees.items()] * 3 + [damage_file(file) for file in trees]
+    return one_of(kinds, good)
+
+
+def yolo_data(root: Path, task: str) -> Damage:
+    points = " 0.5 0.5 2 0.4 0.4 1" if task == "keypoints" else ""
+    for split in ("train", "val"):
+        (root / "labels" / split).mkdir(parents=True)
+        for seed, name in enumerate(("a", "b")):
+            picture(root / "images" / split / f"{name}.png", seed=seed)
+            lines = [f"1 0.5 0.5 0.25 0.2{points}", f"0 0.1 0.1 0.2 0.2{points}"]
+            lines += [] if points else ["0 0.1 0.1 0.4 0.1 0.2 0.4"]
+            (root / "labels" / split / f"{name}.txt").write_text("\n".join(lines))
+    described = {"names": ["cat", "dog"], "nc": 2} | ({"kpt_shape": [2, 3], "flip_idx": [1, 0]} if points else {})
+    (root / "data.yaml").write_text(json.dumps(described))
+    good = files_below(root / "labels") | {root / "data.yaml": (root / "data.yaml").read_bytes()}
+    kinds = [damage_file(file) for file in good] + [damage_tree(root / "data.yaml", described)] * 4
+    return one_of(kinds + [damage_numbers(file) for file in good if file.suffix == ".txt"], good)
+
+
+def damage_numbers(file: Path) -> Damage:
+    lines = [line.split() for line in file.read_text().splitlines()]
+    return damage_tree(file, lines, lambda tree: "\n".join(_joined(row, " ") for row in _listed(tree)))
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _joined(row: Any, gap: str) -> str:
+    return gap.join(str(value) for value in _listed(row)).encode(errors="replace").decode()
+
+
+def voc_data(root: Path, task: str) -> Damage:
+    boxes = [("cat", (4, 5, 14, 13), False), ("dog", (1, 1, 30, 20), True)]
+    for split in ("train", "val"):
+        for seed in range(2):
+            voc_page(root / "Annotations" / f"{split}{seed}.xml", boxes, f"{split}{seed}.png")
+            picture(root / "JPEGImages" / f"{split}{seed}.png", seed=seed)
+        listed = root / "ImageSets" / "Main" / f"{split}.txt"
+        listed.parent.mkdir(parents=True, exist_ok=True)
+        listed.write_text(f"{split}0 1\n{split}1 -1\n")
+    good = files_below(root / "Annotations") | files_below(root / "ImageSets")
+    return one_of([damage_file(file) for file in good] + [_damage_values(file) for file in good], good)
+
+
+def _damage_values(file: Path) -> Damage:
+    """Numbers and names in a text replaced by others."""
+    words = file.read_text().replace(">", "> ").replace("<", " <").split()
+
+    def damage(rng: random.Random) -> str:
+        changed = list(words)
+        for _ in range(rng.randint(1, 3)):
+            changed[rng.randrange(len(changed))] = _joined(hostile(rng), " ")
+        file.write_text(" ".join(changed) if file.suffix == ".xml" else "\n".join(changed))
+        return file.name
+
+    return damage
+
+
+def array_data(root: Path, task: str) -> Damage:
+    file, rng = root / "toy.npz", np.random.default_rng(0)
+    arrays = {
+        "x_train": rng.integers(0, 256, (4, 6, 5, 3), np.uint8),
+        "y_train": np.arange(4) % 2,
+        "x_test": rng.integers(0, 256, (2, 6, 5), np.uint8),
+        "y_test": np.arange(2, dtype=np.uint64),
+        "classes": np.array(["cat", "dog"]),
+    }
+    root.mkdir(exist_ok=True)
+    np.savez(file, **arrays)
+    return one_of([damage_file(file), _damage_arrays(file), _damage_heads(file)], files_below(root))
+
+
+def _damage_heads(file: Path) -> Damage:
+    """A whole archive of arrays of which one says wrong things about itself, or is damaged."""
+    with zipfile.ZipFile(file) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+
+    def damage(rng: random.Random) -> str:
+        name = rng.choice(list(members))
+        content = members[name]
+        if rng.random() < 0.6:
+            dtype = rng.choice(["|u1", "<i8", "<u8", "<f8", "|O", "<U2", "|S0", "<M8[s]", "x", "|V9999999999"])
+            sizes = rng.choice(
+                ["4,", "10000000000000,", "4, 6, 5, 3", "99999999, 6, 5, 3", "-4,", "0,", "2**70,", "'a',"]
+            )
+            head = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': ({sizes}), }}".ljust(117) + "\n"
+            content = b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head.encode() + content[128:]
+        else:
+            content = mutated_bytes(content, rng)
+        with zipfile.ZipFile(file, "w", rng.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])) as archive:
+            for other in members:
+                archive.writestr(other, content if other == name else members[other])
+        return name
+
+    return damage
+
+
+def _damage_arrays(file: Path) -> Damage:
+    """Honest arrays of the wrong kind."""
+    good = dict(np.load(file))
+
+    def damage(rng: random.Random) -> str:
+        name = rng.choice(list(good))
+        value = rng.choice(
+            [
+                np.array([2**64 - 1, 0, 0, 0], np.uint64),
+                np.array([10**12, 0, 0, 0]),
+                np.array([-1, 0, 0, 0]),
+                np.array([np.nan, 0, 0, 0]),
+                np.zeros((4, 0)),
+                np.zeros((2, 6, 5, 3), np.uint8),
+                np.zeros(()),
+                np.array("\ud800"),
+                np.array(["a" * 5_000]),
+                np.zeros(4, np.dtype([("a", "i4")])),
+                np.zeros(4, bool),
+            ]
+        )
+        np.savez(file, **{**good, name: value} if rng.random() < 0.9 else {name: value})
+        return name
+
+    return damage
+
+
+def shard_data(root: Path, task: str) -> Damage:
+    pixels = io.BytesIO()
+    Image.new("RGB", (6, 5)).save(pixels, "PNG")
+    samples = {"0.png": pixels.getvalue(), "0.cls": b"0", "1.png": pixels.getvalue(), "1.json": b'{"label": 1}'}
+    for split in ("train", "val"):
+        write_shard(root / f"{split}-000000.tar", samples)
+    good = files_below(root)
+
+    def damage_samples(rng: random.Random) -> str:
+        changed = dict(samples)
+        name = rng.choice(list(samples))
+        value = hostile(rng)
+        if name.endswith(".json"):
+            changed[name] = as_text(mutated_tree({"label": 1}, rng)).encode()
+        elif name.endswith(".cls") and rng.random() < 0.8:
+            changed[name] = str(value).encode(errors="replace") if rng.random() < 0.7 else rng.randbytes(8)
+        else:
+            changed.pop(name)
+            changed[_joined(value, "")[:3_000] or "x"] = samples[name]
+        write_shard(root / "train-000000.tar", changed)
+        return name
+
+    def damage_index(rng: random.Random) -> str:
+        for file in root.glob(".vitreous-*.npz"):
+            file.write_bytes(mutated_bytes(file.read_bytes(), rng))
+        return "index"
+
+    return one_of([*(damage_file(file) for file in good), damage_samples, damage_samples, damage_index], good)
+
+
+def write_shard(path: Path, members: dict[str, bytes]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as shard:
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            shard.addfile(member, io.BytesIO(content))
+
+
+def mask_data(root: Path, task: str) -> Damage:
+    for split in ("train", "val"):
+        for seed in range(2):
+            picture(root / "images" / split / f"{seed}.png", seed=seed)
+            mask(root / "masks" / split / f"{seed}.png", np.arange(1200).reshape(30, 40) % 3, palette=seed == 1)
+    (root / "classes.txt").write_text("sky\nroad\ncar 1 2 3\n")
+    (root / "quarantine.txt").write_text("train/9.png\tbroken\n")
+    good = files_below(root / "masks") | {file: file.read_bytes() for file in root.glob("*.txt")}
+    return one_of([damage_file(file) for file in good], good)
+
+
+LAYOUTS = {
+    "coco": (coco_data, "detect"),
+    "coco keypoints": (coco_data, "keypoints"),
+    "yolo": (yolo_data, "detect"),
+    "yolo keypoints": (yolo_data, "keypoints"),
+    "voc": (voc_data, "detect"),
+    "arrays": (array_data, "classify"),
+    "shards": (shard_data, "classify"),
+    "masks": (mask_data, "segment"),
+}
+
+
+def damaged_layouts(tmp_path: Path, layout: str, count: int) -> None:
+    make, task = LAYOUTS[layout]
+    root = tmp_path / "data"
+    damage = make(root, task)
+    data = root / "toy.npz" if layout == "arrays" else root
+    look_through(data, task)  # in order, to begin with
+    good = many(damage, lambda: look_through(data, task), count, seed=1)
+    assert good < count, "some of the damage shows"
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_damaged_data_are_read_or_refused(tmp_path, monkeypatch, layout):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    damaged_layouts(tmp_path, layout, FEW)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_thousands_of_damaged_data(tmp_path, monkeypatch, layout):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    damaged_layouts(tmp_path, layout, MANY)
+
+
+def test_the_harness_notices_other_errors(tmp_path):
+    def careless() -> None:
+        raise KeyError("x")
+
+    with pytest.raises(AssertionError, match="gave KeyError"):
+        many(lambda rng: "x", careless, 1, seed=0)
+    with pytest.raises(AssertionError, match="does not name"):
+        many(lambda rng: "x", lambda: (_ for _ in ()).throw(InputError("no")), 1, seed=0, named="some file")
