@@ -29,7 +29,7 @@ from torch.nn.modules.module import (
 )
 
 from vitreous.errors import InputError, nearest
-from vitreous.limits import MARGIN_WEIGHTS, MOST_TENSORS
+from vitreous.limits import LARGEST_ARGUMENT, MARGIN_WEIGHTS, MOST_TENSORS
 
 FOLDER, HUB = "local-dir:", ("hf-hub:", "hf_hub:")  # prefixes of timm's for models that are stored with their settings
 
@@ -170,6 +170,8 @@ def create_model(name: str, **arguments: Any) -> nn.Module:
     """`timm.create_model` that also knows original names, and explains unknown ones and weights it cannot get."""
     resolved = resolve_name(name)
     folder = Path(resolved.removeprefix(FOLDER)) if resolved.startswith(FOLDER) else None
+    if folder is not None:
+        stored_arguments(resolved)  # refuses what no model can be built with
     with (
         _explained(name, fetches=arguments.get("pretrained") or resolved.startswith(HUB)),
         nullcontext() if folder is None else construction_limit(stored_bytes(folder)),
@@ -190,7 +192,17 @@ def stored_arguments(name: str) -> tuple[str, dict[str, Any]]:
     read = load_model_config_from_path if resolved.startswith(FOLDER) else load_model_config_from_hf
     with _explained(name, fetches=True):
         _, architecture, arguments = read(resolved.partition(":")[2])
+        if not plausible(arguments):
+            raise InputError(f"the model_args of {name} hold more than texts and numbers up to {LARGEST_ARGUMENT:,}")
     return architecture, arguments
+
+
+def plausible(value: Any, depth: int = 5) -> bool:
+    """Whether this can be among the arguments of a stored model, told before one is built with it."""
+    if isinstance(value, list | tuple | dict):
+        values = value.values() if isinstance(value, dict) else value
+        return depth > 0 and len(value) <= LARGEST_ARGUMENT and all(plausible(one, depth - 1) for one in values)
+    return not isinstance(value, int | float) or abs(value) <= LARGEST_ARGUMENT
 
 
 @contextmanager

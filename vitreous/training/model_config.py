@@ -10,6 +10,7 @@ from vitreous.errors import InputError
 from vitreous.limits import LARGEST_ARGUMENT, LONGEST_NAME, MOST_CLASSES
 from vitreous.manifest import DamagedError, read_json, verify_folder
 from vitreous.reading import is_text, shown
+from vitreous.registry import plausible
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
@@ -50,7 +51,7 @@ def read_config(folder: Path) -> ModelConfig:
         raise _wrong(path, "architecture", architecture, "the name of a model (vitreous info), not an address")
     model_args = _field(path, content, "model_args", dict)
     for name, value in model_args.items():
-        if not _plausible(value):
+        if not plausible(value):
             raise _wrong(path, f"model_args.{name}", value, f"made of texts and of numbers up to {LARGEST_ARGUMENT:,}")
     for name in model_args.keys() & RESERVED:
         raise _wrong(path, f"model_args.{name}", model_args[name], "left out: it is no argument of a model")
@@ -67,14 +68,6 @@ def read_config(folder: Path) -> ModelConfig:
         raise _wrong(path, "preprocess", values, f"preprocessing as vitreous writes it ({reason})") from reason
     task, answer = _field(path, ours, "task", str), _field(path, {"task_args": {}} | ours, "task_args", dict)
     return ModelConfig(architecture, tuples(model_args), task, tuple(classes), preprocess, tuples(answer))
-
-
-def _plausible(value: Any, depth: int = 4) -> bool:
-    """Whether this can be an argument of a model, before any is built with it."""
-    if isinstance(value, list | dict):
-        values = value.values() if isinstance(value, dict) else value
-        return depth > 0 and len(value) <= LARGEST_ARGUMENT and all(_plausible(one, depth - 1) for one in values)
-    return not isinstance(value, int | float) or abs(value) <= LARGEST_ARGUMENT
 
 
 def _field(path: Path, content: dict[str, Any], name: str, kind: type) -> Any:
