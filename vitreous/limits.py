@@ -6,9 +6,7 @@ an ordinary machine.
 
 # ---- pictures and what is in them
 MOST_PIXELS = 50_000_000  # of a picture or a mask: 150 MB as 8-bit RGB
-MOST_CLASSES = (
-    100_000  # five times ImageNet-21k; a label above it would ask for a name and a weight for every number below
-)
+MOST_CLASSES = 100_000  # five times ImageNet-21k; a label asks for a name and weights for every number below it
 MOST_KEYPOINTS = 500  # of one object; every object without any still holds a zero for each
 MOST_OBJECTS = 100_000  # in a picture's own text file, so that every object has a number of its own
 MOST_MASK_PIXELS = 1 << 30  # of all masks of one picture together: 1 GiB, a byte for each

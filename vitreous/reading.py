@@ -57,8 +57,8 @@ def reason_of(error: BaseException) -> str:
     return brief(text if isinstance(error, ValueError) and text else f"{type(error).__name__}: {text}".rstrip(": "))
 
 
-def brief(text: str) -> str:
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+def brief(text: str, most: int = SHOWN) -> str:
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def shown(value: Any) -> str:

@@ -1,5 +1,6 @@
 """Files with accidents and lies in them, made from good ones, and what reading one may come to."""
 
+import copy
 import json
 import random
 import resource
@@ -111,7 +112,7 @@ def mutated_tree(tree: Any, rng: random.Random) -> Any:
 
 
 def hostile(rng: random.Random) -> Any:
-    return rng.choice(NUMBERS if rng.random() < 0.5 else OTHERS)
+    return copy.deepcopy(rng.choice(NUMBERS if rng.random() < 0.5 else OTHERS))
 
 
 def _holders(tree: Any) -> Iterator[tuple[Any, Any]]:

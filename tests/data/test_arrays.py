@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from vitreous.data.source import describe, open_data
+from vitreous.data.source import describe, open_data, open_raw
 from vitreous.errors import InputError
 
 
@@ -84,3 +84,9 @@ def test_other_files_are_refused(tmp_path):
     np.savez(tmp_path / "toy.npz", x_train=pictures(3))
     with pytest.raises(InputError, match="has no y_train; arrays there: x_train"):
         opened(str(tmp_path / "toy.npz"))
+
+
+def test_no_split_at_all(tmp_path):
+    np.savez(tmp_path / "toy.npz", classes=np.array(["a"]))
+    with pytest.raises(InputError, match=r"toy\.npz' has no split; it looks like arrays: FILE\.npz with x_train"):
+        open_raw(str(tmp_path / "toy.npz"))

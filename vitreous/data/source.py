@@ -241,9 +241,12 @@ def open_raw(
     """All splits as they are, with whatever is wrong with them."""
     layout = recognise(data, task)
     with reading_data(data):
+        there = layout.splits(data)
+        if not there:
+            raise InputError(f"'{data}' has no split; it looks like {layout.name}: {layout.looks}")
         return {
             split: layout.open(Request(data, split, (64, 64), None, False, task, ignore, reduce_zero_label, follow))
-            for split in layout.splits(data)
+            for split in there
         }
 
 

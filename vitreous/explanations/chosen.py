@@ -12,6 +12,7 @@ from vitreous.errors import InputError
 from vitreous.manifest import read_json
 from vitreous.maps.explaining import Plan
 from vitreous.maps.scoring import IGNORANT, Scores
+from vitreous.reading import reason_of
 from vitreous.training.model_folder import find_model_folder
 from vitreous.training.storage import replace_file
 
@@ -49,9 +50,9 @@ def read_chosen(model: str) -> Chosen:
     try:
         verdicts, data = dict(content["beats_controls"]), name_of(str(content["data"]))
         return Chosen(str(content["method"]), str(content["reason"]), verdicts, data, int(content["images"]))
-    except (KeyError, TypeError, ValueError) as reason:
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as reason:
         raise InputError(
-            f"{path} was not written by vitreous explain --score ({reason!r}); remove it, or score again"
+            f"{path} was not written by vitreous explain --score ({reason_of(reason)}); remove it, or score again"
         ) from reason
 
 

@@ -9,7 +9,7 @@ from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.limits import LARGEST_ARGUMENT, LONGEST_NAME, MOST_CLASSES
 from vitreous.manifest import DamagedError, read_json, verify_folder
-from vitreous.reading import is_text, shown
+from vitreous.reading import brief, is_text, reading, shown
 from vitreous.registry import plausible
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
@@ -41,7 +41,11 @@ class ModelConfig(NamedTuple):
 def read_config(folder: Path) -> ModelConfig:
     """Check the folder against its manifest and every field of its config; what is wrong is named with its file."""
     verify_folder(folder, (WEIGHTS, CONFIG))
-    path = folder / CONFIG
+    with reading(str(folder / CONFIG), remedy="it was not written by vitreous"):
+        return _checked(folder / CONFIG)
+
+
+def _checked(path: Path) -> ModelConfig:
     content = read_json(path)
     if not isinstance(content, dict):
         raise DamagedError(f"{path} holds a {type(content).__name__}; a dictionary is needed")
@@ -80,7 +84,7 @@ def _field(path: Path, content: dict[str, Any], name: str, kind: type) -> Any:
 
 
 def _wrong(path: Path, name: str, given: Any, accepted: str) -> DamagedError:
-    return DamagedError(f"{path}: the field '{name}' is {shown(given)}; it must be {accepted}")
+    return DamagedError(f"{path}: the field '{name}' is {shown(given)}; it must be {brief(accepted, 400)}")
 
 
 def tuples(value: Any) -> Any:

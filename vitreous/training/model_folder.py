@@ -24,6 +24,7 @@ from vitreous.errors import InputError
 from vitreous.manifest import DamagedError
 from vitreous.models.base import Backbone
 from vitreous.models.weights import misfit
+from vitreous.reading import brief
 from vitreous.registry import construction_limit, create_model, stored_bytes
 from vitreous.tasks.base import Task, load_task
 from vitreous.training.device import choose_device
@@ -189,11 +190,13 @@ def build_architecture(folder: Path, config: ModelConfig) -> nn.Module:
             task = load_task(config.task)(config.classes, **config.task_args)
             return task.model(create_model(config.architecture, features_only=True, **config.model_args))
     except InputError as reason:
-        raise InputError(f"{folder / CONFIG} describes no model that can be built: {reason}") from reason
+        raise InputError(
+            f"{folder / CONFIG} describes no model that can be built: {brief(str(reason), 800)}"
+        ) from reason
     except Exception as reason:  # arguments that do not fit make models fail in their own ways, all meaning this
         raise InputError(
-            f"{folder / CONFIG}: 'model_args' does not fit the architecture '{config.architecture}' "
-            f"({type(reason).__name__}: {reason})"
+            f"{folder / CONFIG}: 'model_args' does not fit the architecture '{brief(config.architecture)}' "
+            f"({type(reason).__name__}: {brief(str(reason), 800)})"
         ) from reason
 
 
