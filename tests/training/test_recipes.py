@@ -314,6 +314,53 @@ def test_a_run_records_the_merged_settings_and_resumes_under_any_recipe_that_giv
     assert "is finished; nothing to do" in capsys.readouterr().out
 
 
+# ---- short runs -------------------------------------------------------------------------------------------------
+
+
+def warmup(**given: object) -> tuple[float, str]:
+    settings = with_recipe("paca_b0", "shapes", **given)
+    return settings.warmup_epochs, settings.origins.get("warmup_epochs", "default")
+
+
+def test_the_default_warm_up_takes_at_most_a_tenth_of_the_run():
+    assert warmup() == (5, "default")
+    assert warmup(epochs=50) == (5, "default")
+    assert warmup(epochs=10) == (1, "default, shortened with the run")
+    assert warmup(epochs=3) == (0.3, "default, shortened with the run")
+    for epochs in (1, 2, 3, 7, 49):
+        schedule = with_recipe("paca_b0", "shapes", epochs=epochs).lr_schedule(steps_per_epoch=1000)
+        assert schedule.warmup <= schedule.steps / 10
+        assert schedule(schedule.warmup) == 1  # the highest rate is reached
+
+
+def test_a_warm_up_that_is_given_is_obeyed():
+    assert warmup(epochs=3, warmup_epochs=2.0) == (2, "given")
+    assert warmup(epochs=3, recipe="finetune", warmup_epochs=5.0) == (5, "given")
+    assert warmup(epochs=3, warmup_epochs=TrainSettings("a", "b").warmup_epochs) == (5, "given")
+
+
+def test_the_warm_up_of_a_recipe_shrinks_with_a_run_made_shorter(tmp_path):
+    assert warmup(recipe="finetune") == (2, "recipe finetune")
+    assert warmup(recipe="finetune", epochs=20) == (2, "recipe finetune")
+    assert warmup(recipe="finetune", epochs=10) == (1, "recipe finetune, shortened with the run")
+    assert warmup(recipe="quick") == (0.5, "recipe quick")  # more than a tenth, but its own
+    assert warmup(recipe="quick", epochs=60) == (0.5, "recipe quick")
+    assert warmup(recipe="quick", epochs=1) == (0.166667, "recipe quick, shortened with the run")
+    own = written(tmp_path, "epochs: 7\n")  # without a warm-up of its own
+    assert warmup(recipe=own) == (0.7, "default, shortened with the run")
+
+
+def test_what_a_short_run_changes_in_a_recipe_is_said():
+    settings = with_recipe("paca_b0", "shapes", recipe="finetune", epochs=10)
+    assert settings.notes == ["warm-up: 1 of 10 epochs, instead of 2 (recipe finetune); --warmup-epochs sets it"]
+    short = with_recipe("mat_2", "coco", recipe="coco_retinanet_1x", epochs=3)
+    assert short.notes == [
+        "learning rate: it would fall after epoch 8 and 11, but the run has 3; --step-epochs sets it"
+    ]
+    for recipe in NAMES:
+        assert with_recipe(SMALLEST[recipe], "data", recipe=recipe).notes == []
+
+
 # ---- families ---------------------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
-from vitreous.errors import InputError
+from vitreous.errors import InputError, to_install_extra
 from vitreous.metrics.accuracy import unique_names
 
 Kind = Literal["bbox", "segm", "keypoints"]
@@ -173,7 +173,7 @@ def require_faster_coco_eval() -> None:
     try:
         import faster_coco_eval  # noqa: F401
     except ImportError as error:
-        raise InputError('scoring detections needs faster-coco-eval: pip install "vitreous[det]"') from error
+        raise InputError(f"scoring detections needs faster-coco-eval: {to_install_extra('det')}") from error
 
 
 def _evaluated(truth: dict[str, Any], results: list[dict[str, Any]], kind: Kind) -> Any:
