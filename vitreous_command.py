@@ -114,9 +114,9 @@ def run(verb: str, arguments: list[str]) -> int:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRAS:
             raise
-        complain(
-            f'this needs the package {package!r}, which is not installed: pip install "vitreous[{EXTRAS[package]}]"'
-        )
+        from vitreous.errors import to_install_extra
+
+        complain(f"this needs the package {package!r}, which is not installed: {to_install_extra(EXTRAS[package])}")
         return BAD_INPUT
     except OSError as error:
         if error.errno not in DISK_ERRORS:
