@@ -65,9 +65,8 @@ def serve(
         waiting: Most questions that wait for the model; more are asked to try again.
     """
     # Here, so that `import vitreous` does without these packages, and before a model is loaded in vain.
-    import uvicorn
-
     from vitreous.web.app import create_app
+    from vitreous.web.connection import make_server
     from vitreous.web.guard import Limits
 
     require_positive(max_upload_mb=max_upload_mb, concurrent=concurrent, waiting=waiting)
@@ -79,9 +78,8 @@ def serve(
         print(
             f"{explorer.trained.name} is at http://{address}:{listener.getsockname()[1]}  (Ctrl-C ends it)", flush=True
         )
-        config = uvicorn.Config(app, log_level="warning", server_header=False, limit_concurrency=2000, ws="none")
         with suppress(KeyboardInterrupt):
-            uvicorn.Server(config).run(sockets=[listener])
+            make_server(app, limits).run(sockets=[listener])
 
 
 def open_explorer(model: str, *, size: int | None = None, device: str = "auto") -> Explorer:
