@@ -25,7 +25,7 @@ def test_commands_are_understood():
     commands = [
         line for block in blocks(PAGE, "bash") for line in block.splitlines() if line.startswith("vitreous serve")
     ]
-    assert len(commands) == 2
+    assert len(commands) == 3
     for command in commands:
         assert parse(serve, "vitreous serve", shlex.split(command)[2:]).func is serve
 
