@@ -22,6 +22,7 @@ from vitreous.models.download import cached_at, fetch, note_of
 from vitreous.models.paca import PaCa
 from vitreous.models.weights import read_state
 from vitreous.training.build import assemble
+from vitreous.training.model_folder import load_model
 from vitreous.training.settings import TrainSettings
 
 
@@ -209,3 +210,13 @@ def test_training_starts_from_an_address(site: Site, task: str, says: str) -> No
     assert site.asked == ["/weights.pth"]
     with pytest.raises(InputError, match=r"cannot download \S+/nothing\.pth"):
         assemble(replace(settings, weights=url.replace("weights", "nothing")), images, torch.device("cpu"))
+
+
+def test_an_address_is_a_model_to_predict_with(site: Site) -> None:
+    buffer = io.BytesIO()
+    model = timm.create_model("paca_b0", num_classes=3).eval()
+    torch.save({"state_dict": model.state_dict(), "arch": "paca_b0"}, buffer)
+    url = site.put("/weights.pth", buffer.getvalue())
+    images = torch.randn(1, 3, 64, 64)
+    for source in (url, f"{url}?x=1"):
+        torch.testing.assert_close(load_model(source).model(images), model(images))
