@@ -35,6 +35,7 @@ BACKBONE = "backbone."  # of a detector, a segmenter or a DINO network; what sta
 BOOKKEEPING = re.compile(r"num_batches_tracked$|blur_filter$")  # counters and constants, rebuilt by the model
 
 DIFFERENCES = 5  # shown
+STRICT_HINT = "is it the variant the weights were made for? strict=False loads what fits and reports the rest"
 LAYOUTS = {  # whose names these are -> regular expressions that all match
     "a detector, segmenter or keypoint model of vitreous": (r"model\.stages\.\d+\.blocks\.",),
     "a ConvNeXt of timm": (r"^stem\.", r"^stages\.\d+\.blocks\.\d+\.conv_dw\."),
@@ -63,10 +64,10 @@ class LoadReport(NamedTuple):
 
 
 class MisfitError(InputError):
-    """Weights that do not fit a model, in lines that fit on one screen."""
+    """Weights that do not fit a model, in lines that fit on one screen, and what may be done about it."""
 
-    def __init__(self, subject: str, lines: Sequence[str]) -> None:
-        super().__init__("\n".join([f"{subject}: {lines[0]}", *(f"  {line}" for line in lines[1:])]))
+    def __init__(self, subject: str, lines: Sequence[str], hint: str) -> None:
+        super().__init__("\n".join([f"{subject}: {lines[0]}", *(f"  {line}" for line in (*lines[1:], hint))]))
         self.lines = tuple(lines)
 
 
@@ -171,9 +172,8 @@ def apply_state(
     missing = [key for key in own if key not in state and key not in reset]
     unexpected = [key for key in state if key not in own and key not in headless]
     if strict and (wrong or missing or unexpected):
-        hint = "is it the variant the weights were made for? strict=False loads what fits and reports the rest"
         lines = _differences(own, state, original, wrong, missing, unexpected)
-        raise MisfitError(f"{name} does not fit this {type(model).__name__}", [*lines, hint])
+        raise MisfitError(f"{name} does not fit this {type(model).__name__}", lines, STRICT_HINT)
     check_finite({key: state[key] for key in own if key in state}, name)
     loaded = [key for key in own if key in state and key not in differs]
     nn.Module.load_state_dict(model, {key: state[key] for key in loaded}, strict=False)  # `Backbone` would check again

@@ -283,7 +283,9 @@ def numbers(count: int) -> tuple[str, ...]:
 def _fill(model: nn.Module, state: dict[str, Tensor], origin: Path) -> None:
     wrong = misfit(model.state_dict(), state)
     if wrong:
-        raise MisfitError(f"the weights in {origin} do not fit the model in its {CONFIG}", wrong)
+        raise MisfitError(
+            f"the weights in {origin} do not fit the model in its {CONFIG}", wrong, "take both files from one folder"
+        )
     model.load_state_dict(state)
 
 

@@ -36,6 +36,7 @@ CONFIG = "config.json"
 THEIR_PARTS = ("neck.", "decode_head.", "bbox_head.", "rpn_head.", "roi_head.", "keypoint_head.")
 # Where training scripts note which model they trained, and under which names.
 SETTINGS = ("args", "config", "cfg", "hyper_parameters", "meta")
+HINT = "give the model they were made for, with the arguments it was built with; vitreous info lists all"
 NAMES = ("architecture", "arch", "model", "model_name", "net")
 
 
@@ -161,12 +162,12 @@ def model_with_weights(name: str, state: dict[str, Tensor], source: str, argumen
                     architecture, pretrained=True, pretrained_cfg_overlay=overlay, **wanted, **arguments
                 )
     except MisfitError as reason:
-        raise MisfitError(f"the weights {source} do not fit {name}", reason.lines) from reason
+        raise MisfitError(f"the weights {source} do not fit {name}", reason.lines, HINT) from reason
     except RuntimeError as reason:
         with torch.device("meta"):
             own = timm.create_model(architecture, **whole, **arguments).state_dict()
         lines = misfit(own, state) or str(reason).splitlines()[:2]
-        raise MisfitError(f"the weights {source} do not fit {name}", lines) from reason
+        raise MisfitError(f"the weights {source} do not fit {name}", lines, HINT) from reason
     for config in (model.pretrained_cfg, model.default_cfg):
         config.pop("state_dict", None)  # or every copy of the model would carry a copy of them
     return model
@@ -186,7 +187,7 @@ def require_all(model: Backbone, state: dict[str, Tensor], source: str, name: st
     own = {key: value for key, value in model.state_dict().items() if not BOOKKEEPING.search(key)}
     lines = misfit(own, model.translate(state), original=state)
     if lines:
-        raise MisfitError(f"the weights {source} do not fit {name}", lines)
+        raise MisfitError(f"the weights {source} do not fit {name}", lines, HINT)
 
 
 @contextmanager
