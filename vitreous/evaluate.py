@@ -76,6 +76,7 @@ def evaluate(
     boxes: Path | None = None,
     workers: int = 2,
     device: str = "auto",
+    architecture: str | None = None,
     amp: Literal["off", "bf16", "fp16"] = "off",
     json: Path | None = None,
     markdown: Path | None = None,
@@ -99,7 +100,7 @@ def evaluate(
         vitreous evaluate runs/poses coco --flip --boxes person_detections_val2017.json
 
     Args:
-        model: Run folder, model folder, or model name for its published weights.
+        model: Run folder, model folder, file of weights (.pth, .safetensors), or model name for its published ones.
         data: shapes, shapes:medium, shapes:hard, a folder with val/<class>/, or another layout: see docs/data.md.
         split: val, test or train.
         size: Height and width in pixels, or the shorter side for detectors and segmenters; default: what the model
@@ -119,6 +120,7 @@ def evaluate(
             data. All of them count, with the product of the detector's score and the keypoints' as score.
         workers: Processes that prepare images; 0 = the main one does it.
         device: cpu, cuda, cuda:1, mps; auto takes the best there is.
+        architecture: Of a file: the name of its model, where it does not tell it itself.
         amp: Mixed precision.
         json: Write the figures to this file too.
         markdown: Write the tables to this file too.
@@ -140,7 +142,7 @@ def evaluate(
         processes(device) as world,
         result_folder(out, RESULT) if out is not None and world.main else nullcontext() as aside,
     ):
-        trained = world.agree(lambda: load_model(model, size=size))
+        trained = world.agree(lambda: load_model(model, architecture=architecture, size=size))
         trained.model.to(world.device)
         # One it cannot take should show before the work.
         resized = world.agree(lambda: [at_size(trained, side) for side in sizes])

@@ -53,6 +53,7 @@ def predict(
     batch_size: int | None = None,
     size: int | None = None,
     device: str = "auto",
+    architecture: str | None = None,
 ) -> list[dict[str, Any]]:
     """Class probabilities, objects, a class for every pixel, or keypoints, depending on what the model was trained for.
 
@@ -69,7 +70,7 @@ def predict(
         vitreous predict runs/poses photos/ --boxes found/predictions.json --flip --out poses
 
     Args:
-        model: Run folder, model folder or model name (see: vitreous info).
+        model: Run folder, model folder, file of weights (.pth, .safetensors) or model name (see: vitreous info).
         images: Files, folders, patterns such as 'photos/*.jpg', or samples of the embedded data: shapes:val:0-7.
         out: Folder for predictions.json and one drawing per image.
         top_k: Classifiers: number of classes to show for each image.
@@ -83,6 +84,7 @@ def predict(
         size: Height and width the images are brought to, or the shorter side for detectors and segmenters; default:
             what the model was trained with.
         device: cpu, cuda, cuda:1, mps, or auto.
+        architecture: Of a file: the name of its model, where it does not tell it itself.
 
     Returns:
         For each readable image a dict with "image" and "predictions", the most probable or surest first.
@@ -90,7 +92,7 @@ def predict(
     require_positive(top_k=top_k, batch_size=1 if batch_size is None else batch_size)
     place = choose_device(device)
     with nullcontext() if out is None else result_folder(out, RESULT) as aside:
-        trained = load_model(model, size=size)
+        trained = load_model(model, architecture=architecture, size=size)
         trained.model.to(place)
         task = trained.build_task().using(Inference(flip, scales, slide))
         pictures = find_pictures(images, size=trained.preprocess.size)

@@ -177,7 +177,7 @@ class TrainSettings:
     ] = False
 
     weights: Annotated[
-        str | None, Doc("Start from this file, run or model folder instead; the classifier is new unless it fits.")
+        str | None, Doc("Start from this file, URL, run or model folder instead; the classifier is new unless it fits.")
     ] = None
 
     teacher: Annotated[str | None, Doc("Model to learn from as well: a name with weights, a run or model folder.")] = (
