@@ -49,9 +49,10 @@ def plot(
     """Draw the curves of one or several training runs: loss, metrics, learning rate, speed.
 
     Unfinished runs are drawn as far as they have come. Every point of a training curve is a mean over about as many
-    steps, so that lines of metrics.jsonl that stand for a few batches only are joined to their neighbours. Written to --out: curves.html (one file, opens anywhere, needs
-    no network; point at a curve to read it), curves.png, and plot.json with the last, lowest and highest values. An
-    earlier plot there is replaced; any other content is left alone and refused.
+    steps: lines of metrics.jsonl that stand for a few batches only are joined to their neighbours. Written to --out:
+    curves.html (one file, opens anywhere, needs no network; point at a curve to read it), curves.png, and plot.json
+    with the last, lowest and highest values. An earlier plot there is replaced; any other content is left alone and
+    refused.
 
     Examples:
         vitreous plot runs/demo

@@ -17,9 +17,9 @@ from vitreous.explanations import findings
 from vitreous.explanations.atlas import NOT_THERE, classes_of, gather
 from vitreous.explanations.best_findings import Tally, best_findings
 from vitreous.explanations.dataset import selection
-from vitreous.explanations.dense import REASON
 from vitreous.explanations.truth import NOTHING, truth_of, truth_view
 from vitreous.maps.atlas_figures import whole
+from vitreous.maps.explaining import ON_THIS_IMAGE
 from vitreous.maps.gates import cluster_layer
 from vitreous.maps.target import BoxTarget, JointTarget, RegionTarget
 from vitreous.tasks.base import load_task
@@ -86,13 +86,13 @@ def test_the_scores_of_a_finding_are_those_of_its_report_and_name_its_default(
             # Copies of the picture run in other batches: single precision, and a pixel that changes its place.
             assert measures[measure]["mean"] == pytest.approx(method[measure], abs=1e-4)
     named = explain(runs[task], (f"shapes:val:{NUMBER}",), out=tmp_path / "named", method=("grad_cam",), device="cpu")
-    assert numbers(named)["default"] == {"method": "grad_cam", "reason": REASON}
+    assert numbers(named)["default"] == {"method": "grad_cam", "reason": ON_THIS_IMAGE}
 
 
 def test_without_a_score_the_reason_tells_how_to_get_one(tmp_path):
     run = save_tiny_dense(tmp_path / "run", "segment", CLASSES["segment"])
     report = explain(run, ("shapes:val:0",), out=tmp_path / "out", method=("grad_cam",), device="cpu")
-    assert numbers(report)["default"]["reason"].startswith(f"{REASON} It was not measured on a data set")
+    assert numbers(report)["default"]["reason"].startswith(f"{ON_THIS_IMAGE} It was not measured on a data set")
 
 
 def test_pictures_without_a_finding_are_left_out_and_counted(runs, tmp_path, monkeypatch, capsys):

@@ -29,7 +29,6 @@ from vitreous.training.model_folder import TrainedModel
 LISTED = 10  # findings that are told
 METHODS = ("token_gradient", "grad_cam", "input_gradient", "occlusion", "clusters logit_gate", "centre_blob")
 LIMITS = f"occlusion in {LIGHT['cells']} x {LIGHT['cells']} cells, curves in {LIGHT['portions']} portions"
-REASON = "It is the most faithful of those compared, on this image alone."
 
 
 class OfClasses(nn.Module):
@@ -114,9 +113,6 @@ def explain_dense(
             watched=choice.finding["name"],
             plan=plan,
         )
-        if plan.default not in [method.name for method in item.methods]:
-            unscored = "" if plan.default is not None else f" {plan.reason}"
-            item = replace(item, default=most_faithful(item), reason=f"{REASON}{unscored}".rstrip())
     return replace(item, answer=answer, facts=describe(trained.name, item, plan) | {"kept short": LIMITS})
 
 
@@ -154,9 +150,3 @@ def model_behind(trained: TrainedModel, target: Target | None, seen: Seen) -> nn
 def explained_model(model: nn.Module, classes: tuple[int, ...], size: tuple[int, int]) -> nn.Module:
     """What targets read from; of a detector the boxes it considers for these classes."""
     return OfClasses(model, classes, size) if isinstance(model, Detector) else model
-
-
-def most_faithful(item: Explanation) -> str:
-    """On this image, among the methods that are no controls if there are any."""
-    methods = [method for method in item.methods if not method.control] or list(item.methods)
-    return max(methods, key=lambda method: method.difference).name
