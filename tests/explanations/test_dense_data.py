@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
+import vitreous
 from tests.tiny_model import save_tiny_dense
 from vitreous.data.shapes import CATEGORIES, KEYPOINTS
 from vitreous.data.shapes_images import ShapesImages
@@ -220,6 +221,23 @@ def streets(tmp_path):
     return str(tmp_path / "streets")
 
 
+def test_what_fills_a_picture_up_is_no_background_of_an_atlas(runs, tmp_path):
+    """An object that is the whole picture leaves no background, and an atlas no importance on it."""
+    for kind in ("images", "masks"):
+        (tmp_path / "whole" / kind / "val").mkdir(parents=True)
+    trained = load_model(runs["segment"])
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 255, (7, 9, 3), dtype=np.uint8))
+    noise.resize((91, 50), Image.Resampling.BICUBIC).save(tmp_path / "whole" / "images" / "val" / "1.png")
+    item = vitreous.explain(trained, str(tmp_path / "whole" / "images" / "val" / "1.png"), methods="centre_blob")
+    label = trained.classes.index(item.answer.finding["class"])
+    Image.new("L", (91, 50), label).save(tmp_path / "whole" / "masks" / "val" / "1.png")
+    (tmp_path / "whole" / "classes.txt").write_text("\n".join(CLASSES["segment"]))
+    explain(runs["segment"], data=str(tmp_path / "whole"), atlas=True, out=tmp_path / "atlas", device="cpu")
+    summary = json.loads((tmp_path / "atlas" / "atlas.json").read_text())["summary"]
+    assert summary["area"] == pytest.approx(0.0, abs=1e-6)
+    assert summary["background"] == pytest.approx(0.0, abs=1e-6)
+
+
 def test_an_atlas_of_pictures_that_differ_in_shape(runs, streets, tmp_path, capsys):
     out = tmp_path / "atlas"
     page = explain(runs["segment"], data=streets, atlas=True, like="shapes:val:1", out=out, device="cpu")
@@ -229,7 +247,7 @@ def test_an_atlas_of_pictures_that_differ_in_shape(runs, streets, tmp_path, caps
     assert len(written["clusters"]) == 6
     regions = [region for cluster in written["clusters"] for region in cluster["regions"]]
     assert {region["image"] for region in regions} == {f"val/{number}.png" for number in range(3)}
-    assert "maps of 8 × 4 to 4 × 8" in page.read_text()
+    assert "maps of 7 × 4 to 4 × 7" in page.read_text()
     assert "the best finding of each image" in page.read_text()
     assert written["like"][0]["label"] is None
     assert "3 images" in capsys.readouterr().out

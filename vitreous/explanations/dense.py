@@ -22,6 +22,7 @@ from vitreous.maps.annotate import enlarged
 from vitreous.maps.catalogue import methods_for
 from vitreous.maps.explaining import LIGHT, Plan, chosen_methods, explain_image, look_only
 from vitreous.maps.explanation import Answer, Explanation
+from vitreous.maps.frame import framed
 from vitreous.maps.target import BoxTarget, Target
 from vitreous.tasks.base import Prediction, WithHead
 from vitreous.training.model_folder import TrainedModel
@@ -119,15 +120,14 @@ def explain_dense(
 def see(trained: TrainedModel, task: WithHead, image: Image.Image, view: Any) -> Seen:
     """A picture through its view."""
     pixels, targets = task.collate([view])
-    picture = as_picture(pixels[0])
+    picture, filled = as_picture(view[0]), (pixels.shape[2], pixels.shape[3])
     original = (image.height, image.width)
     if "sizes" in targets:
-        height, width = targets["sizes"][0].tolist()
-        return Seen(picture, (height, width), original)
+        return Seen(picture, filled, original)
     device = next(trained.model.parameters()).device
     with torch.inference_mode():
         heatmaps = trained.model(trained.preprocess.normalise_bytes(pixels.to(device)))
-    return Seen(picture, (picture.height, picture.width), original, heatmaps.cpu())
+    return Seen(picture, filled, original, heatmaps.cpu())
 
 
 def as_picture(pixels: Tensor) -> Image.Image:
@@ -144,9 +144,11 @@ def inputs_of(trained: TrainedModel, picture: Image.Image) -> Tensor:
 def model_behind(trained: TrainedModel, target: Target | None, seen: Seen) -> nn.Module:
     """What a target reads from."""
     labels = (int(target.labels[0]),) if isinstance(target, BoxTarget) else (0,)
-    return explained_model(trained.model, labels, seen.size)
+    return explained_model(trained, labels, seen)
 
 
-def explained_model(model: nn.Module, classes: tuple[int, ...], size: tuple[int, int]) -> nn.Module:
-    """What targets read from; of a detector the boxes it considers for these classes."""
-    return OfClasses(model, classes, size) if isinstance(model, Detector) else model
+def explained_model(trained: TrainedModel, classes: tuple[int, ...], seen: Seen) -> nn.Module:
+    """What targets read from, for the bare picture; of a detector the boxes it considers for these classes."""
+    model = trained.model
+    bare = OfClasses(model, classes, seen.size) if isinstance(model, Detector) else model
+    return framed(bare, seen.size, seen.filled, trained.preprocess.normalise(torch.zeros(3, 1, 1)).flatten())

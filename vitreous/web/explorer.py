@@ -27,6 +27,7 @@ from vitreous.maps.catalogue import find_method, methods_for
 from vitreous.maps.clusters import as_distributions, entropy, stretch
 from vitreous.maps.draw import HEAT_COLOURS
 from vitreous.maps.explaining import Plan, explain_image
+from vitreous.maps.frame import of_picture
 from vitreous.maps.gates import Rest, cluster_count, cluster_layer, users, without
 from vitreous.maps.groups import group_gates, group_maps, several
 from vitreous.maps.importance import RANKINGS, by_logit_gate
@@ -226,7 +227,8 @@ class Explorer:
         with torch.no_grad(), record(trunk(self.model), rest.layer.tap, *taps) as recorded:
             rest.run(FIRST)
         attention = torch.stack([recorded[tap][0].float().mean(0) for tap in taps]).mean(0)  # (M, H, W)
-        return recorded[rest.layer.tap][0].float().cpu(), attention.cpu()
+        seen = (of_picture(maps, rest.model).cpu() for maps in (recorded[rest.layer.tap][0].float(), attention))
+        return next(seen), next(seen)
 
     def importance(self, item: Seen, stage: int, number: int | None, by: str) -> Steps:
         """One ranking of the clusters, and of the groups of clusters that look alike."""

@@ -76,7 +76,7 @@ class Finder(Explorer):
 
     def network(self, item: Seen) -> nn.Module:
         assert isinstance(item, SeenFindings)
-        return explained_model(self.model, item.classes or (0,), item.looked.seen.size)
+        return explained_model(self.trained, item.classes or (0,), item.looked.seen)
 
     def finding(self, item: Seen, number: int | None) -> tuple[str, Target]:
         assert isinstance(item, SeenFindings)
