@@ -5,26 +5,31 @@ overlap among all boxes that the detector considers for the class, for a region 
 value of its heat map at its peak. These change smoothly, and have gradients.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from PIL import Image
 from torch import Tensor, nn
+from torchvision.ops import box_iou
 
 from vitreous.data.transforms import to_unit_tensor
 from vitreous.errors import InputError
 from vitreous.explanations.answers import answers, drawn
 from vitreous.explanations.findings import SURE, Choice, Seen, Wanted, choose_finding
 from vitreous.explanations.picture import describe
-from vitreous.heads.boxes import Detector
+from vitreous.explanations.truth import SAME
+from vitreous.heads.boxes import Detector, settled
 from vitreous.maps.annotate import enlarged
 from vitreous.maps.catalogue import methods_for
 from vitreous.maps.explaining import LIGHT, Plan, chosen_methods, explain_image, look_only
 from vitreous.maps.explanation import Answer, Explanation
 from vitreous.maps.frame import framed
-from vitreous.maps.target import BoxTarget, Target
+from vitreous.maps.target import BoxTarget, Target, dense_logits
 from vitreous.tasks.base import Prediction, WithHead
+from vitreous.tasks.keypoints import Keypoints
+from vitreous.tasks.segment import Segment, labels_of
 from vitreous.training.model_folder import TrainedModel
 
 LISTED = 10  # findings that are told
@@ -115,6 +120,46 @@ def explain_dense(
             plan=plan,
         )
     return replace(item, answer=answer, facts=describe(trained.name, item, plan) | {"kept short": LIMITS})
+
+
+def numbers_now(
+    looked: Looked, model: nn.Module, found: Sequence[tuple[dict[str, Any], Target]], output: Any
+) -> list[float]:
+    """What findings would be told with if the model said this: `number_of` of each, and 0 for a box that is gone.
+
+    `output` is that of `explained_model` for one picture.
+    """
+    task, seen = looked.task, looked.seen
+    if isinstance(task, Segment):
+        semantic = labels_of(dense_logits(output)[0], seen.filled, seen.size, seen.original)
+        return [(semantic == task.classes.index(finding["class"])).double().mean().item() for finding, _ in found]
+    if isinstance(task, Keypoints):
+        return [target.on("logit")(output).item() for _, target in found]
+    assert isinstance(model, Detector)
+    (boxes,) = output
+    sure = boxes["scores"] > model.selection.score
+    answers = settled(boxes["boxes"][sure], boxes["labels"][sure], boxes["scores"][sure], model.selection)
+    return matched_scores([target for _, target in found], answers)
+
+
+def matched_scores(targets: Sequence[Target], answers: dict[str, Tensor]) -> list[float]:
+    """For each box, the surest first, the score of the answer most like it that stands for no other; 0 without one.
+
+    An object that is found elsewhere is another one.
+    """
+    free, scores = torch.ones(len(answers["labels"]), dtype=torch.bool), []
+    for target in targets:
+        assert isinstance(target, BoxTarget)
+        overlap = box_iou(target.boxes.to(answers["boxes"]), answers["boxes"])[0].cpu()
+        fits = free & (answers["labels"] == target.labels[0]).cpu() & (overlap >= SAME)
+        if not fits.any():
+            scores.append(0.0)
+            continue
+        # Rounded, as a detector without suppression may give one box many times: then the surest is taken.
+        best = int(torch.where(fits, overlap, -1.0).mul(1000).round().argmax())
+        free[best] = False
+        scores.append(answers["scores"][best].item())
+    return scores
 
 
 def see(trained: TrainedModel, task: WithHead, image: Image.Image, view: Any) -> Seen:

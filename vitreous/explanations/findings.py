@@ -101,6 +101,13 @@ class Choice(NamedTuple):
     nothing: str = ""  # why there is no target
 
 
+def number_of(finding: dict[str, Any]) -> float:
+    """What a finding is told with, and ranked by: its score as `vitreous predict` gives it; of a region, which has
+    none, the share of the picture that its class covers, background last.
+    """
+    return finding["share"] if "share" in finding else finding["score"]
+
+
 def choose_finding(task: Task, prediction: Prediction, seen: Seen, wanted: Wanted) -> Choice:
     for kind, choose in CHOOSERS.items():
         if isinstance(task, kind):

@@ -77,8 +77,10 @@ class Page {
 
   sayFindings() {
     $("answer-title").textContent = "Found";
-    $("classes").setAttribute("aria-label", "Findings and their scores; choose one to have it explained");
-    $("choose-another").textContent = "choose another finding to explain that one.";
+    const regions = this.model.task === "segment";
+    const numbers = regions ? "the share of the picture that each class covers" : "their scores";
+    $("classes").setAttribute("aria-label", `Findings and ${numbers}; choose one to have it explained`);
+    $("choose-another").textContent = `choose another finding to explain that one.${regions ? " Numbers are shares of the picture." : ""}`;
     $("found").prepend(Object.assign(new Image(), { id: "drawing", alt: "All that was found, drawn into the picture" }));
     $("found").hidden = false;
   }
