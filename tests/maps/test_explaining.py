@@ -132,11 +132,12 @@ def test_python_takes_files_pictures_and_tensors(tmp_path):
     picture().save(tmp_path / "a.png")
     by_file = vitreous.explain(model, str(tmp_path / "a.png"), **settings)
     by_picture = vitreous.explain(model, picture(), **settings)
-    by_tensor = vitreous.explain(model, PREPROCESS(picture()), **settings)
+    by_tensor = vitreous.explain(model, PREPROCESS(picture()), preprocessed=True, **settings)
     assert by_file.probabilities == by_picture.probabilities == by_tensor.probabilities
     torch.testing.assert_close(by_file.importance["ablation"], by_tensor.importance["ablation"])
-    with pytest.raises(InputError, match=r"shape \(2, 3, 32, 32\)"):
-        vitreous.explain(model, torch.zeros(2, 3, 32, 32), **settings)
+    for preprocessed in (False, True):
+        with pytest.raises(InputError, match=r"shape \(2, 3, 32, 32\)"):
+            vitreous.explain(model, torch.zeros(2, 3, 32, 32), preprocessed=preprocessed, **settings)
 
 
 def test_saves_page_sheet_and_numbers(tmp_path):

@@ -14,11 +14,12 @@ from PIL import Image
 from torch import Tensor, nn
 from torchvision.ops import box_iou
 
+from vitreous.data.pictures import Pictured
 from vitreous.data.transforms import to_unit_tensor
 from vitreous.errors import InputError
 from vitreous.explanations.answers import answers, drawn
 from vitreous.explanations.findings import SURE, Choice, Seen, Wanted, choose_finding
-from vitreous.explanations.picture import describe
+from vitreous.explanations.picture import describe, name_of, picture_of_input
 from vitreous.explanations.truth import SAME
 from vitreous.heads.boxes import Detector, settled
 from vitreous.maps.annotate import enlarged
@@ -30,7 +31,7 @@ from vitreous.maps.target import BoxTarget, Target, dense_logits
 from vitreous.tasks.base import Prediction, WithHead
 from vitreous.tasks.keypoints import Keypoints
 from vitreous.tasks.segment import Segment, labels_of
-from vitreous.training.model_folder import TrainedModel
+from vitreous.training.model_folder import TrainedModel, at_size
 
 LISTED = 10  # findings that are told
 METHODS = ("token_gradient", "grad_cam", "input_gradient", "occlusion", "clusters logit_gate", "centre_blob")
@@ -80,6 +81,19 @@ def look(trained: TrainedModel, image: Image.Image, name: str) -> Looked:
     (prediction,) = answers(trained, task, [view])
     drawing = drawn(task, image, [prediction], SURE)
     return Looked(name, task, prediction, see(trained, task, image, view), drawing)
+
+
+def look_at_input(trained: TrainedModel, given: Pictured) -> Looked:
+    """The same for a normalised input, at its own size."""
+    picture = picture_of_input(given, trained.preprocess)
+    looked = look(at_size(trained, min(picture.size)), picture, name_of(given))
+    if looked.seen.picture.tobytes() != picture.tobytes():
+        raise InputError(
+            f"preprocessed=True given, but this model's view would change an input of {picture.width} x "
+            f"{picture.height} pixels to {looked.seen.picture.width} x {looked.seen.picture.height}, or crop it; give "
+            "the picture itself, without preprocessed"
+        )
+    return looked
 
 
 def dense_task(trained: TrainedModel) -> WithHead:
