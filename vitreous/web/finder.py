@@ -21,7 +21,7 @@ from vitreous.explanations.dense import (
 )
 from vitreous.explanations.findings import Wanted, number_of
 from vitreous.maps.catalogue import find_method
-from vitreous.maps.explaining import Plan, lighter
+from vitreous.maps.explaining import LIGHT, Plan, lighter
 from vitreous.maps.method import Method
 from vitreous.maps.target import Target
 from vitreous.tasks.base import Prediction
@@ -48,6 +48,8 @@ class SeenFindings(Seen):
 
 
 class Finder(Explorer):
+    portions = LIGHT["portions"]
+
     def size(self) -> tuple[int, int]:
         return self.trained.build_task().input_size(self.trained.preprocess)
 
