@@ -102,7 +102,8 @@ def explain(
 
     Args:
         model: Run folder, model folder or model name (see: vitreous info).
-        images: Files, folders, patterns such as 'photos/*.jpg', or samples of the embedded data: shapes:val:0-7.
+        images: Files, folders, patterns such as 'photos/*.jpg', or samples of the embedded data: shapes:val:0-7. In
+            Python also pictures in memory.
         method: Methods to compare, by name, or all; default: the run's own and a few quick ones, with --score all. An
             unknown name lists all that fit the model.
         ranking: How clusters are ranked: ablation (default), logit_gate, value_gate, integrated, attention_mass,
