@@ -71,7 +71,8 @@ def predict(
 
     Args:
         model: Run folder, model folder, file of weights (.pth, .safetensors) or model name (see: vitreous info).
-        images: Files, folders, patterns such as 'photos/*.jpg', or samples of the embedded data: shapes:val:0-7.
+        images: Files, folders, patterns such as 'photos/*.jpg', or samples of the embedded data: shapes:val:0-7. In
+            Python also pictures in memory.
         out: Folder for predictions.json and one drawing per image.
         top_k: Classifiers: number of classes to show for each image.
         least: Detection and keypoints: smallest score of what is shown, and of what --boxes says.

@@ -357,7 +357,7 @@ class Training:
         self.show_epoch(epoch, scores, seconds, improved)
 
     def show_epoch(self, epoch: int, scores: Scores, seconds: float, improved: bool) -> None:
-        """A row of the table; loss, learning rate and speed are those of the last training line."""
+        """A row of the table; learning rate and speed are those of the last training line."""
         position = self.state.position
         shown = {"epoch": f"{epoch + 1}/{self.settings.all_epochs}", "loss": f"{position.train_loss:.4f}"}
         for name, value in scores.values.items():
@@ -412,14 +412,18 @@ class Training:
 
     def log_training(self, epoch: int, rate: float) -> None:
         position, self.rate = self.state.position, rate
-        position.train_loss = position.loss_sum / position.loss_images
+        loss = position.loss_sum / position.loss_images
+        # An epoch ends with a line, which may be of a single batch: the table shows the mean over all of its lines.
+        seen = (position.step - epoch * self.steps_per_epoch) * self.train_loader.sampler.batch_size
+        before = seen - position.loss_images
+        position.train_loss = (position.train_loss * before + position.loss_sum) / seen if before else loss
         clusters = {name: total / position.loss_images for name, total in position.term_sums.items()}
         position.loss_sum, position.loss_images, position.term_sums = 0.0, 0, {}
         self.run.log(
             step=position.step,
             epoch=epoch + 1,
             split="train",
-            loss=position.train_loss,
+            loss=loss,
             **clusters,
             lr=self.lr(),
             images_per_second=round(rate, 1),

@@ -95,11 +95,16 @@ def load_image(
             )
         if at_least is not None:
             image.draft(None, (at_least, at_least))  # does something for JPEG only
-        _fix_transparent_colour(image)
-        # Only the TIFF plugin warns while decoding; the others decode outside the lock, so that threads overlap.
-        with _quiet() if image.format == "TIFF" else nullcontext():
-            image.load()
-        return _upright(_to_rgb(image), _orientation(image))
+        return upright_rgb(image)
+
+
+def upright_rgb(image: Image.Image) -> Image.Image:
+    """A picture that Pillow has opened, decoded or not, as `load_image` gives the same file."""
+    _fix_transparent_colour(image)
+    # Only the TIFF plugin warns while decoding; the others decode outside the lock, so that threads overlap.
+    with _quiet() if image.format == "TIFF" else nullcontext():
+        image.load()
+    return _upright(_to_rgb(image), _orientation(image))
 
 
 def stored_as(source: Source, *, name: str | None = None) -> Stored:

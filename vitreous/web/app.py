@@ -139,6 +139,11 @@ def create_app(
         work = partial(explorer.heat, pictures[id], method, stage, target)
         return await ask(("heat", id, method, stage, target), work, later=True)
 
+    @app.get("/api/images/{id}/faithfulness")
+    async def faithfulness(id: str, method: Word, target: Target = None) -> Response:
+        work = partial(explorer.faithfulness, pictures[id], method, target)
+        return await ask(("faithfulness", id, method, target), work, later=True)
+
     @app.get("/api/images/{id}/report.html")
     async def report(id: str, stage: StageOrNone = None, target: Target = None, top_k: Drawn = 6) -> Response:
         item = pictures[id]
