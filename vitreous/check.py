@@ -11,9 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from vitreous.data.doctor import Finding, Seen, findings, look_at
+from vitreous.data.held_out import VAL_FRACTION
 from vitreous.data.image_set import ImageSet
 from vitreous.data.quarantine import quarantine_text, usual_place
-from vitreous.data.source import SHAPES, describe, open_raw, recognise, usual_task
+from vitreous.data.source import SHAPES, describe, open_raw, recognise, usable_as
 from vitreous.errors import InputError
 from vitreous.training.progress import track
 from vitreous.training.results import require_positive, require_writable
@@ -87,6 +88,7 @@ def check(
     leave_out: tuple[Reason, ...] = ("unreadable", "annotations"),
     ignore: tuple[int, ...] | None = None,
     reduce_zero_label: bool = False,
+    val_fraction: float = VAL_FRACTION,
     write: bool = True,
     out: Path | None = None,
     json: Path | None = None,
@@ -117,12 +119,14 @@ def check(
 
     Args:
         data: A folder or file of any layout that train takes.
-        task: What the data are for: classify, detect, segment or keypoints; default: what their layout serves.
+        task: What the data are for: classify, detect, segment or keypoints; default: what their layout serves in the
+            first place. All layouts are looked at, and other tasks that the data would do for are named.
         near: Also look for pictures that are nearly the same.
         smallest: Pictures with a shorter side than this are remarked on.
         leave_out: What goes on the list; of leaks the held-out picture stays, of duplicates the first.
         ignore: Values of masks that stand for no class; default: 255.
         reduce_zero_label: Value 0 of masks stands for no class, value 1 for the first one.
+        val_fraction: Share held out as val of data without splits, as in train; 1 makes it all val.
         write: --no-write only reports.
         out: Write the list to this file instead, and give it to train and evaluate as --quarantine.
         json: Write all that was found to this file.
@@ -134,10 +138,12 @@ def check(
     for option, file in (("--json", json), ("--out", out)):
         if file is not None:
             require_writable(option, file)
-    purpose = usual_task(data) if task is None else task
+    purpose, *others = usable_as(data) if task is None else (task,)
     layout = recognise(data, purpose).name
-    splits = open_raw(data, purpose, ignore=ignore, reduce_zero_label=reduce_zero_label)
+    splits = open_raw(data, purpose, ignore=ignore, reduce_zero_label=reduce_zero_label, val_fraction=val_fraction)
     print(describe(data, purpose, **splits))
+    if others and layout != SHAPES.name:
+        print(f"checked for --task {purpose}; the layout would also do for --task {', '.join(others)}")
     seen = [
         one
         for split, images in splits.items()

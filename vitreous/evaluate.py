@@ -69,6 +69,7 @@ def evaluate(
     batch_size: int = 64,
     count: int | None = None,
     quarantine: Path | None = None,
+    val_fraction: float | None = None,
     workers: int = 2,
     device: str = "auto",
     amp: Literal["off", "bf16", "fp16"] = "off",
@@ -109,6 +110,8 @@ def evaluate(
         batch_size: Images per forward pass.
         count: How many images of `shapes` to draw.
         quarantine: List of images to leave out; default: quarantine.txt in the data's folder, if there is one.
+        val_fraction: Share held out as val of data without splits; default: as in training, and all of it for a model
+            that was not trained on such data, such as a published one.
         workers: Processes that prepare images; 0 = the main one does it.
         device: cpu, cuda, cuda:1, mps; auto takes the best there is.
         amp: Mixed precision.
@@ -139,7 +142,16 @@ def evaluate(
         inference = Inference(flip, scales, slide)
         world.agree(lambda: trained.build_task().using(inference))
         reading = world.agree(lambda: label_reading(trained, data, ignore, reduce_zero_label))
-        opened = partial(open_data, data, split, count=count, quarantine=quarantine, task=trained.task, **reading)
+        opened = partial(
+            open_data,
+            data,
+            split,
+            count=count,
+            quarantine=quarantine,
+            task=trained.task,
+            val_fraction=trained.val_fraction if val_fraction is None else val_fraction,
+            **reading,
+        )
         conditions = Conditions(batch_size, workers, world, amp, inference)
         evaluation = examine(trained, data, split, opened, worst, conditions)
         extra = tuple(measure_at(version, evaluation, opened, conditions) for version in resized)

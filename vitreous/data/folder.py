@@ -1,17 +1,19 @@
 """Images sorted into one folder per class: `DATA/train/cat/1.jpg`, `DATA/val/cat/7.jpg`."""
 
 import os
+import re
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from vitreous.data.image import SUFFIXES
+from vitreous.data.image_files import picture_files
 from vitreous.data.image_set import EncodedSet, digest, find_split, require_split
 from vitreous.errors import InputError
 
 
 class ClassFolder(EncodedSet):
-    """The images of one split; classes are the sorted names of its sub-folders."""
+    """The images of one split; classes are the names of its sub-folders, see `class_names`."""
 
     def __init__(self, root: str | os.PathLike[str], split: str, *, strict: bool = True) -> None:
         """`strict` refuses classes without images, and splits whose classes differ."""
@@ -20,15 +22,20 @@ class ClassFolder(EncodedSet):
         self.classes = class_names(self.folder)
         if strict:
             self._check_same_classes(root)
-        self.files: list[tuple[str, int]] = []  # path below the split's folder, label
+        self._find_files(strict)
+
+    def _find_files(self, strict: bool) -> None:
+        self.files: list[tuple[str, int]] = []  # path below the folder, label
+        self.passed_over = ()
         for label, name in enumerate(self.classes):
-            found = _images_below(self.folder, name)
+            found, passed_over = picture_files(self.folder / name)
+            self.passed_over += passed_over
             if strict and not found:
                 raise InputError(
                     f"class folder '{self.folder / name}' holds no image ({', '.join(SUFFIXES)}); "
                     "add images or remove the folder"
                 )
-            self.files += [(path, label) for path in found]
+            self.files += [(f"{name}/{path}", label) for path in found]
 
     def __len__(self) -> int:
         return len(self.files)
@@ -69,16 +76,10 @@ def split_folders(root: Path) -> list[str]:
 
 
 def class_names(folder: Path) -> tuple[str, ...]:
+    """Sorted; folders named by numbers in the order of the numbers, as ImageNet's 0 to 999 are meant."""
     names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
     if not names:
         raise InputError(f"'{folder}' holds no class folders; put each class's images in {folder.name}/<class>/")
+    if all(re.fullmatch("[0-9]{1,18}", name) for name in names):
+        names.sort(key=int)
     return tuple(names)
-
-
-def _images_below(folder: Path, name: str) -> list[str]:
-    """Image paths of one class relative to `folder`, in an order that does not depend on the file system."""
-    found = []
-    for parent, folders, files in os.walk(folder / name):
-        folders[:] = [entry for entry in folders if not entry.startswith(".")]
-        found += [os.path.join(parent, file) for file in files if file.lower().endswith(SUFFIXES) and file[0] != "."]
-    return sorted(Path(path).relative_to(folder).as_posix() for path in found)

@@ -14,6 +14,7 @@ from typing import NamedTuple, cast
 from PIL import Image
 
 from vitreous.data.image import SUFFIXES, load_image
+from vitreous.data.image_files import picture_files, told
 from vitreous.data.shapes_images import SHAPES_SEED
 from vitreous.errors import InputError
 
@@ -45,9 +46,13 @@ def _pictures_of(name: str, size: tuple[int, int]) -> list[Picture]:
         return _samples(name, size)
     path = Path(name)
     if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
-        if not files:
-            raise InputError(f"folder {name!r} holds no image ({', '.join(SUFFIXES)}); accepted: {ACCEPTED}")
+        found, passed_over = picture_files(path)
+        if not found:
+            others = f" ({told(passed_over)})" if passed_over else ""
+            raise InputError(f"folder {name!r} holds no image ({', '.join(SUFFIXES)}){others}; accepted: {ACCEPTED}")
+        if passed_over:
+            print(f"{name}: {told(passed_over)}")
+        files = [path / file for file in found]
     elif path.exists():
         files = [path]
     else:

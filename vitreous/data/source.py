@@ -11,8 +11,11 @@ from vitreous.data.annotations import OneObjectEach
 from vitreous.data.arrays import array_splits, looks_like_arrays, open_arrays
 from vitreous.data.cifar import find_cifar, open_cifar
 from vitreous.data.coco import coco_files, open_coco
+from vitreous.data.flat_folder import SPLIT_LIKE, FlatFolder, is_flat
 from vitreous.data.folder import ClassFolder, split_folders
+from vitreous.data.held_out import VAL_FRACTION, held_out
 from vitreous.data.hugging_face import HuggingFaceSet, hugging_face_splits, looks_like_hugging_face
+from vitreous.data.image_files import told
 from vitreous.data.image_set import SPLITS, ImageSet, Without, own_splits
 from vitreous.data.masks import MaskSet, mask_splits
 from vitreous.data.quarantine import read_quarantine, usual_place
@@ -50,7 +53,7 @@ class Layout:
     name: str
     looks: str  # how it looks, for the error message
     recognises: Callable[[str], bool]
-    splits: Callable[[str], tuple[str, ...]]  # those that are there
+    splits: Callable[[str], tuple[str, ...]]  # those that are there; none: `open` gives all, and a share is held out
     open: Callable[[Request], ImageSet]
     tasks: tuple[str, ...] = ("classify",)
 
@@ -142,6 +145,13 @@ LAYOUTS = (  # the first that recognises the data; class folders come last, as o
         tasks=("segment",),
     ),
     Layout(
+        name="class folders without splits",
+        looks="DIR/<class>/*.jpg, of which a share is held out for validation",
+        recognises=lambda data: is_flat(_path(data)),
+        splits=lambda data: (),
+        open=lambda request: FlatFolder(request.path, strict=request.strict),
+    ),
+    Layout(
         name="class folders",
         looks="DIR/train/<class>/*.jpg and DIR/val/<class>/*.jpg (or test/ instead of val/)",
         recognises=lambda data: bool(own_splits(split_folders(_path(data)))),
@@ -158,19 +168,36 @@ def recognise(data: str, task: str = "classify") -> Layout:
     for layout in LAYOUTS:
         if task in layout.tasks and layout.recognises(data):
             return layout
-    path = _path(data)
-    problem = "its layout is not recognised" if path.exists() else "there is no such folder or file"
-    for layout in LAYOUTS:
-        if layout.recognises(data):
-            problem = f"it looks like {layout.name}, which serve --task {' or '.join(layout.tasks)}"
-            break
+    other = next((layout for layout in LAYOUTS if layout.recognises(data)), None)
+    problem = _unrecognised(data) if other is None else f"it looks like {other.name}, which serve {_options(other)}"
     looks = "".join(f"\n  {layout.looks}" for layout in LAYOUTS if task in layout.tasks)
     raise InputError(f"cannot use data '{data}' to {PURPOSES[task]}: {problem}; accepted:{looks}")
 
 
-def usual_task(data: str) -> str:
-    """What data of this layout are for, in the first place."""
-    return next((layout.tasks[0] for layout in LAYOUTS if layout.recognises(data)), "classify")
+def usable_as(data: str) -> dict[str, Layout]:
+    """Every task that the data serve, with the layout that does; what they are for in the first place comes first."""
+    found: dict[str, Layout] = {}
+    for layout in LAYOUTS:
+        if layout.recognises(data):
+            for task in layout.tasks:
+                found.setdefault(task, layout)
+    if not found:
+        looks = "".join(f"\n  {layout.looks} ({_options(layout)})" for layout in LAYOUTS)
+        raise InputError(f"cannot use data '{data}': {_unrecognised(data)}; accepted:{looks}")
+    return found
+
+
+def _options(layout: Layout) -> str:
+    return f"--task {' or '.join(layout.tasks)}"
+
+
+def _unrecognised(data: str) -> str:
+    path = _path(data)
+    if not path.exists():
+        return "there is no such folder or file"
+    named = sorted(name for name in split_folders(path) if SPLIT_LIKE.fullmatch(name))
+    hint = f" (folders {', '.join(named)} must be called {', '.join(SPLITS)} to be splits)" if named else ""
+    return f"its layout is not recognised{hint}"
 
 
 def open_data(
@@ -184,6 +211,7 @@ def open_data(
     task: str = "classify",
     ignore: tuple[int, ...] | None = None,
     reduce_zero_label: bool = False,
+    val_fraction: float = VAL_FRACTION,
 ) -> ImageSet:
     """The pictures and targets of one split.
 
@@ -197,6 +225,7 @@ def open_data(
         task: What the targets are for: classify, detect, segment or keypoints.
         ignore: Values in masks that stand for no class; default: 255.
         reduce_zero_label: Value 0 in masks stands for no class, value 1 for the first class, and so on.
+        val_fraction: Share of data without splits that is held out as val; of 1, all of it is val.
     """
     layout = recognise(data, task)
     if count is not None and count < 1:
@@ -208,7 +237,8 @@ def open_data(
         )
     if (ignore is not None or reduce_zero_label) and (task != "segment" or layout is SHAPES):
         raise InputError(f"'{data}' has no masks in files; leave out --ignore and --reduce-zero-label")
-    images = layout.open(Request(data, split, size, count, strict, task, ignore, reduce_zero_label))
+    request = Request(data, split, size, count, strict, task, ignore, reduce_zero_label)
+    images = _opened(layout, request, val_fraction)
     if quarantine is None and layout is not SHAPES and usual_place(data).is_file():
         quarantine = usual_place(data)
     kept = images if quarantine is None else _without(images, quarantine, data, split)
@@ -216,14 +246,31 @@ def open_data(
 
 
 def open_raw(
-    data: str, task: str = "classify", *, ignore: tuple[int, ...] | None = None, reduce_zero_label: bool = False
+    data: str,
+    task: str = "classify",
+    *,
+    ignore: tuple[int, ...] | None = None,
+    reduce_zero_label: bool = False,
+    val_fraction: float = VAL_FRACTION,
 ) -> dict[str, ImageSet]:
     """All splits as they are, with whatever is wrong with them."""
     layout = recognise(data, task)
+    made = ("val",) if val_fraction == 1 else ("train", "val")
     return {
-        split: layout.open(Request(data, split, (64, 64), None, False, task, ignore, reduce_zero_label))
-        for split in layout.splits(data)
+        split: _opened(
+            layout, Request(data, split, (64, 64), None, False, task, ignore, reduce_zero_label), val_fraction
+        )
+        for split in layout.splits(data) or made
     }
+
+
+def _opened(layout: Layout, request: Request, val_fraction: float) -> ImageSet:
+    if layout.splits(request.data):
+        return layout.open(request)
+    by_class = request.task == "classify"
+    return held_out(
+        layout.open(request), request.split, val_fraction, by_class=by_class, where=f"data '{request.data}'"
+    )
 
 
 def _without(images: ImageSet, quarantine: Path, data: str, split: str) -> ImageSet:
@@ -238,8 +285,15 @@ def describe(data: str, task: str = "classify", /, **splits: ImageSet) -> str:
     sizes = ", ".join(f"{len(images)} {name}" for name, images in splits.items())
     what = "objects" if any(isinstance(images, OneObjectEach) for images in splits.values()) else "images"
     classes = len(next(iter(splits.values())).classes)
-    lines = [f"data: {data} ({recognise(data, task).name}): {sizes} {what}, {classes} classes"]
-    for name, images in splits.items():
+    layout = recognise(data, task)
+    lines = [f"data: {data} ({layout.name}): {sizes} {what}, {classes} classes"]
+    divided = layout.splits(data)
+    if not divided:
+        fraction = next(iter(splits.values())).val_fraction or 1
+        lines.append(f"data: has no splits; {fraction:.0%} of it is held out as val, by content (--val-fraction)")
+    for place, (name, images) in enumerate(splits.items()):
+        if images.passed_over and (divided or place == 0):  # made splits have the same files
+            lines.append(f"data: {f'{name}: ' if divided else ''}{told(images.passed_over)}")
         if isinstance(images, OneObjectEach):
             images = images.images
         if isinstance(images, Without):

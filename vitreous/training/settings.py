@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from typing_extensions import Doc
 
+from vitreous.data.held_out import VAL_FRACTION
 from vitreous.data.loader import WORKER_TIMEOUT
 from vitreous.data.mixup import Mixup
 from vitreous.data.transforms import LARGEST_SIDE, RAND_AUGMENT, Augmentation, Preprocess
@@ -28,6 +29,7 @@ FREE = frozenset(
         "any_model",
         "print",
         "quarantine",
+        "val_fraction",  # as with the list of images to leave out, the data's fingerprint tells
         "max_corrupt",
         "workers",
         "device",
@@ -61,6 +63,7 @@ LIMITS: dict[str, tuple[str, Callable[[Any], bool]]] = {
         lambda x: 0 <= x <= 1,
     ),
     "at least 0 and below 1": ("ema label_smoothing drop_path cluster_dropout", lambda x: 0 <= x < 1),
+    "above 0 and below 1": ("val_fraction", lambda x: 0 < x < 1),
     "above 0 and at most 1": ("scale crop_ratio layer_decay step_factor", lambda x: 0 < x <= 1),
 }
 
@@ -225,6 +228,9 @@ class TrainSettings:
     quarantine: Annotated[
         str | None, Doc("List of images to leave out; default: quarantine.txt in the data's folder, if there is one.")
     ] = None
+    val_fraction: Annotated[
+        float, Doc("Share of the images held out for validation, by content, where the data have no splits.")
+    ] = VAL_FRACTION
     ignore: Annotated[tuple[int, ...], Doc("Values of label pictures that stand for no class; default: 255.")] = ()
     reduce_zero_label: Annotated[bool, Doc("In label pictures 0 stands for no class, and 1 for the first.")] = False
     max_corrupt: Annotated[
