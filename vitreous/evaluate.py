@@ -16,7 +16,7 @@ from vitreous.charts import evaluation as report
 from vitreous.charts.evaluation import AtSize, Evaluation, Speed, WorstMistake
 from vitreous.data.image_set import ImageSet
 from vitreous.data.loader import WORKER_TIMEOUT, BatchSampler, Loader, Unreadable
-from vitreous.data.source import SHAPES, describe, open_data, recognise
+from vitreous.data.source import describe, open_data, recognise
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.metrics.accuracy import unique_names
@@ -174,8 +174,7 @@ def label_reading(trained: TrainedModel, data: str, ignore: tuple[int, ...], red
     """What the values of label pictures stand for: as is asked for, or else as in training."""
     if ignore or reduce_zero_label:
         return {"ignore": ignore or None, "reduce_zero_label": reduce_zero_label}
-    drawn = recognise(data, trained.task) is SHAPES  # and in no files
-    return {} if drawn else trained.build_task().reading()
+    return trained.build_task().reading() if recognise(data, trained.task).ignores else {}
 
 
 def examine(

@@ -17,7 +17,9 @@ from vitreous.data.held_out import VAL_FRACTION, held_out
 from vitreous.data.hugging_face import HuggingFaceSet, hugging_face_splits, looks_like_hugging_face
 from vitreous.data.image_files import told
 from vitreous.data.image_set import SPLITS, ImageSet, Without, own_splits
+from vitreous.data.instance_masks import InstanceMasks, InstancesAsOneClass, instance_folders
 from vitreous.data.masks import MaskSet, mask_splits
+from vitreous.data.oxford_pets import PetBreeds, PetMasks, looks_like_pets, pets_lists
 from vitreous.data.quarantine import read_quarantine, usual_place
 from vitreous.data.shapes_images import ShapesImages
 from vitreous.data.shards import ShardSet, looks_like_shards, shard_splits
@@ -56,6 +58,7 @@ class Layout:
     splits: Callable[[str], tuple[str, ...]]  # those that are there; none: `open` gives all, and a share is held out
     open: Callable[[Request], ImageSet]
     tasks: tuple[str, ...] = ("classify",)
+    ignores: bool = False  # its masks hold values of classes, some of which may be ignored
 
 
 def _path(data: str) -> Path:
@@ -131,9 +134,25 @@ LAYOUTS = (  # the first that recognises the data; class folders come last, as o
         tasks=OBJECTS,
     ),
     Layout(
+        name="Oxford pets",
+        looks="DIR/images/<class>_<number>.jpg, DIR/annotations/trimaps/*.png, DIR/annotations/{trainval,test}.txt",
+        recognises=lambda data: looks_like_pets(_path(data)),
+        splits=lambda data: own_splits(pets_lists(_path(data))),
+        open=lambda request: (PetMasks if request.task == "segment" else PetBreeds)(request.path, request.split),
+        tasks=("segment", "classify"),
+    ),
+    Layout(
+        name="pictures with masks of instances",
+        looks="DIR/PNGImages/*.png, DIR/PedMasks/*_mask.png (Penn-Fudan), or DIR/images/*.jpg, DIR/instances/*.png",
+        recognises=lambda data: instance_folders(_path(data)) is not None,
+        splits=lambda data: (),
+        open=lambda request: (InstancesAsOneClass if request.task == "segment" else InstanceMasks)(request.path),
+        tasks=("detect", "segment"),
+    ),
+    Layout(
         name="pictures with masks",
         looks="DIR/images/train/*.jpg, DIR/masks/train/*.png (or annotations/, labels/; Cityscapes, CamVid), the same "
-        "with val, and DIR/classes.txt",
+        "with val, or without train and val; and DIR/classes.txt",
         recognises=lambda data: bool(mask_splits(_path(data))),
         splits=lambda data: own_splits(mask_splits(_path(data))),
         open=lambda request: MaskSet(
@@ -143,6 +162,7 @@ LAYOUTS = (  # the first that recognises the data; class folders come last, as o
             reduce_zero_label=request.reduce_zero_label,
         ),
         tasks=("segment",),
+        ignores=True,
     ),
     Layout(
         name="class folders without splits",
@@ -235,8 +255,8 @@ def open_data(
             f"{count} images of split '{split}' were asked for, but only the number of embedded shapes can be chosen; "
             f"of '{data}' all images are used. Leave out the count"
         )
-    if (ignore is not None or reduce_zero_label) and (task != "segment" or layout is SHAPES):
-        raise InputError(f"'{data}' has no masks in files; leave out --ignore and --reduce-zero-label")
+    if (ignore is not None or reduce_zero_label) and not layout.ignores:
+        raise InputError(f"'{data}' has no masks with values of classes; leave out --ignore and --reduce-zero-label")
     request = Request(data, split, size, count, strict, task, ignore, reduce_zero_label)
     images = _opened(layout, request, val_fraction)
     if quarantine is None and layout is not SHAPES and usual_place(data).is_file():
