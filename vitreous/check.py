@@ -119,8 +119,8 @@ def check(
 
     Args:
         data: A folder or file of any layout that train takes.
-        task: What the data are for: classify, detect, segment or keypoints; default: what their layout serves in the
-            first place. All layouts are looked at, and other tasks that the data would do for are named.
+        task: What the data are for: classify, detect, segment or keypoints; default: the first of these for which
+            there is a layout that fits. The others that fit are named.
         near: Also look for pictures that are nearly the same.
         smallest: Pictures with a shorter side than this are remarked on.
         leave_out: What goes on the list; of leaks the held-out picture stays, of duplicates the first.
@@ -143,7 +143,7 @@ def check(
     splits = open_raw(data, purpose, ignore=ignore, reduce_zero_label=reduce_zero_label, val_fraction=val_fraction)
     print(describe(data, purpose, **splits))
     if others and layout != SHAPES.name:
-        print(f"checked for --task {purpose}; the layout would also do for --task {', '.join(others)}")
+        print(f"data: looked at for --task {purpose}; its layout is also one for --task {' and '.join(others)}")
     seen = [
         one
         for split, images in splits.items()

@@ -44,7 +44,7 @@ def test_trimaps(tmp_path):
     assert images.classes == ("background", "pet")
     wanted = np.select([TRIMAP == 1, TRIMAP == 2], [1, 0], IGNORE)
     assert np.array_equal(images.target(0)["semantic"], wanted)
-    assert list(usable_as(str(tmp_path))) == ["segment", "classify"]
+    assert list(usable_as(str(tmp_path))) == ["classify", "segment"]
     assert images.fingerprint != opened(tmp_path, "classify").fingerprint
 
 

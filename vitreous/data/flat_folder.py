@@ -6,16 +6,11 @@ Which of them are held out for validation is decided in `held_out`.
 import re
 from pathlib import Path
 
-from vitreous.data.folder import ClassFolder, class_names, split_folders
+from vitreous.data.folder import PICTURE_FOLDERS, ClassFolder, class_names, split_folders
 from vitreous.data.image_files import holds_pictures
 
-# Folders that belong to another layout, or are splits under another name, are no classes.
+# Splits under another name are no classes.
 SPLIT_LIKE = re.compile(r"(train(ing)?|val(id(ation)?)?|test(ing)?|dev|eval)([^a-z].*)?", re.IGNORECASE)
-PARTS_OF_LAYOUTS = {
-    *("images", "image", "img", "imgs", "jpegimages", "pngimages", "leftimg8bit", "img_dir", "pictures"),
-    *("masks", "mask", "labels", "label", "annotations", "annotation", "gtfine", "ann_dir", "pedmasks", "trimaps"),
-    *("imagesets", "segmentationclass", "segmentationobject", "instances"),
-}
 
 
 class FlatFolder(ClassFolder):
@@ -33,7 +28,7 @@ class FlatFolder(ClassFolder):
 def is_flat(root: Path) -> bool:
     """At least two folders, most of them with pictures, none of which is a split or a part of another layout."""
     names = [name for name in split_folders(root) if not name.startswith(".")]
-    if len(names) < 2 or PARTS_OF_LAYOUTS & {name.lower() for name in names}:
+    if len(names) < 2 or PICTURE_FOLDERS & {name.lower() for name in names}:
         return False
     splits = [name for name in names if SPLIT_LIKE.fullmatch(name)]
     if splits and not _class_of_trains(root, splits, names):

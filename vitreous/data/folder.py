@@ -8,8 +8,12 @@ from typing import Any
 
 from vitreous.data.image import SUFFIXES
 from vitreous.data.image_files import picture_files
-from vitreous.data.image_set import EncodedSet, digest, find_split, require_split
+from vitreous.data.image_set import SPLITS, EncodedSet, digest, find_split, require_split
 from vitreous.errors import InputError
+
+# Folders of other layouts, in small letters.
+PICTURE_FOLDERS = {"images", "image", "img", "imgs", "jpegimages", "pngimages", "leftimg8bit", "img_dir"}
+TARGET_FOLDERS = {"masks", "mask", "labels", "annotations", "gtfine", "ann_dir", "instances"}
 
 
 class ClassFolder(EncodedSet):
@@ -73,6 +77,13 @@ class ClassFolder(EncodedSet):
 def split_folders(root: Path) -> list[str]:
     """Folders that may be splits; none if there is no such folder as `root`."""
     return [entry.name for entry in root.iterdir() if entry.is_dir()] if root.is_dir() else []
+
+
+def has_class_folders(root: Path) -> bool:
+    """Whether some split has folders that may be classes."""
+    splits = [root / name for name in split_folders(root) if any(name in names for names in SPLITS.values())]
+    inside = (name for split in splits for name in split_folders(split) if not name.startswith("."))
+    return any(name.lower() not in PICTURE_FOLDERS | TARGET_FOLDERS for name in inside)
 
 
 def class_names(folder: Path) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from vitreous.data.arrays import array_splits, looks_like_arrays, open_arrays
 from vitreous.data.cifar import find_cifar, open_cifar
 from vitreous.data.coco import coco_files, open_coco
 from vitreous.data.flat_folder import SPLIT_LIKE, FlatFolder, is_flat
-from vitreous.data.folder import ClassFolder, split_folders
+from vitreous.data.folder import ClassFolder, has_class_folders, split_folders
 from vitreous.data.held_out import VAL_FRACTION, held_out
 from vitreous.data.hugging_face import HuggingFaceSet, hugging_face_splits, looks_like_hugging_face
 from vitreous.data.image_files import told
@@ -139,7 +139,7 @@ LAYOUTS = (  # the first that recognises the data; class folders come last, as o
         recognises=lambda data: looks_like_pets(_path(data)),
         splits=lambda data: own_splits(pets_lists(_path(data))),
         open=lambda request: (PetMasks if request.task == "segment" else PetBreeds)(request.path, request.split),
-        tasks=("segment", "classify"),
+        tasks=("classify", "segment"),
     ),
     Layout(
         name="pictures with masks of instances",
@@ -174,7 +174,7 @@ LAYOUTS = (  # the first that recognises the data; class folders come last, as o
     Layout(
         name="class folders",
         looks="DIR/train/<class>/*.jpg and DIR/val/<class>/*.jpg (or test/ instead of val/)",
-        recognises=lambda data: bool(own_splits(split_folders(_path(data)))),
+        recognises=lambda data: has_class_folders(_path(data)),
         splits=lambda data: own_splits(split_folders(_path(data))),
         open=lambda request: ClassFolder(request.path, request.split, strict=request.strict),
     ),
@@ -195,16 +195,12 @@ def recognise(data: str, task: str = "classify") -> Layout:
 
 
 def usable_as(data: str) -> dict[str, Layout]:
-    """Every task that the data serve, with the layout that does; what they are for in the first place comes first."""
-    found: dict[str, Layout] = {}
-    for layout in LAYOUTS:
-        if layout.recognises(data):
-            for task in layout.tasks:
-                found.setdefault(task, layout)
+    """Every task that a layout of the data is for; the one that train takes by default comes first, if it is there."""
+    found = {task: layout for layout in reversed(LAYOUTS) if layout.recognises(data) for task in layout.tasks}
     if not found:
         looks = "".join(f"\n  {layout.looks} ({_options(layout)})" for layout in LAYOUTS)
         raise InputError(f"cannot use data '{data}': {_unrecognised(data)}; accepted:{looks}")
-    return found
+    return {task: found[task] for task in TASKS if task in found}
 
 
 def _options(layout: Layout) -> str:
@@ -215,7 +211,10 @@ def _unrecognised(data: str) -> str:
     path = _path(data)
     if not path.exists():
         return "there is no such folder or file"
-    named = sorted(name for name in split_folders(path) if SPLIT_LIKE.fullmatch(name))
+    there = split_folders(path)
+    named = sorted(name for name in there if SPLIT_LIKE.fullmatch(name))
+    if own_splits(there):
+        return f"its layout is not recognised ({', '.join(named)} hold no class folders, nor what other layouts have)"
     hint = f" (folders {', '.join(named)} must be called {', '.join(SPLITS)} to be splits)" if named else ""
     return f"its layout is not recognised{hint}"
 
