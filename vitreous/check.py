@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from vitreous.data.coco_anywhere import with_annotations
 from vitreous.data.doctor import Finding, Seen, findings, look_at
 from vitreous.data.held_out import VAL_FRACTION
 from vitreous.data.image_set import ImageSet
@@ -88,6 +89,7 @@ def check(
     leave_out: tuple[Reason, ...] = ("unreadable", "annotations"),
     ignore: tuple[int, ...] | None = None,
     reduce_zero_label: bool = False,
+    annotations: tuple[str, ...] = (),
     val_fraction: float = VAL_FRACTION,
     write: bool = True,
     out: Path | None = None,
@@ -114,6 +116,7 @@ def check(
         vitreous check photos --near --json report.json --no-write
         vitreous check photos --leave-out unreadable conflicts leaks
         vitreous check coco --task keypoints
+        vitreous check photos --annotations labels/train.json labels/val.json
         vitreous check ade20k --reduce-zero-label
         vitreous check /read/only/photos --out photos-quarantine.txt
 
@@ -126,12 +129,14 @@ def check(
         leave_out: What goes on the list; of leaks the held-out picture stays, of duplicates the first.
         ignore: Values of masks that stand for no class; default: 255.
         reduce_zero_label: Value 0 of masks stands for no class, value 1 for the first one.
+        annotations: COCO files of the pictures below DATA, as in train.
         val_fraction: Share held out as val of data without splits, as in train; 1 makes it all val.
         write: --no-write only reports.
         out: Write the list to this file instead, and give it to train and evaluate as --quarantine.
         json: Write all that was found to this file.
         workers: Processes that look at pictures; 0 = the main one does it.
     """
+    data = with_annotations(data, annotations)
     require_positive(smallest=smallest)
     if workers < 0:
         raise InputError(f"--workers {workers} cannot be used; give 0 (the main process does it) or more")

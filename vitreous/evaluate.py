@@ -14,6 +14,7 @@ from torch import nn
 
 from vitreous.charts import evaluation as report
 from vitreous.charts.evaluation import AtSize, Evaluation, Speed, WorstMistake
+from vitreous.data.coco_anywhere import with_annotations
 from vitreous.data.image_set import ImageSet
 from vitreous.data.loader import WORKER_TIMEOUT, BatchSampler, Loader, Unreadable
 from vitreous.data.source import describe, open_data, recognise
@@ -69,6 +70,7 @@ def evaluate(
     batch_size: int = 64,
     count: int | None = None,
     quarantine: Path | None = None,
+    annotations: tuple[str, ...] = (),
     val_fraction: float | None = None,
     workers: int = 2,
     device: str = "auto",
@@ -110,6 +112,7 @@ def evaluate(
         batch_size: Images per forward pass.
         count: How many images of `shapes` to draw.
         quarantine: List of images to leave out; default: quarantine.txt in the data's folder, if there is one.
+        annotations: COCO files of the pictures below DATA, as in train.
         val_fraction: Share held out as val of data without splits; default: as in training, and all of it for a model
             that was not trained on such data, such as a published one.
         workers: Processes that prepare images; 0 = the main one does it.
@@ -122,6 +125,7 @@ def evaluate(
     Returns:
         The figures by name.
     """
+    data = with_annotations(data, annotations)
     if batch_size < 1:
         raise InputError(f"batch size {batch_size} cannot be used; it must be at least 1")
     if workers < 0:

@@ -11,6 +11,7 @@ from vitreous.data.annotations import OneObjectEach
 from vitreous.data.arrays import array_splits, looks_like_arrays, open_arrays
 from vitreous.data.cifar import find_cifar, open_cifar
 from vitreous.data.coco import coco_files, open_coco
+from vitreous.data.coco_anywhere import coco_file_splits, find_coco_files, open_coco_files
 from vitreous.data.flat_folder import SPLIT_LIKE, FlatFolder, is_flat
 from vitreous.data.folder import ClassFolder, has_class_folders, split_folders
 from vitreous.data.held_out import VAL_FRACTION, held_out
@@ -118,6 +119,14 @@ LAYOUTS = (  # the first that recognises the data; class folders come last, as o
         tasks=OBJECTS,
     ),
     Layout(
+        name="COCO files",
+        looks="DIR --annotations TRAIN.json VAL.json, or DIR+TRAIN.json+VAL.json (pictures anywhere below DIR)",
+        recognises=lambda data: find_coco_files(data) is not None,
+        splits=coco_file_splits,
+        open=lambda request: open_coco_files(request.data, request.split, task=request.task, strict=request.strict),
+        tasks=OBJECTS,
+    ),
+    Layout(
         name="Pascal VOC",
         looks="DIR/JPEGImages, DIR/Annotations/*.xml, DIR/ImageSets/Main/{train,val}.txt; or DIR/train/*.jpg and *.xml",
         recognises=lambda data: bool(voc_splits(_path(data))),
@@ -211,6 +220,10 @@ def _unrecognised(data: str) -> str:
     path = _path(data)
     if not path.exists():
         return "there is no such folder or file"
+    annotations = sorted(file for folder in (path, path / "annotations") for file in folder.glob("*.json"))
+    if annotations:
+        names = " ".join(str(file) for file in annotations[:3])
+        return f"its layout is not recognised; if its files are in COCO's format, add --annotations {names}"
     there = split_folders(path)
     named = sorted(name for name in there if SPLIT_LIKE.fullmatch(name))
     if own_splits(there):

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from typing_extensions import Doc
 
+from vitreous.data.coco_anywhere import find_coco_files, with_annotations
 from vitreous.data.held_out import VAL_FRACTION
 from vitreous.data.loader import WORKER_TIMEOUT
 from vitreous.data.mixup import Mixup
@@ -228,6 +229,10 @@ class TrainSettings:
     quarantine: Annotated[
         str | None, Doc("List of images to leave out; default: quarantine.txt in the data's folder, if there is one.")
     ] = None
+    annotations: Annotated[
+        tuple[str, ...],
+        Doc("COCO files of the pictures below DATA, e.g. train.json val.json; or DATA as docs/data.md."),
+    ] = ()
     val_fraction: Annotated[
         float, Doc("Share of the images held out for validation, by content, where the data have no splits.")
     ] = VAL_FRACTION
@@ -253,6 +258,9 @@ class TrainSettings:
     origins: dict[str, str] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        # In one word, which is also what run.json keeps.
+        object.__setattr__(self, "data", with_annotations(self.data, self.annotations))
+        object.__setattr__(self, "annotations", ())
         if isinstance(self.out, str):  # convenient in Python; the command line gives a Path
             object.__setattr__(self, "out", Path(self.out))
         for accepted, (names, fine) in LIMITS.items():
@@ -282,13 +290,15 @@ class TrainSettings:
 
     @property
     def folder(self) -> Path:
-        data = self.data if self.data.startswith("shapes") else Path(self.data).resolve().name
+        files = find_coco_files(self.data)
+        path = Path(self.data) if files is None else files.pictures[0]
+        data = self.data if self.data.startswith("shapes") else path.resolve().name
         return self.out if self.out is not None else Path("runs") / re.sub(r"[^\w.]+", "-", f"{self.model}-{data}")
 
     def arguments(self) -> dict[str, Any]:
         """Everything as JSON can hold it."""
         values = asdict(self) | {"out": str(self.folder), "peak_lr": self.peak_lr}
-        del values["origins"]
+        del values["origins"], values["annotations"]
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     def model_arguments(self) -> dict[str, Any]:
