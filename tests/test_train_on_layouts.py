@@ -4,6 +4,7 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -11,7 +12,11 @@ from PIL import Image
 from torch import nn
 
 import vitreous_command
-from tests.data.painted import picture
+from tests.data.painted import mask, picture
+from tests.data.test_coco_anywhere import write as annotations_of
+from tests.data.test_instance_masks import penn_fudan
+from tests.data.test_oxford_pets import pets
+from tests.tiny_model import MODEL_ARGS
 from vitreous.check import check
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
@@ -20,6 +25,7 @@ from vitreous.train import train
 from vitreous.training.model_folder import TrainedModel, class_columns, load_model
 
 PLAIN = dict(model="test_efficientnet", size=32, epochs=1, batch_size=4, workers=0, device="cpu", warmup_epochs=0.0)
+TINY = tuple(f"{name}={value}" for name, value in MODEL_ARGS.items())
 QUIET = dict(workers=0, device="cpu")
 
 
@@ -140,3 +146,72 @@ def test_numbered_folders_are_classes_in_the_order_of_numbers(tmp_path):
         flat(tmp_path / "data" / split, names, count=1)
     out = train(**PLAIN, data=str(tmp_path / "data"), out=tmp_path / "run")
     assert load_model(out).classes == tuple(names)
+
+
+# ---- pictures with something in them ---------------------------------------------------------------------------
+
+
+def coco_files(root: Path) -> dict:
+    for number in range(6):
+        picture(root / "photos" / "session" / f"{number}.png", seed=number)
+    files = [write(root / "labels" / f"{n}.json", names) for n, names in enumerate((("0", "1", "2", "3"), ("4", "5")))]
+    return {"data": str(root / "photos"), "annotations": tuple(map(str, files))}
+
+
+def write(file: Path, stems) -> Path:
+    return annotations_of(file, [f"{stem}.png" for stem in stems])
+
+
+def one_coco_file(root: Path) -> dict:
+    for number in range(8):
+        picture(root / f"{number}.png", seed=number)
+    return {"data": str(write(root / "export.json", range(8)))}
+
+
+def pairs(root: Path) -> dict:
+    for number in range(8):
+        picture(root / "images" / f"{number}.jpg", seed=number)
+        mask(root / "masks" / f"{number}.png", np.tri(30, 40, number))
+    (root / "masks" / "classes.json").write_text('["ground", "tree"]')
+    return {"data": str(root)}
+
+
+LAYOUTS = {
+    "COCO files": ("detect", coco_files, ("dog", "cat", "cow")),
+    "COCO files, one": ("detect", one_coco_file, ("dog", "cat", "cow")),
+    "Penn-Fudan": ("detect", lambda root: {"data": str(penn_fudan(root))}, ("pedestrian",)),
+    "Penn-Fudan, classes": ("segment", lambda root: {"data": str(penn_fudan(root))}, ("background", "pedestrian")),
+    "pairs": ("segment", pairs, ("ground", "tree")),
+    "pets": ("segment", lambda root: {"data": str(pets(root))}, ("background", "pet")),
+    "pets, breeds": ("classify", lambda root: {"data": str(pets(root))}, ("Abyssinian", "great_pyrenees")),
+}
+HEADS = {
+    "detect": dict(head="fcos", head_args=("channels=16", "convs=1"), short=(32,), longest=64),
+    "segment": dict(head_args=("pyramid=16", "width=16"), short=(32,), crop=(32, 32)),
+    "classify": {},
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layout(tmp_path, name, capsys):
+    task, build, classes = LAYOUTS[name]
+    data = build(tmp_path / "data")
+    report = check(**data, task=task, workers=0)
+    assert report.problems == []
+    assert tuple(report.counts["val" if "val" in report.counts else "test"]) == classes
+    small = PLAIN | dict(model="paca_tiny", model_args=TINY, batch_size=2)
+    out = train(**small, **data, task=task, **HEADS[task], out=tmp_path / "run")
+    recorded = json.loads((out / "run.json").read_text())["arguments"]["data"]
+    assert evaluate(str(out), recorded, **QUIET), "what the run recorded is what other verbs take"
+    assert evaluate(str(out), **data, **QUIET)
+    assert load_model(out).classes == classes
+
+
+def test_check_names_the_other_tasks(tmp_path, capsys):
+    data = pets(tmp_path / "data")
+    assert check(str(data), workers=0).task == "classify"
+    assert "looked at for --task classify; its layout is also one for --task segment" in capsys.readouterr().out
+    assert vitreous_command.main(["check", str(tmp_path)]) == 2
+    refusal = capsys.readouterr().err
+    assert "labels/train/*.txt (the same with val) and DIR/data.yaml with names (--task detect or keypoints)" in refusal
+    assert "<class>" in refusal
