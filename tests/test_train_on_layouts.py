@@ -69,7 +69,7 @@ def evaluated(model, data, capsys, **options) -> int:
 
 def test_flat_folder_in_other_verbs(tmp_path, capsys):
     root = flat(tmp_path / "photos")
-    out = train(**PLAIN | dict(model="paca_b0", size=64), data=str(root), out=tmp_path / "run")
+    out = train(**PLAIN | dict(model="paca_tiny", model_args=TINY), data=str(root), out=tmp_path / "run")
     command = ["explain", str(out), "--data", str(root), "--score", "--limit", "2", "--method", "grad_cam"]
     assert vitreous_command.main([*command, "--device", "cpu", "--out", str(tmp_path / "score")]) == 0
     assert "20% of it is held out" in capsys.readouterr().out

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from vitreous.data.coco_anywhere import with_annotations
 from vitreous.data.doctor import Finding, Seen, findings, look_at
+from vitreous.data.folder import in_order
 from vitreous.data.held_out import VAL_FRACTION
 from vitreous.data.image_set import ImageSet
 from vitreous.data.quarantine import quarantine_text, usual_place
@@ -234,7 +235,7 @@ def _class_table(counts: dict[str, dict[str, int]], counted: str) -> Table:
     totals = Counter({name: 0 for classes in counts.values() for name in classes})
     for classes in counts.values():
         totals.update(classes)
-    names = sorted(totals) if len(totals) <= MOST_CLASSES else [name for name, _ in totals.most_common()]
+    names = in_order(totals) if len(totals) <= MOST_CLASSES else [name for name, _ in totals.most_common()]
     table = Table("class", *splits, "", title=f"{len(totals)} classes{counted}", title_justify="left")
     largest = max(totals.values(), default=0)
     for place, name in enumerate(names):

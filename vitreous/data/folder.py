@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,12 @@ TARGET_FOLDERS = {"masks", "mask", "labels", "annotations", "gtfine", "ann_dir",
 
 
 class ClassFolder(EncodedSet):
-    """The images of one split; classes are the names of its sub-folders, see `class_names`."""
+    """The images of one split; classes are the names of its sub-folders, `in_order`."""
 
     def __init__(self, root: str | os.PathLike[str], split: str, *, strict: bool = True) -> None:
         """`strict` refuses classes without images, and splits whose classes differ."""
         root = Path(root)
-        self.folder = root / require_split(split, split_folders(root), f"folder '{root}'")
+        self.folder = root / _split_folder(root, split)
         self.classes = class_names(self.folder)
         if strict:
             self._check_same_classes(root)
@@ -79,6 +80,17 @@ def split_folders(root: Path) -> list[str]:
     return [entry.name for entry in root.iterdir() if entry.is_dir()] if root.is_dir() else []
 
 
+def _split_folder(root: Path, split: str) -> str:
+    there = split_folders(root)
+    train = find_split("train", there)
+    if split == "val" and train is not None and find_split("val", there) is None:
+        raise InputError(
+            f"folder '{root}' has no split 'val'; looked for {' or '.join(SPLITS['val'])}, found "
+            f"{', '.join(sorted(there))}; make one, or give '{root / train}' itself, of which a share is then held out"
+        )
+    return require_split(split, there, f"folder '{root}'")
+
+
 def has_class_folders(root: Path) -> bool:
     """Whether some split has folders that may be classes."""
     splits = [root / name for name in split_folders(root) if any(name in names for names in SPLITS.values())]
@@ -87,10 +99,13 @@ def has_class_folders(root: Path) -> bool:
 
 
 def class_names(folder: Path) -> tuple[str, ...]:
-    """Sorted; folders named by numbers in the order of the numbers, as ImageNet's 0 to 999 are meant."""
-    names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
+    names = in_order(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
     if not names:
         raise InputError(f"'{folder}' holds no class folders; put each class's images in {folder.name}/<class>/")
-    if all(re.fullmatch("[0-9]{1,18}", name) for name in names):
-        names.sort(key=int)
     return tuple(names)
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Sorted; if all are numbers, in the order of the numbers, as ImageNet's folders 0 to 999 are meant."""
+    found = sorted(names)
+    return sorted(found, key=int) if all(re.fullmatch("[0-9]{1,18}", name) for name in found) else found
