@@ -1,5 +1,6 @@
 """`vitreous check`: look at every picture of a data set before a model does."""
 
+import shlex
 from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
@@ -199,7 +200,7 @@ def _write_list(file: Path, named: dict[str, str], *, chosen: bool) -> None:
     except (OSError, InputError) as reason:
         cause = getattr(reason, "strerror", None) or reason
         raise InputError(f"cannot write {file} ({cause}); give another place with --out, or --no-write") from reason
-    use = f"; use it as --quarantine {file}" if chosen else ", which train and evaluate honour"
+    use = f"; use it as --quarantine {shlex.quote(str(file))}" if chosen else ", which train and evaluate honour"
     print(f"{len(named)} images listed in {file}{use}")
 
 

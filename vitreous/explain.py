@@ -29,7 +29,7 @@ from vitreous.maps.clusters import Interpolation, MaskFill, Masking, MaskSpace, 
 from vitreous.maps.explaining import Plan, chosen_methods, cluster_layer_of, without_clusters
 from vitreous.maps.explanation import Explanation
 from vitreous.maps.target import Target
-from vitreous.training.model_folder import TrainedModel, load_model
+from vitreous.training.model_folder import TrainedModel, is_weights_file, load_model
 from vitreous.training.progress import track
 from vitreous.training.results import readable, report_skipped, require_positive, result_folder
 
@@ -67,6 +67,7 @@ def explain(
     batch_size: int = 64,
     size: int | None = None,
     device: str = "auto",
+    architecture: str | None = None,
 ) -> Path:
     """Show why a model answered as it did on images, or measure how faithful its maps are on a data set.
 
@@ -101,7 +102,7 @@ def explain(
         vitreous explain runs/demo --data shapes --atlas --like photo.jpg --cluster 3 --out atlas
 
     Args:
-        model: Run folder, model folder or model name (see: vitreous info).
+        model: Run folder, model folder, file of weights (.pth, .safetensors) or model name (see: vitreous info).
         images: Files, folders, patterns such as 'photos/*.jpg', or samples of the embedded data: shapes:val:0-7.
         method: Methods to compare, by name, or all; default: the run's own and a few quick ones, with --score all. An
             unknown name lists all that fit the model.
@@ -136,6 +137,7 @@ def explain(
         batch_size: Images per forward pass; the result does not depend on it.
         size: Height and width the images are brought to; default: what the model was trained with.
         device: cpu, cuda, cuda:1, mps, or auto.
+        architecture: Of a file: the name of its model, where it does not tell it itself.
 
     Returns:
         The path of the report, or of the numbers where there is none.
@@ -163,7 +165,7 @@ def explain(
             refuse("--score", **single, ranking=ranking, stage=stage, block=block, head=head)
         else:
             refuse("--atlas", **single, method=" ".join(method) or None)
-        trained = load_model(model, size=size, device=device)
+        trained = load_model(model, architecture=architecture, size=size, device=device)
         if atlas:
             if source != "clusters" or head is not None:
                 raise InputError("--atlas looks at the maps of clusters; leave out --source and --head")
@@ -204,7 +206,11 @@ def explain(
         masking=Masking(mask_space, interpolation, tie_tolerance, batch_size, fill=mask_fill),
     )
     shown = SHOWN if limit is None else limit
-    loaded = [(run, load_model(run, size=size, device=device)) for run in (model, compare) if run is not None]
+    loaded = [
+        (run, load_model(run, architecture=architecture if is_weights_file(run) else None, size=size, device=device))
+        for run in (model, compare)
+        if run is not None
+    ]
     trained, wanted = loaded[0][1], Wanted(finding, label, joint, None if region is None else read_region(region))
     with result_folder(out, RESULT) as aside:
         runs = [ready(run, one, plan, ranking, wanted) for run, one in loaded]

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from vitreous.data.loader import Batch, BatchSampler, Loader, mix, seed_everything, worker_failures_explained
 from vitreous.data.source import ImageSet, describe
-from vitreous.errors import InputError
+from vitreous.errors import InputError, command
 from vitreous.evaluate import Scores, evaluation_loader, score
 from vitreous.metrics.figures import as_text
 from vitreous.registry import is_stored, resolve_name, stored_arguments
@@ -93,6 +93,8 @@ def train(settings: TrainSettings) -> Path:
             return run.path
         if settings.peak_lr != settings.lr:
             say(f"learning rate: {settings.peak_lr:g}, for batches of {settings.batch_size}")
+        for note in settings.notes:
+            say(note)
         training = world.agree(lambda: Training(settings, run, stop, images, world))
         training.spread()
         if known:
@@ -112,7 +114,7 @@ def train(settings: TrainSettings) -> Path:
             raise SystemExit(request.exit_code) from None
         finally:
             training.close()
-        say(f"finished: {run.path}   next: vitreous evaluate {run.path} {settings.data}")
+        say(f"finished: {run.path}   next: {command('evaluate', run.path, settings.data)}")
     return run.path
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor, nn
 
+from vitreous.data.detector_boxes import Found
 from vitreous.data.joint import IGNORE, SegmentView
 from vitreous.data.run_lengths import encode
 from vitreous.data.source import ImageSet
@@ -19,7 +20,7 @@ from vitreous.heads.mm_segment import load_segmenter
 from vitreous.heads.segment import SEGMENTERS, Segmenter, build_segmenter, multi_scale, slide, winners
 from vitreous.layers.patch import resize
 from vitreous.metrics.segmentation import SegmentationMetric
-from vitreous.tasks.base import Found, Inference, Prediction, Targets, View, WithHead
+from vitreous.tasks.base import Inference, Prediction, Targets, View, WithHead
 
 
 class Segment(WithHead):

@@ -139,7 +139,9 @@ class TrainSettings:
     ] = 0
     schedule: Annotated[Literal["cosine", "step", "poly"], Doc("How the learning rate falls.")] = "cosine"
     min_lr: Annotated[float, Doc("Learning rate at the end.")] = 1e-5
-    warmup_epochs: Annotated[float, Doc("Epochs over which the learning rate rises.")] = 5.0
+    warmup_epochs: Annotated[
+        float, Doc("Epochs over which the learning rate rises; if not given, at most a tenth of a short run.")
+    ] = 5.0
     warmup_lr: Annotated[float, Doc("Learning rate from which it rises.")] = 0.0
     cooldown_epochs: Annotated[int, Doc("Further epochs at the end, at min_lr.")] = 0
     step_epochs: Annotated[
@@ -179,7 +181,7 @@ class TrainSettings:
     ] = False
 
     weights: Annotated[
-        str | None, Doc("Start from this file, run or model folder instead; the classifier is new unless it fits.")
+        str | None, Doc("Start from this file, URL, run or model folder instead; the classifier is new unless it fits.")
     ] = None
 
     teacher: Annotated[str | None, Doc("Model to learn from as well: a name with weights, a run or model folder.")] = (
@@ -254,8 +256,9 @@ class TrainSettings:
     )
     resume: Annotated[bool, Doc("Continue the run in the folder; --no-resume refuses a folder that has one.")] = True
 
-    # Where each value came from, for `print`; filled in by `recipe.py`.
+    # Where each value came from, for `print`, and what to say before training; both filled in by `recipe.py`.
     origins: dict[str, str] = field(init=False, default_factory=dict, compare=False, repr=False)
+    notes: list[str] = field(init=False, default_factory=list, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         # In one word, which is also what run.json keeps.
@@ -298,7 +301,7 @@ class TrainSettings:
     def arguments(self) -> dict[str, Any]:
         """Everything as JSON can hold it."""
         values = asdict(self) | {"out": str(self.folder), "peak_lr": self.peak_lr}
-        del values["origins"], values["annotations"]
+        del values["origins"], values["notes"], values["annotations"]
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     def model_arguments(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp
 
 from vitreous.errors import InputError
 from vitreous.web.explorer import Explorer
-from vitreous.web.guard import BUSY, Guard, Limits, Refusal, Uploads
+from vitreous.web.guard import BROKEN, BUSY, Guard, Limits, Refusal, Uploads, refusal_body
 from vitreous.web.pictures import Pictures, Seen, UnknownPicture
 from vitreous.web.worker import Answers, Busy, Worker
 
@@ -215,11 +215,11 @@ def add_refusals(app: FastAPI) -> None:
     on(InputError, 422, str)
     on(RequestValidationError, 422, bad_value)
     on(UnknownPicture, 404, lambda _: "this picture is not, or no longer, on the server; choose or upload it again")
-    on(Exception, 500, lambda _: "something went wrong inside the server; its console says what")
+    on(Exception, 500, lambda _: BROKEN)
 
 
 def refusal(what: Refusal) -> Response:
-    return Response(as_json({"error": what.message}), what.status, what.headers, JSON)
+    return Response(refusal_body(what), what.status, what.headers, JSON)
 
 
 def bad_value(raised: RequestValidationError) -> str:
