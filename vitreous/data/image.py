@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError, features
 
-from vitreous.errors import InputError
+from vitreous.errors import InputError, to_install, to_install_extra
 
 LOSSLESS = (".png", ".webp", ".bmp", ".tif", ".tiff")
 # Of the files looked for in folders. What HEIC and AVIF need may be missing; such files are then told as unreadable,
@@ -204,9 +204,9 @@ def _reasons_given(name: str, file: IO[bytes]) -> Iterator[None]:
 def _what_it_is(file: IO[bytes]) -> str:
     brand = _brand(file)
     if brand in HEIC_BRANDS and _heif_reader() is None:
-        return 'is HEIC, which needs: pip install "vitreous[heic]"'
+        return f"is HEIC, which needs: {to_install_extra('heic')}"
     if brand in AVIF_BRANDS and "AVIF" not in FORMATS:
-        return 'is AVIF, which needs a newer Pillow: pip install "pillow>=11.3"'
+        return f"is AVIF, which needs a newer Pillow: {to_install('pillow>=11.3')}"
     file.seek(0)
     start = file.read(64).lstrip().lower()
     if start.startswith(b"gif8"):
