@@ -15,10 +15,11 @@ from torch import nn
 from vitreous.charts import evaluation as report
 from vitreous.charts.evaluation import AtSize, Evaluation, Speed, WorstMistake
 from vitreous.data.annotations import OneBoxEach, OneObjectEach
+from vitreous.data.coco_anywhere import with_annotations
 from vitreous.data.detector_boxes import read_boxes
 from vitreous.data.image_set import ImageSet
 from vitreous.data.loader import WORKER_TIMEOUT, BatchSampler, Loader, Unreadable
-from vitreous.data.source import SHAPES, describe, open_data, recognise
+from vitreous.data.source import describe, open_data, recognise
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.metrics.accuracy import unique_names
@@ -73,6 +74,8 @@ def evaluate(
     batch_size: int = 64,
     count: int | None = None,
     quarantine: Path | None = None,
+    annotations: tuple[str, ...] = (),
+    val_fraction: float | None = None,
     boxes: Path | None = None,
     workers: int = 2,
     device: str = "auto",
@@ -116,6 +119,9 @@ def evaluate(
         batch_size: Images per forward pass.
         count: How many images of `shapes` to draw.
         quarantine: List of images to leave out; default: quarantine.txt in the data's folder, if there is one.
+        annotations: COCO files of the pictures below DATA, as in train.
+        val_fraction: Share held out as val of data without splits; default: as in training, and all of it for a model
+            that was not trained on such data, such as a published one.
         boxes: Keypoints: a list of COCO's results, or predictions.json of a detector: where it found objects in the
             data. All of them count, with the product of the detector's score and the keypoints' as score.
         workers: Processes that prepare images; 0 = the main one does it.
@@ -129,6 +135,7 @@ def evaluate(
     Returns:
         The figures by name.
     """
+    data = with_annotations(data, annotations)
     if batch_size < 1:
         raise InputError(f"batch size {batch_size} cannot be used; it must be at least 1")
     if workers < 0:
@@ -151,7 +158,16 @@ def evaluate(
         if boxes is not None and not isinstance(task, Keypoints):
             raise InputError(f"--boxes {boxes} given; only a model for keypoints asks where objects are")
         reading = world.agree(lambda: label_reading(trained, data, ignore, reduce_zero_label))
-        opened = partial(open_data, data, split, count=count, quarantine=quarantine, task=trained.task, **reading)
+        opened = partial(
+            open_data,
+            data,
+            split,
+            count=count,
+            quarantine=quarantine,
+            task=trained.task,
+            val_fraction=trained.val_fraction if val_fraction is None else val_fraction,
+            **reading,
+        )
         conditions = Conditions(batch_size, workers, world, amp, boxes, inference)
         evaluation = examine(trained, data, split, opened, worst, conditions)
         extra = tuple(measure_at(version, evaluation, opened, conditions) for version in resized)
@@ -175,8 +191,7 @@ def label_reading(trained: TrainedModel, data: str, ignore: tuple[int, ...], red
     """What the values of label pictures stand for: as is asked for, or else as in training."""
     if ignore or reduce_zero_label:
         return {"ignore": ignore or None, "reduce_zero_label": reduce_zero_label}
-    drawn = recognise(data, trained.task) is SHAPES  # and in no files
-    return {} if drawn else trained.build_task().reading()
+    return trained.build_task().reading() if recognise(data, trained.task).ignores else {}
 
 
 def examine(

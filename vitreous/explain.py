@@ -248,7 +248,9 @@ def refuse(option: str, **given: object) -> None:
 def opened(trained: TrainedModel, data: str, split: str) -> ImageSet:
     """The data for the model's task, with label pictures read as in training."""
     reading = label_reading(trained, data, (), False)
-    images = open_data(data, split, size=trained.preprocess.size, task=trained.task, **reading)
+    images = open_data(
+        data, split, size=trained.preprocess.size, task=trained.task, val_fraction=trained.val_fraction, **reading
+    )
     print(describe(data, trained.task, **{split: images}))
     return images
 

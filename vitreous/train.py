@@ -130,7 +130,7 @@ class Training:
         world: World = ALONE,
     ) -> None:
         self.settings, self.run, self.stop, self.table = settings, run, stop, EpochTable()
-        self.world, self.device = world, world.device
+        self.world, self.device, self.val_fraction = world, world.device, images["train"].val_fraction
         self.model, self.model_args, self.task, self.preprocess, notes = assemble(
             settings, images["train"], self.device
         )
@@ -378,6 +378,7 @@ class Training:
             classes=self.task.classes,
             preprocess=self.preprocess,
             task_args=self.task.arguments(),
+            val_fraction=self.val_fraction,
             world=self.world,
         )
 

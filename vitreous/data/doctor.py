@@ -131,7 +131,8 @@ def _unreadable(pictures: list[Seen]) -> Iterator[Finding]:
 
 def _faults(splits: Mapping[str, ImageSet]) -> Iterator[Finding]:
     """What training would refuse as a whole."""
-    faults = tuple(fault for images in splits.values() for fault in getattr(images, "faults", ()))
+    # Parts of one file share its faults.
+    faults = tuple(dict.fromkeys(fault for images in splits.values() for fault in images.faults))
     if faults:
         text = _count(faults, "annotation is wrong", "annotations are wrong")
         yield Finding("faults", True, f"{text}; train and evaluate refuse them", faults)

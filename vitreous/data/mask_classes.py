@@ -1,25 +1,33 @@
 """Which class a pixel of a mask stands for: by its value, or by its colour.
 
-Read from a file of the data's folder, the first that is there:
+Read from a file in the data's folder or beside the masks, the first that is there:
 - classes.txt, labels.txt, codes.txt: a name a line; line 1 is value 0. A name may be followed by red, green and blue.
+- classes.json, id2label.json, classes.yaml: see `class_tree.py`.
 - class_dict.csv: name, red, green, blue under a heading.
 - label_colors.txt: red, green, blue, name.
 - objectInfo150.txt of ADE20K: value in the first column, name in the last; value 0 stands for no class.
-Masks of Cityscapes are known by their names. Otherwise the classes are the values that are found in the masks.
+Masks of Cityscapes and CamVid are known by the names of their files. Otherwise the classes are the values that are
+found in the masks.
 """
 
+import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
 
+from vitreous.data.class_tree import LARGEST_VALUE, Colour, values_or_colours
 from vitreous.errors import InputError
 
 IGNORE = 255  # class number of pixels that count neither as right nor as wrong
 MOST = 255  # classes
 UNKNOWN = -1
+LARGEST_LIST = 1 << 20  # bytes of a file of classes
 NOTHING = {"background", "other", "others", "unlabelled", "unlabeled", "unlabel", "void", "ignore"}
 NUMBERS = re.compile(r"^(.*?)[\s,;]+(\d{1,3})[\s,;]+(\d{1,3})[\s,;]+(\d{1,3})\s*$")
 NUMBERS_FIRST = re.compile(r"^(\d{1,3})[\s,;]+(\d{1,3})[\s,;]+(\d{1,3})[\s,;]+(.+?)\s*$")
@@ -46,7 +54,9 @@ CITYSCAPES = {  # value in *_labelIds.png -> name of the 19 classes that are eva
     33: "bicycle",
 }
 
-Colour = tuple[int, int, int]
+# The eleven classes of CamVid that are usually told apart; masks have them as 0 to 10, and 11 for none of them.
+CAMVID = (*("sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "bicyclist"),)
+CAMVID_FILE = re.compile(r"(0001TP|0006R0|0016E5|Seq05VD)_f?\d{5,6}")  # its four drives
 
 
 @dataclass(frozen=True)
@@ -63,10 +73,10 @@ class MaskClasses:
         """(H, W) of values or (H, W, 3) of colours to class numbers; `UNKNOWN` where none is known."""
         if mask.ndim == 3:
             return self._by_colour(mask)
-        table = np.full(1 << 16, UNKNOWN, np.int16)
+        table = np.full(LARGEST_VALUE + 1, UNKNOWN, np.int16)
         for value, number in self.values.items():
             table[value] = number
-        return table[np.clip(mask, 0, (1 << 16) - 1)]
+        return table[np.clip(mask, 0, LARGEST_VALUE)]
 
     def _by_colour(self, mask: NDArray[np.integer]) -> NDArray[np.int16]:
         packed = mask.astype(np.int32) @ np.array([1 << 16, 1 << 8, 1], np.int32)  # (H, W)
@@ -92,17 +102,26 @@ def with_ignored(classes: MaskClasses, ignore: tuple[int, ...] | None, *, reduce
     return MaskClasses(names, values, colours)
 
 
-def listed_classes(root: Path) -> MaskClasses | None:
-    """From one of the files named above, or None if there is none."""
-    for name, read in READERS.items():
-        file = root / name
+def listed_classes(root: Path, masks: Path) -> MaskClasses | None:
+    """From one of the files named above, in `root` or in a folder on the way to the masks; None if there is none."""
+    between = [folder for folder in (masks, *masks.parents) if folder != root and root in folder.parents]
+    for file in (folder / name for folder in (root, *reversed(between)) for name in READERS):
         if file.is_file():
-            try:
-                lines = [line.rstrip() for line in file.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
-                return read(lines)
-            except (ValueError, IndexError) as reason:
-                raise InputError(f"the classes in {file} cannot be read: {reason}") from reason
+            return _read_list(file)
     return None
+
+
+def _read_list(file: Path) -> MaskClasses:
+    try:
+        if file.stat().st_size > LARGEST_LIST:
+            raise ValueError(f"it has more than {LARGEST_LIST:,} bytes")
+        return READERS[file.name](file.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, IndexError, RecursionError, yaml.YAMLError) as reason:
+        raise InputError(f"the classes in {file} cannot be read: {reason}") from reason
+
+
+def camvid() -> MaskClasses:
+    return MaskClasses(CAMVID, {**{number: number for number in range(len(CAMVID))}, len(CAMVID): IGNORE})
 
 
 def cityscapes(train_ids: bool) -> MaskClasses:
@@ -121,7 +140,12 @@ def found_classes(values: set[int], ignore: tuple[int, ...] | None) -> MaskClass
     return MaskClasses(tuple(map(str, kept)), {value: number for number, value in enumerate(kept)})
 
 
-def _names(lines: list[str]) -> MaskClasses:
+def _lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.splitlines() if line.strip()]
+
+
+def _names(text: str) -> MaskClasses:
+    lines = _lines(text)
     matches = [NUMBERS.match(line) for line in lines]
     if all(matches):
         return _coloured([(match[1], match[2], match[3], match[4]) for match in matches if match])
@@ -129,22 +153,22 @@ def _names(lines: list[str]) -> MaskClasses:
     return MaskClasses(names, {number: number for number in range(len(names))})
 
 
-def _class_dict(lines: list[str]) -> MaskClasses:
-    rows = [NUMBERS.match(line) for line in lines[1:]]
+def _class_dict(text: str) -> MaskClasses:
+    rows = [NUMBERS.match(line) for line in _lines(text)[1:]]
     if not all(rows):
         raise ValueError("each line needs a name, red, green and blue")
     return _coloured([(row[1], row[2], row[3], row[4]) for row in rows if row])
 
 
-def _label_colours(lines: list[str]) -> MaskClasses:
-    rows = [NUMBERS_FIRST.match(line) for line in lines]
+def _label_colours(text: str) -> MaskClasses:
+    rows = [NUMBERS_FIRST.match(line) for line in _lines(text)]
     if not all(rows):
         raise ValueError("each line needs red, green, blue and a name")
     return _coloured([(row[4], row[1], row[2], row[3]) for row in rows if row])
 
 
-def _object_info(lines: list[str]) -> MaskClasses:
-    rows = [line.split("\t") for line in lines[1:]]
+def _object_info(text: str) -> MaskClasses:
+    rows = [line.split("\t") for line in _lines(text)[1:]]
     values: dict[int, int] = {int(row[0]): number for number, row in enumerate(rows)}
     return MaskClasses(tuple(row[-1].split(",")[0].strip() for row in rows), {0: IGNORE, **values})
 
@@ -158,10 +182,31 @@ def _coloured(rows: list[tuple[str, str, str, str]]) -> MaskClasses:
     return MaskClasses(tuple(row[0].strip() for row in kept), values, colours)
 
 
-READERS = {
+def _tree(content: Any) -> MaskClasses:
+    listed = values_or_colours(content)
+    coloured = [(name, *map(str, colour)) for colour, name in listed if isinstance(colour, tuple)]
+    if coloured:
+        return _coloured(coloured)  # type: ignore[arg-type]
+    values = {value: number for number, (value, _) in enumerate(listed) if isinstance(value, int)}
+    return MaskClasses(tuple(name for _, name in listed), values)
+
+
+def _json(text: str) -> MaskClasses:
+    return _tree(json.loads(text))
+
+
+def _yaml(text: str) -> MaskClasses:
+    return _tree(yaml.safe_load(text))
+
+
+READERS: dict[str, Callable[[str], MaskClasses]] = {
     "classes.txt": _names,
     "labels.txt": _names,
     "codes.txt": _names,
+    "classes.json": _json,
+    "id2label.json": _json,
+    "classes.yaml": _yaml,
+    "classes.yml": _yaml,
     "class_dict.csv": _class_dict,
     "label_colors.txt": _label_colours,
     "objectInfo150.txt": _object_info,

@@ -21,6 +21,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitreous.data.image import SUFFIXES, ImageError, load_image, upright_rgb
+from vitreous.data.image_files import picture_files, told
 from vitreous.data.shapes_images import SHAPES_SEED
 from vitreous.errors import InputError
 
@@ -135,9 +136,13 @@ def _pictures_of(name: str, size: tuple[int, int]) -> list[Picture]:
         return _samples(name, size)
     path = Path(name)
     if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
-        if not files:
-            raise InputError(f"folder {name!r} holds no image ({', '.join(SUFFIXES)}); accepted: {ACCEPTED}")
+        found, passed_over = picture_files(path)
+        if not found:
+            others = f" ({told(passed_over)})" if passed_over else ""
+            raise InputError(f"folder {name!r} holds no image ({', '.join(SUFFIXES)}){others}; accepted: {ACCEPTED}")
+        if passed_over:
+            print(f"{name}: {told(passed_over)}")
+        files = [path / file for file in found]
     elif path.exists():
         files = [path]
     else:

@@ -45,6 +45,8 @@ class TrainedModel(NamedTuple):
     classes: tuple[str, ...]
     preprocess: Preprocess
     task_args: Mapping[str, Any] = MappingProxyType({})
+    # Share of data without splits that it may be measured on; all of it, unless it was trained on such data itself.
+    val_fraction: float = 1.0
 
     def build_task(self) -> Task:
         """The task it was trained for."""
@@ -61,13 +63,14 @@ def save_model(
     classes: tuple[str, ...],
     preprocess: Preprocess,
     task_args: Mapping[str, Any] = MappingProxyType({}),
+    val_fraction: float | None = None,
     world: World = ALONE,
 ) -> None:
     """Write a model folder; one that is already there is replaced only when the new one is complete.
 
     Of several processes the first writes, but all must call: each may hold only a part of the model.
     """
-    config = make_config(model, name, model_args, task, classes, preprocess, task_args)
+    config = make_config(model, name, model_args, task, classes, preprocess, task_args, val_fraction)
 
     state = _storable(model.state_dict(), world)
 
@@ -135,7 +138,7 @@ def refusal_of_size(model: nn.Module, size: int) -> str | None:
 def class_columns(trained: TrainedModel, classes: tuple[str, ...]) -> tuple[int, ...]:
     """Where each of these classes is in the model's output, by name."""
     numbered = trained.task == "classify" and classes[0] not in trained.classes
-    known = _synsets(trained) if numbered else trained.classes
+    known = _imagenet_folders(trained, classes) if numbered else trained.classes
     unknown = [name for name in classes if name not in known]
     if len(unknown) == len(classes) == len(known) and known == numbers(len(known)):
         order = ", ".join(f"{number} = {name}" for number, name in enumerate(classes[:3]))
@@ -150,12 +153,25 @@ def class_columns(trained: TrainedModel, classes: tuple[str, ...]) -> tuple[int,
     return tuple(position[name] for name in classes)
 
 
-def _synsets(trained: TrainedModel) -> tuple[str, ...]:
-    """ImageNet folders are named by WordNet number; published models list readable names in the same order."""
+def _imagenet_folders(trained: TrainedModel, classes: tuple[str, ...]) -> tuple[str, ...]:
+    """What ImageNet's folders may be called, in the order of the model's answers: WordNet numbers, or plain numbers.
+
+    Plain numbers, as of ImageNet-V2, could mean anything, so they count only if the model's classes are ImageNet's.
+    """
     from timm.data import ImageNetInfo, infer_imagenet_subset
 
     subset = infer_imagenet_subset(trained.model)
-    return tuple(ImageNetInfo(subset).label_names()) if subset is not None else trained.classes
+    if subset is None:
+        return trained.classes
+    info = ImageNetInfo(subset)
+    synsets = tuple(info.label_names())
+    if not all(name.isdecimal() for name in classes):
+        return synsets
+    readable = tuple(info.label_descriptions(detailed=False))
+    if trained.classes not in (synsets, readable):
+        return trained.classes
+    written = {int(name): name for name in classes}  # 7 may be written 007
+    return tuple(written.get(number, str(number)) for number in range(len(synsets)))
 
 
 def load_classifier(source: str | Path, *, size: int | None, device: str) -> TrainedModel:
@@ -231,7 +247,13 @@ def _load_folder(folder: Path) -> TrainedModel:
         raise DamagedError(f"{folder / WEIGHTS} is not a safetensors file: {reason}") from reason
     _fill(model, state, folder / WEIGHTS)
     return TrainedModel(
-        model.eval(), config.architecture, config.task, config.classes, config.preprocess, config.task_args
+        model.eval(),
+        config.architecture,
+        config.task,
+        config.classes,
+        config.preprocess,
+        config.task_args,
+        config.val_fraction or 1.0,
     )
 
 

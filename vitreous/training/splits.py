@@ -23,6 +23,7 @@ def open_splits(settings: TrainSettings) -> dict[str, ImageSet]:
             task=settings.task,
             ignore=settings.ignore or None,
             reduce_zero_label=settings.reduce_zero_label,
+            val_fraction=settings.val_fraction,
         )
         for split, count in counts.items()
     }
