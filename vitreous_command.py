@@ -48,6 +48,9 @@ EXTRAS = {
     "datasets": "data",
 }
 
+# Another name of an option on the command line. In Python `model` is the argument that says where the model is.
+ALSO = {"architecture": "model"}
+
 # Failures of the machine rather than of our code: a sentence helps, a traceback does not.
 MACHINE_ERRORS = {
     errno.EACCES,
@@ -121,9 +124,9 @@ def run(verb: str, arguments: list[str]) -> int:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRAS:
             raise
-        complain(
-            f'this needs the package {package!r}, which is not installed: pip install "vitreous[{EXTRAS[package]}]"'
-        )
+        from vitreous.errors import to_install_extra
+
+        complain(f"this needs the package {package!r}, which is not installed: {to_install_extra(EXTRAS[package])}")
         return BAD_INPUT
     except OSError as error:
         if error.errno not in MACHINE_ERRORS:
@@ -161,7 +164,8 @@ def named_options(arguments: list[str]) -> set[str]:
     """Parameters that a command line names, `--no-x` counting for `x`; to be trusted once tyro has accepted it."""
     words = list(takewhile(lambda word: word != "--", arguments))
     names = [word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--")]
-    return {*names, *(name.removeprefix("no_") for name in names)}
+    own = [option for option, other in ALSO.items() if other in names]
+    return {*names, *(name.removeprefix("no_") for name in names), *own}
 
 
 def as_command(function: Callable[..., Any], named: set[str]) -> Callable[..., Callable[[], Any]]:
@@ -196,9 +200,10 @@ def displayed(parameter: inspect.Parameter, hint: Any) -> Any:
         shown = f"{name} [{name} ...]" if getattr(hint, "__origin__", None) is tuple else name
         metavar = shown if parameter.default is parameter.empty else f"[{shown}]"
         return Annotated[hint, Positional, arg(metavar=metavar, help_behavior_hint=remark)]
+    also = [f"--{ALSO[parameter.name]}"] if parameter.name in ALSO else None
     for kind, shown in {int: "INT", float: "FLOAT", str: "STR", Path: "PATH"}.items():
         if hint == kind | None:
-            return Annotated[hint, arg(metavar=shown, help_behavior_hint=remark)]
+            return Annotated[hint, arg(metavar=shown, help_behavior_hint=remark, aliases=also)]
     return Annotated[hint, arg(help_behavior_hint=remark)] if parameter.default == () else hint
 
 

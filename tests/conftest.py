@@ -6,9 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from vitreous.training.device import avoid_broken_amx
+
 # Tests run in parallel processes; threads of one process would only fight those of the other for the cores.
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of commands that tests start
+avoid_broken_amx()  # for tests that compute in half precision without our verbs, and for commands that tests start
 
 SHARED = Path(__file__).parents[2] / "shared"
 

@@ -148,7 +148,7 @@ def test_task_and_layout_must_fit(root):
         InputError, match=r"cannot use data .* to segment: it looks like COCO, which serve --task detect"
     ):
         looked(root, task="segment")
-    with pytest.raises(InputError, match="no masks in files"):
+    with pytest.raises(InputError, match="no masks with values of classes"):
         open_data(str(root), "train", size=(8, 8), task="detect", ignore=(3,))
     with pytest.raises(InputError, match="unknown task 'detct'"):
         open_data(str(root), "train", size=(8, 8), task="detct")

@@ -1,6 +1,7 @@
 """Detection, segmentation and keypoints through all verbs, on models that are trained in seconds."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from vitreous.data.shapes import CATEGORIES, KEYPOINTS
 from vitreous.errors import InputError
 from vitreous.evaluate import evaluate
 from vitreous.explain import explain
+from vitreous.metrics.coco import coco_figures
 from vitreous.predict import predict
 from vitreous.shapes import shapes
 from vitreous.train import Training, train
@@ -83,6 +85,94 @@ def test_predictions_are_cocos_and_in_pixels_of_the_picture(run, tmp_path):
         assert Image.open(tmp_path / "out" / results[0]["labels"]).size == (90, 50)
         covered = sum(np.prod(row["segmentation"]["size"]) for row in rows[:1])
         assert covered == 50 * 90
+
+
+def detections(truth: dict, score: float = 1.0) -> list[dict]:
+    """The annotated boxes as a detector's results."""
+    shown = ("image_id", "category_id", "bbox")
+    return [{**{key: row[key] for key in shown}, "score": score} for row in truth["annotations"]]
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory) -> Path:
+    """Pictures with several objects each, of which some have no keypoints and one is a crowd."""
+    root = tmp_path_factory.mktemp("people") / "coco"
+    shapes(out=root, format="coco", count=8, val=12, size=64)
+    (file,) = root.rglob("*val*.json")
+    truth = json.loads(file.read_text())
+    for place, row in enumerate(truth["annotations"]):
+        if place % 5 == 1:
+            row["keypoints"], row["num_keypoints"] = [0] * len(row["keypoints"]), 0
+    truth["annotations"][3]["iscrowd"] = 1
+    file.write_text(json.dumps(truth))
+    return file
+
+
+@pytest.mark.parametrize("run", ["keypoints"], indirect=True)
+def test_annotated_boxes_given_as_detections_score_the_same(run, people, tmp_path):
+    options = dict(workers=0, device="cpu", batch_size=3)
+    data, truth = str(people.parents[1]), json.loads(people.read_text())
+    annotated = evaluate(str(run), data, **options)
+    labelled = {**truth, "annotations": [r for r in truth["annotations"] if r["num_keypoints"] and not r["iscrowd"]]}
+    (tmp_path / "boxes.json").write_text(json.dumps(detections(labelled)))
+    detected = evaluate(str(run), data, boxes=tmp_path / "boxes.json", json=tmp_path / "e.json", **options)
+    assert annotated["keypoint_AP50"] > 0
+    figures = {name: value for name, value in annotated.items() if name.startswith("keypoint_")}
+    assert {name: detected[name] for name in figures} == figures
+    assert "PCK@0.1" not in detected, "whose a box of a detector is, nobody knows"
+    assert json.loads((tmp_path / "e.json").read_text())["boxes"] == str(tmp_path / "boxes.json")
+
+
+@pytest.mark.parametrize("run", ["keypoints"], indirect=True)
+def test_keypoints_on_boxes_of_a_detector_score_as_coco_scores_the_results_of_predict(run, people, tmp_path):
+    """Some boxes are off, some are of nothing, one picture has none; annotations without keypoints are no mistakes."""
+    truth, rng = json.loads(people.read_text()), np.random.default_rng(0)
+    rows = [row for row in detections(truth) if row["image_id"] != truth["images"][2]["id"]]
+    for row in rows:
+        row["bbox"] = (np.array(row["bbox"]) + rng.normal(0, 1.5, 4)).clip(1).tolist()
+        row["score"] = float(rng.uniform(0.2, 1))
+    rows += [{**rows[0], "bbox": [1, 1, 12, 15], "image_id": image["id"]} for image in truth["images"][4:6]]
+    boxes = tmp_path / "boxes.json"
+    boxes.write_text(json.dumps(rows))
+    pictures = {image["id"]: next(people.parents[1].rglob(image["file_name"])) for image in truth["images"]}
+    (tmp_path / "in").mkdir()
+    for number, picture in pictures.items():  # as COCO's are called
+        shutil.copy(picture, tmp_path / "in" / f"{number:012d}.png")
+    predict(str(run), (str(tmp_path / "in"),), boxes=boxes, least=0.0, out=tmp_path / "out", device="cpu")
+    expected = coco_figures(truth, tmp_path / "out" / "coco_results.json", "keypoints")
+    found = evaluate(str(run), str(people.parents[1]), boxes=boxes, workers=0, device="cpu")
+    assert {name: found[f"keypoint_{name}"] for name in expected} == pytest.approx(expected, abs=1e-6)
+    assert 0 < expected["AP50"] < 1
+
+
+@pytest.mark.parametrize("run", ["keypoints"], indirect=True)
+def test_predictions_of_a_detector_name_the_pictures_of_the_data(run, tmp_path):
+    """`predict` on samples of the embedded data, or on files, then `evaluate` on the same."""
+    found = {"class": "star", "bbox": [5, 6, 20, 30], "score": 0.9}
+    images = [{"image": f"shapes:val:{index}", "predictions": [found, {**found, "class": "dog"}]} for index in (0, 3)]
+    (tmp_path / "boxes.json").write_text(json.dumps({"images": images}))
+    options = dict(boxes=tmp_path / "boxes.json", count=4, workers=0, device="cpu", out=tmp_path / "out")
+    evaluate(str(run), "shapes", **options)
+    assert json.loads((tmp_path / "out" / "evaluation.json").read_text())["images"] == 2
+    images[0]["image"], images[1]["image"] = "elsewhere/1.png", "elsewhere/2.png"
+    (tmp_path / "boxes.json").write_text(json.dumps({"images": images}))
+    with pytest.raises(InputError, match=r"--boxes .*boxes\.json is about other pictures, such as 'elsewhere/1\.png'"):
+        evaluate(str(run), "shapes", **options)
+
+
+@pytest.mark.parametrize("run", ["detect"], indirect=True)
+def test_boxes_are_for_keypoints_alone(run, tmp_path):
+    with pytest.raises(InputError, match="only a model for keypoints asks where objects are"):
+        evaluate(str(run), "shapes", boxes=tmp_path / "boxes.json", count=2, workers=0, device="cpu")
+
+
+@pytest.mark.parametrize("run", ["keypoints"], indirect=True)
+def test_a_list_of_cocos_results_needs_pictures_named_by_number(run, tmp_path):
+    Image.new("RGB", (60, 50)).save(tmp_path / "a.png")
+    rows = [{"image_id": 1, "category_id": 1, "bbox": [5, 6, 20, 30], "score": 0.9}]
+    (tmp_path / "boxes.json").write_text(json.dumps(rows))
+    with pytest.raises(InputError, match=r"know pictures by number, and these are not named by their numbers"):
+        predict(str(run), (str(tmp_path / "a.png"),), boxes=tmp_path / "boxes.json", device="cpu")
 
 
 @pytest.mark.parametrize("run", ["keypoints"], indirect=True)

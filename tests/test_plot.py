@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from tests.test_train import PLAIN
 from vitreous.charts.chart import COLOURS
 from vitreous.errors import InputError
 from vitreous.plot import choose_metrics, draw_up, plot, read_runs, smoothed, x_scale
+from vitreous.train import Training, train
 
 
 def line(step: int, *, split: str = "train", epoch: int | None = None, **values) -> dict:
@@ -179,3 +181,65 @@ def test_other_files_are_left_alone(run, tmp_path):
     (tmp_path / "mine" / "thesis.tex").write_text("")
     with pytest.raises(InputError, match="give a new folder"):
         plot((run,), out=tmp_path / "mine")
+
+
+def logged(batches: list[float], *, epoch: int, every: int) -> list[dict]:
+    """Lines as training writes them: the mean since the last line, every so many steps and at the end of an epoch."""
+    lines, since = [], []
+    for step, loss in enumerate(batches, 1):
+        since.append(loss)
+        if step % every == 0 or step % epoch == 0:
+            number = -(-step // epoch)
+            lines.append(line(step, epoch=number, loss=sum(since) / len(since), lr=step, images_per_second=50.0))
+            since = []
+        if step % epoch == 0:
+            lines.append(line(step, epoch=step // epoch, split="val", loss=9.0))
+    return lines
+
+
+@pytest.mark.parametrize(("epoch", "every"), [(49, 50), (51, 50), (20, 50), (50, 20), (8, 1), (8, 8), (7, 3)])
+def test_every_point_of_a_training_curve_stands_for_as_many_steps(tmp_path, epoch, every):
+    batches = [1.0 + 3.0 * (step % epoch == 0) for step in range(4 * epoch)]  # the first batch of an epoch is hard
+    path = write_run(tmp_path / "run", logged(batches, epoch=epoch, every=every))
+    steps = min(epoch, every)
+    places, values = zip(*chart_of("loss", path, x="step").series[0].points, strict=True)
+    ends = [*range(steps, len(batches) + 1, steps)]
+    if 0 < len(batches) - ends[-1] < steps / 2:
+        ends[-1] = len(batches)
+    elif ends[-1] < len(batches):
+        ends.append(len(batches))
+    assert list(places) == ends
+    means = [sum(batches[a:b]) / (b - a) for a, b in zip([0, *ends], ends, strict=False)]
+    assert values == pytest.approx(means)
+    assert [y for _, y in chart_of("lr", path, x="step").series[0].points] == ends  # no mean: that of the last step
+    assert [y for _, y in chart_of("images_per_second", path).series[0].points] == pytest.approx([50.0] * len(ends))
+    assert [y for _, y in chart_of("loss", path).series[1].points] == [9.0] * 4  # validation as it is
+
+
+def test_speed_is_averaged_by_time(tmp_path):
+    lines = [line(step, images_per_second=rate) for step, rate in ((4, 10.0), (6, 20.0), (8, 40.0))]
+    path = write_run(tmp_path / "run", lines)
+    assert [y for _, y in chart_of("images_per_second", path).series[0].points] == pytest.approx([10, 4 / 0.15])
+
+
+def test_an_interrupted_run_is_drawn_like_one_that_was_not(tmp_path, monkeypatch):
+    """Epochs of 5 steps and a line every 6: the second line of the run is a single batch."""
+    settings = dict(PLAIN, epochs=3, checkpoint_steps=2)
+    train(**settings | {"log_every": 1}, out=tmp_path / "batches")
+    step = Training.step
+
+    def interrupted(self, pieces, epoch):
+        if self.state.position.step == 8:
+            raise RuntimeError("pulled the plug")
+        return step(self, pieces, epoch)
+
+    monkeypatch.setattr(Training, "step", interrupted)
+    with pytest.raises(RuntimeError, match="plug"):
+        train(**settings | {"log_every": 6}, out=tmp_path / "run")
+    monkeypatch.undo()
+    train(**settings | {"log_every": 6}, out=tmp_path / "run")
+    batches = [y for _, y in chart_of("loss", str(tmp_path / "batches")).series[0].points]
+    points = chart_of("loss", str(tmp_path / "run")).series[0].points
+    assert [x for x, _ in points] == [1, 2, 3]
+    means = [sum(batches[first : first + 5]) / 5 for first in (0, 5, 10)]
+    assert [y for _, y in points] == pytest.approx(means)

@@ -64,7 +64,7 @@ def test_json_yaml_and_lists(tmp_path):
             read_json(file, 10)
     with pytest.raises(ValueError, match="nested too deeply"):
         parse_json("[" * 100_000)
-    with pytest.raises(InputError, match=r"line 2 has a reference"):
+    with pytest.raises(ValueError, match=r"line 2 has a reference"):
         yaml.load("a: &a [1]\nb: *a", PlainLoader)
     (tmp_path / "names.txt").write_text("\ufeffcat\n\n dog \n", encoding="utf-8")
     assert read_names(tmp_path / "names.txt") == ["cat", "dog"]

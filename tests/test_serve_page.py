@@ -25,7 +25,7 @@ def test_commands_are_understood():
     commands = [
         line for block in blocks(PAGE, "bash") for line in block.splitlines() if line.startswith("vitreous serve")
     ]
-    assert len(commands) == 2
+    assert len(commands) == 3
     for command in commands:
         assert parse(serve, "vitreous serve", shlex.split(command)[2:]).func is serve
 
@@ -48,6 +48,10 @@ def test_addresses_answer(tmp_path):
     [
         ("size of an upload", f"{inspect.signature(serve).parameters['max_upload_mb'].default} MB"),
         ("time for it to arrive", f"{Limits().upload_seconds:g} s"),
+        ("time for the headers of a request to arrive", f"{Limits().header_seconds:g} s"),
+        ("time without a byte taken of an answer", f"{Limits().taking_seconds:g} s"),
+        ("bytes of uploads that are arriving", f"{Limits().arriving_bytes // 1_000_000} MB"),
+        ("open connections", str(Limits().connections)),
         ("requests in work", str(inspect.signature(serve).parameters["concurrent"].default)),
         ("questions waiting for the model", str(inspect.signature(serve).parameters["waiting"].default)),
     ],

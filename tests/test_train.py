@@ -125,6 +125,18 @@ def test_a_run_folder_holds_what_it_promises(uninterrupted):
     assert len(trained.classes) == 10
 
 
+def test_the_table_shows_the_loss_of_the_whole_epoch(tmp_path, capsys):
+    """With 5 steps an epoch and a line every 2, the last line is a single batch's."""
+    train(**PLAIN | {"log_every": 1}, out=tmp_path / "batches")
+    capsys.readouterr()
+    train(**PLAIN | {"log_every": 2}, out=tmp_path / "run")
+    batches = [line["loss"] for line in read_metrics(tmp_path / "batches") if line["split"] == "train"]
+    lines = [line["loss"] for line in read_metrics(tmp_path / "run") if line["split"] == "train"]
+    assert lines == pytest.approx([sum(batches[:2]) / 2, sum(batches[2:4]) / 2, batches[4]])
+    row = next(line.split() for line in capsys.readouterr().out.splitlines() if line.split()[:1] == ["1/1"])
+    assert float(row[1]) == pytest.approx(sum(batches) / 5, abs=1e-4)
+
+
 def test_killed_at_several_moments_ends_with_the_same_bits(uninterrupted, tmp_path):
     out = tmp_path / "run"
     # before the first checkpoint, mid-epoch, at an epoch's edge (validation, best/ or checkpoint being written), late

@@ -3,6 +3,9 @@
 import io
 import json
 import pickle
+import re
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -48,6 +51,39 @@ def as_folders(root: Path) -> Path:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(encoded(pixels))
     return root
+
+
+def test_one_class_is_refused_before_anything_is_written(tmp_path, capsys):
+    root = as_folders(tmp_path / "photos")
+    for split in COUNTS:
+        for folder in sorted((root / split).iterdir())[1:]:
+            shutil.rmtree(folder)
+    out = tmp_path / "run"
+    assert vitreous_command.main(["train", "test_vit", str(root), "--out", str(out), "--workers", "0"]) == 2
+    said = capsys.readouterr().err
+    assert re.search(r"has one class, '\d', so every answer would be right; a classifier needs two or more: add ", said)
+    assert said.count("\n") == 1
+    assert not out.exists()
+    assert vitreous_command.main(["check", str(root), "--no-write"]) == 1
+    assert "problem: there is one class; a classifier needs two or more" in capsys.readouterr().out
+
+
+def test_the_next_command_can_be_copied_whatever_the_folders_are_called(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    as_folders(tmp_path / "my photos" / "it's $5")
+    train(**dict(FILES, data="my photos/it's $5", out=Path("runs of 'mine'")))
+    (line,) = re.findall(r"next: (.*)", capsys.readouterr().out)
+    program, *words = shlex.split(line)
+    assert (program, words) == ("vitreous", ["evaluate", "runs of 'mine'", "my photos/it's $5"])
+    assert vitreous_command.main([*words, "--workers", "0", "--device", "cpu"]) == 0
+
+
+def test_the_list_of_check_can_be_given_to_train_as_it_is_printed(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    as_folders(tmp_path / "photos")
+    vitreous_command.main(["check", "photos", "--workers", "0", "--out", "my list.txt"])
+    (words,) = re.findall(r"use it as (.*)", capsys.readouterr().out)
+    assert shlex.split(words) == ["--quarantine", "my list.txt"]
 
 
 def as_shards(root: Path) -> Path:

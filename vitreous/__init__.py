@@ -8,15 +8,17 @@ Importing it registers the models with timm:
         model(images)
 
 Every verb of the command line is a function of the same name and arguments: `vitreous.train("paca_b0", "shapes")`.
+Arguments are taken in the types people have: text or paths, one or several, pictures in memory where files are.
 `vitreous.explain` also takes a model in memory and one image, and then returns the explanation as an object.
 """
 
-from functools import singledispatch
+from functools import wraps
 from typing import Any
 
 from torch import nn
 
 from vitreous import models  # noqa: F401  (registers the models with timm)
+from vitreous.calling import natural
 from vitreous.check import check
 from vitreous.demo import demo
 from vitreous.errors import InputError
@@ -34,9 +36,17 @@ from vitreous.shapes import shapes
 from vitreous.train import train
 from vitreous.training.model_folder import TrainedModel, load_model
 
-explain: Any = singledispatch(explain_run)  # what it returns depends on what it is given
-explain.register(nn.Module, explain_model)
-explain.register(TrainedModel, explain_model)
+check, demo, evaluate, info = natural(check), natural(demo), natural(evaluate), natural(info)
+plot, serve, shapes, train = natural(plot), natural(serve), natural(shapes), natural(train)
+predict = natural(predict, pictures="images")
+explain_run, explain_model = natural(explain_run, pictures="images"), natural(explain_model)
+
+
+@wraps(explain_run)
+def explain(model: Any, *args: Any, **kwargs: Any) -> Any:
+    """What it returns depends on what it is given."""
+    return (explain_model if isinstance(model, nn.Module | TrainedModel) else explain_run)(model, *args, **kwargs)
+
 
 __version__ = "0.1.0"
 __all__ = [

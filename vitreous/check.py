@@ -1,5 +1,6 @@
 """`vitreous check`: look at every picture of a data set before a model does."""
 
+import shlex
 from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
@@ -10,10 +11,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from vitreous.data.coco_anywhere import with_annotations
 from vitreous.data.doctor import Finding, Seen, findings, look_at
+from vitreous.data.folder import in_order
+from vitreous.data.held_out import VAL_FRACTION
 from vitreous.data.image_set import ImageSet
 from vitreous.data.quarantine import quarantine_text, usual_place
-from vitreous.data.source import SHAPES, describe, open_raw, recognise, usual_task
+from vitreous.data.source import SHAPES, describe, open_raw, recognise, usable_as
 from vitreous.errors import InputError, printable
 from vitreous.training.progress import track
 from vitreous.training.results import require_positive, require_writable
@@ -87,6 +91,8 @@ def check(
     leave_out: tuple[Reason, ...] = ("unreadable", "annotations"),
     ignore: tuple[int, ...] | None = None,
     reduce_zero_label: bool = False,
+    annotations: tuple[str, ...] = (),
+    val_fraction: float = VAL_FRACTION,
     follow: bool = False,
     write: bool = True,
     out: Path | None = None,
@@ -113,33 +119,47 @@ def check(
         vitreous check photos --near --json report.json --no-write
         vitreous check photos --leave-out unreadable conflicts leaks
         vitreous check coco --task keypoints
+        vitreous check photos --annotations labels/train.json labels/val.json
         vitreous check ade20k --reduce-zero-label
         vitreous check /read/only/photos --out photos-quarantine.txt
 
     Args:
         data: A folder or file of any layout that train takes.
-        task: What the data are for: classify, detect, segment or keypoints; default: what their layout serves.
+        task: What the data are for: classify, detect, segment or keypoints; default: the first of these for which
+            there is a layout that fits. The others that fit are named.
         near: Also look for pictures that are nearly the same.
         smallest: Pictures with a shorter side than this are remarked on.
         leave_out: What goes on the list; of leaks the held-out picture stays, of duplicates the first.
         ignore: Values of masks that stand for no class; default: 255.
         reduce_zero_label: Value 0 of masks stands for no class, value 1 for the first one.
+        annotations: COCO files of the pictures below DATA, as in train.
+        val_fraction: Share held out as val of data without splits, as in train; 1 makes it all val.
         follow: Open pictures that the data's own files name outside of the data's folder (.. or an absolute path).
         write: --no-write only reports.
         out: Write the list to this file instead, and give it to train and evaluate as --quarantine.
         json: Write all that was found to this file.
         workers: Processes that look at pictures; 0 = the main one does it.
     """
+    data = with_annotations(data, annotations)
     require_positive(smallest=smallest)
     if workers < 0:
         raise InputError(f"--workers {workers} cannot be used; give 0 (the main process does it) or more")
     for option, file in (("--json", json), ("--out", out)):
         if file is not None:
             require_writable(option, file)
-    purpose = usual_task(data) if task is None else task
+    purpose, *others = usable_as(data) if task is None else (task,)
     layout = recognise(data, purpose).name
-    splits = open_raw(data, purpose, ignore=ignore, reduce_zero_label=reduce_zero_label, follow=follow)
+    splits = open_raw(
+        data,
+        purpose,
+        ignore=ignore,
+        reduce_zero_label=reduce_zero_label,
+        val_fraction=val_fraction,
+        follow=follow,
+    )
     print(describe(data, purpose, **splits))
+    if others and layout != SHAPES.name:
+        print(f"data: looked at for --task {purpose}; its layout is also one for --task {' and '.join(others)}")
     seen = [
         one
         for split, images in splits.items()
@@ -189,7 +209,7 @@ def _write_list(file: Path, named: dict[str, str], *, chosen: bool) -> None:
     except (OSError, InputError) as reason:
         cause = getattr(reason, "strerror", None) or reason
         raise InputError(f"cannot write {file} ({cause}); give another place with --out, or --no-write") from reason
-    use = f"; use it as --quarantine {file}" if chosen else ", which train and evaluate honour"
+    use = f"; use it as --quarantine {shlex.quote(str(file))}" if chosen else ", which train and evaluate honour"
     print(printable(f"{len(named)} images listed in {file}{use}"))
 
 
@@ -225,7 +245,7 @@ def _class_table(counts: dict[str, dict[str, int]], counted: str) -> Table:
     totals = Counter({name: 0 for classes in counts.values() for name in classes})
     for classes in counts.values():
         totals.update(classes)
-    names = sorted(totals) if len(totals) <= MOST_CLASSES else [name for name, _ in totals.most_common()]
+    names = in_order(totals) if len(totals) <= MOST_CLASSES else [name for name, _ in totals.most_common()]
     table = Table("class", *splits, "", title=f"{len(totals)} classes{counted}", title_justify="left")
     largest = max(totals.values(), default=0)
     for place, name in enumerate(names):

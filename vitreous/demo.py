@@ -4,6 +4,7 @@ vitreous demo
 """
 
 import os
+import shlex
 import shutil
 import sys
 import time
@@ -90,7 +91,7 @@ def activation() -> str:
     script = Path(sys.prefix) / "bin" / "activate"
     if shutil.which("vitreous") or not script.exists():
         return ""
-    return f" (first: source {os.path.relpath(script)})"
+    return f" (first: source {shlex.quote(os.path.relpath(script))})"
 
 
 def farewell(run: Path, report: Path, accuracy: float, count: int, seconds: float) -> str:

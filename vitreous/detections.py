@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.data.run_lengths import encode
-from vitreous.errors import InputError
+from vitreous.errors import InputError, to_install
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ class Detections:
         try:
             import supervision
         except ImportError as error:
-            raise InputError("to_supervision() needs the package supervision: pip install supervision") from error
+            hint = to_install("supervision")
+            raise InputError(f"to_supervision() needs the package supervision: {hint}") from error
         return supervision.Detections(
             xyxy=self.boxes.astype(np.float32),
             mask=self.masks,

@@ -1,4 +1,12 @@
-"""The one exception whose message is meant for the person at the keyboard."""
+"""What is meant for the person at the keyboard: the one exception that is, and commands to be copied from messages."""
+
+import difflib
+import importlib.util
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
 
 
 class InputError(ValueError):
@@ -11,9 +19,59 @@ class InputError(ValueError):
 
 def nearest(given: str, known: list[str], count: int = 3) -> str:
     """The known names most like `given`, for the "nearest: …" part of a message."""
-    import difflib
-
     return ", ".join(difflib.get_close_matches(given, known, n=count, cutoff=0.0))
+
+
+def command(*words: object) -> str:
+    """A command of ours as a shell takes it: names with spaces or quotes stay one word.
+
+    >>> command("evaluate", "runs/my photos", "photos")
+    "vitreous evaluate 'runs/my photos' photos"
+    """
+    return shlex.join(["vitreous", *map(str, words)])
+
+
+def to_install(package: str) -> str:
+    """The command that installs a package where this vitreous runs."""
+    return f"{_installer()} {_quoted(package)}"
+
+
+def to_install_extra(extra: str) -> str:
+    """The command that adds one of our extras, for the way in which this vitreous was installed.
+
+    From a source folder it is that folder; otherwise the installed package by its name, which pip finds here and asks
+    no index for.
+    """
+    source = Path(__file__).parents[1]
+    project = source / "pyproject.toml"
+    if project.is_file() and 'name = "vitreous"' in project.read_text(encoding="utf-8"):
+        return f"{_installer()} -e {_quoted(f'{_shown(source)}[{extra}]')}"
+    return to_install(f"vitreous[{extra}]")
+
+
+def _installer() -> str:
+    """The pip of this Python; another one would install where it helps nobody."""
+    found = shutil.which("pip")
+    if found is not None and Path(found).parent == Path(sys.executable).parent:
+        return "pip install"
+    python = _quoted(_shown(Path(sys.executable)))
+    return f"{python} -m pip install" if importlib.util.find_spec("pip") else f"uv pip install --python {python}"
+
+
+def _quoted(word: str) -> str:
+    """As a shell takes it; brackets and spaces in double quotes, which every shell knows."""
+    if shlex.quote(word) == word:
+        return word
+    return shlex.quote(word) if set(word) & set('"$`!\\') else f'"{word}"'
+
+
+def _shown(path: Path) -> str:
+    """From the current folder where it is inside it, as after `make`: .venv/bin/python."""
+    try:
+        inside = os.path.relpath(path)
+    except (OSError, ValueError):  # the current folder is gone, or on another drive
+        return str(path)
+    return str(path) if inside.startswith("..") else inside
 
 
 # Characters that change how the text around them is shown: marks, embeddings, overrides and isolates of direction.

@@ -14,14 +14,18 @@ from torch import nn
 
 from vitreous.charts import evaluation as report
 from vitreous.charts.evaluation import AtSize, Evaluation, Speed, WorstMistake
+from vitreous.data.annotations import OneBoxEach, OneObjectEach
+from vitreous.data.coco_anywhere import with_annotations
+from vitreous.data.detector_boxes import read_boxes
 from vitreous.data.image_set import ImageSet
 from vitreous.data.loader import WORKER_TIMEOUT, BatchSampler, Loader, Unreadable
-from vitreous.data.source import SHAPES, describe, open_data, recognise
+from vitreous.data.source import describe, open_data, recognise
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError, printable
 from vitreous.metrics.accuracy import unique_names
 from vitreous.metrics.examination import Examination
 from vitreous.tasks.base import Inference, Metric, Task
+from vitreous.tasks.keypoints import Keypoints
 from vitreous.training.device import autocast
 from vitreous.training.distributed import ALONE, World, processes
 from vitreous.training.model_folder import TrainedModel, at_size, load_model
@@ -50,6 +54,7 @@ class Conditions(NamedTuple):
     workers: int
     world: World
     amp: str
+    boxes: Path | None = None  # of a detector, around which keypoints are looked for
     inference: Inference = Inference()
 
 
@@ -69,9 +74,13 @@ def evaluate(
     batch_size: int = 64,
     count: int | None = None,
     quarantine: Path | None = None,
+    annotations: tuple[str, ...] = (),
+    val_fraction: float | None = None,
+    boxes: Path | None = None,
     follow: bool = False,
     workers: int = 2,
     device: str = "auto",
+    architecture: str | None = None,
     amp: Literal["off", "bf16", "fp16"] = "off",
     json: Path | None = None,
     markdown: Path | None = None,
@@ -85,16 +94,17 @@ def evaluate(
 
     For a detector: COCO's average precision and recall of boxes and, where it gives them, of masks. For a segmenter:
     mean and per-class intersection over union, and pixel accuracy. For keypoints: PCK at a tenth of the object's size,
-    and COCO's average precision.
+    and COCO's average precision, around the annotated boxes or, with --boxes, around those that a detector found.
 
     Examples:
         vitreous evaluate runs/demo shapes
         vitreous evaluate runs/demo shapes:hard --count 500 --sizes 48 64 96 128
         vitreous evaluate runs/flowers/best flowers --split test --json flowers.json --out evaluation
         vitreous evaluate runs/streets streets --slide --scales 0.75 1 1.25 --flip --markdown streets.md
+        vitreous evaluate runs/poses coco --flip --boxes person_detections_val2017.json
 
     Args:
-        model: Run folder, model folder, or model name for its published weights.
+        model: Run folder, model folder, file of weights (.pth, .safetensors), or model name for its published ones.
         data: shapes, shapes:medium, shapes:hard, a folder with val/<class>/, or another layout: see docs/data.md.
         split: val, test or train.
         size: Height and width in pixels, or the shorter side for detectors and segmenters; default: what the model
@@ -110,9 +120,15 @@ def evaluate(
         batch_size: Images per forward pass.
         count: How many images of `shapes` to draw.
         quarantine: List of images to leave out; default: quarantine.txt in the data's folder, if there is one.
+        annotations: COCO files of the pictures below DATA, as in train.
+        val_fraction: Share held out as val of data without splits; default: as in training, and all of it for a model
+            that was not trained on such data, such as a published one.
+        boxes: Keypoints: a list of COCO's results, or predictions.json of a detector: where it found objects in the
+            data. All of them count, with the product of the detector's score and the keypoints' as score.
         follow: Open pictures that the data's own files name outside of the data's folder (.. or an absolute path).
         workers: Processes that prepare images; 0 = the main one does it.
         device: cpu, cuda, cuda:1, mps; auto takes the best there is.
+        architecture: Of a file: the name of its model, where it does not tell it itself.
         amp: Mixed precision.
         json: Write the figures to this file too.
         markdown: Write the tables to this file too.
@@ -121,6 +137,7 @@ def evaluate(
     Returns:
         The figures by name.
     """
+    data = with_annotations(data, annotations)
     if batch_size < 1:
         raise InputError(f"batch size {batch_size} cannot be used; it must be at least 1")
     if workers < 0:
@@ -134,23 +151,34 @@ def evaluate(
         processes(device) as world,
         result_folder(out, RESULT) if out is not None and world.main else nullcontext() as aside,
     ):
-        trained = world.agree(lambda: load_model(model, size=size))
+        trained = world.agree(lambda: load_model(model, architecture=architecture, size=size))
         trained.model.to(world.device)
         # One it cannot take should show before the work.
         resized = world.agree(lambda: [at_size(trained, side) for side in sizes])
         inference = Inference(flip, scales, slide)
-        world.agree(lambda: trained.build_task().using(inference))
+        task = world.agree(lambda: trained.build_task().using(inference))
+        if boxes is not None and not isinstance(task, Keypoints):
+            raise InputError(f"--boxes {boxes} given; only a model for keypoints asks where objects are")
         reading = world.agree(lambda: label_reading(trained, data, ignore, reduce_zero_label))
         opened = partial(
-            open_data, data, split, count=count, quarantine=quarantine, task=trained.task, follow=follow, **reading
+            open_data,
+            data,
+            split,
+            count=count,
+            quarantine=quarantine,
+            task=trained.task,
+            val_fraction=trained.val_fraction if val_fraction is None else val_fraction,
+            follow=follow,
+            **reading,
         )
-        conditions = Conditions(batch_size, workers, world, amp, inference)
+        conditions = Conditions(batch_size, workers, world, amp, boxes, inference)
         evaluation = examine(trained, data, split, opened, worst, conditions)
         extra = tuple(measure_at(version, evaluation, opened, conditions) for version in resized)
         evaluation = evaluation._replace(sizes=extra)
         for grid in report.grids(evaluation, most_rows=report.MOST_ROWS):
             Console().print(report.as_table(grid))
         content = {**report.as_json(evaluation), "versions": versions()}
+        content |= {} if boxes is None else {"boxes": str(boxes)}
         if json is not None and world.main:
             write_json(json, content)
         if markdown is not None and world.main:
@@ -166,8 +194,7 @@ def label_reading(trained: TrainedModel, data: str, ignore: tuple[int, ...], red
     """What the values of label pictures stand for: as is asked for, or else as in training."""
     if ignore or reduce_zero_label:
         return {"ignore": ignore or None, "reduce_zero_label": reduce_zero_label}
-    drawn = recognise(data, trained.task) is SHAPES  # and in no files
-    return {} if drawn else trained.build_task().reading()
+    return trained.build_task().reading() if recognise(data, trained.task).ignores else {}
 
 
 def examine(
@@ -176,7 +203,9 @@ def examine(
     """Everything there is to tell about a model at its own size."""
     images = conditions.world.agree(lambda: opened(size=trained.preprocess.size))
     print(describe(data, trained.task, **{split: images}))
-    images = labelled_for(trained, images)
+    images = conditions.world.agree(lambda: samples_of(trained, images, conditions.boxes))
+    if conditions.boxes is not None:
+        print(f"boxes: {len(images)}, of {conditions.boxes}")
     scores = measure(trained, images, worst, conditions, label=f"evaluate {trained.name}")
     examination = scores.metric if isinstance(scores.metric, Examination) else None
     device, precision = conditions.world.device, "fp32" if conditions.amp == "off" else conditions.amp
@@ -209,13 +238,29 @@ def measure_at(trained: TrainedModel, whole: Evaluation, opened: Opened, conditi
     size = trained.build_task().input_size(trained.preprocess)
     if size == whole.size:
         return AtSize(size[0], whole.values, whole.speed.images_per_second)
-    images = labelled_for(trained, conditions.world.agree(lambda: opened(size=trained.preprocess.size)))
+    images = conditions.world.agree(lambda: samples_of(trained, opened(size=trained.preprocess.size), conditions.boxes))
     scores = measure(trained, images, 0, conditions, label=f"evaluate at {size[0]} x {size[1]}")
     return AtSize(size[0], scores.values, scores.images_per_second)
 
 
+def samples_of(trained: TrainedModel, images: ImageSet, boxes: Path | None) -> ImageSet:
+    """What the model is asked about, with its own labels: the samples of the data, or a detector's boxes in them."""
+    if boxes is None:
+        return labelled_for(trained, images)
+    pictures = images.images if isinstance(images, OneObjectEach) else images
+    categories = dict(zip(images.category_ids, images.classes, strict=True))
+    found = read_boxes(boxes, categories, trained.classes).of_each(pictures, boxes)
+    if not any(found):
+        raise InputError(f"--boxes {boxes} has no box of {', '.join(trained.classes)} in the data")
+    return OneBoxEach(labelled_for(trained, pictures), found)
+
+
 def measure(trained: TrainedModel, images: ImageSet, worst: int, conditions: Conditions, *, label: str) -> Scores:
     task = trained.build_task().using(conditions.inference)
+    if isinstance(images, OneBoxEach) and isinstance(task, Keypoints):
+        metric = task.metric_on_boxes(images)
+    else:
+        metric = task.examination(worst)
     loader = evaluation_loader(
         task,
         images,
@@ -231,7 +276,7 @@ def measure(trained: TrainedModel, images: ImageSet, worst: int, conditions: Con
             loader,
             device=conditions.world.device,
             amp=conditions.amp,
-            metric=task.examination(worst),
+            metric=metric,
             label=label,
             world=conditions.world,
         )

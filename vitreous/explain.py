@@ -12,7 +12,7 @@ from PIL import Image
 from torch import nn
 
 from vitreous.data.image_set import ImageSet
-from vitreous.data.pictures import Picture, find_pictures
+from vitreous.data.pictures import Picture, Pictured, as_picture, find_pictures
 from vitreous.data.source import describe, open_data
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
@@ -20,16 +20,16 @@ from vitreous.evaluate import label_reading
 from vitreous.explanations.atlas import write_atlas
 from vitreous.explanations.chosen import read_chosen
 from vitreous.explanations.dataset import score_run, selection
-from vitreous.explanations.dense import dense_plan, explain_dense, look
+from vitreous.explanations.dense import dense_plan, explain_dense, look, look_at_input
 from vitreous.explanations.findings import Wanted, read_region
 from vitreous.explanations.folder import REPORT, RESULT, print_summary, write_explanations
-from vitreous.explanations.picture import Pictured, as_whole_picture, explain_picture, explain_with, known
+from vitreous.explanations.picture import explain_picture, explain_with, known, name_of
 from vitreous.maps.atlas import MEASURE
 from vitreous.maps.clusters import Interpolation, MaskFill, Masking, MaskSpace, Source
 from vitreous.maps.explaining import Plan, chosen_methods, cluster_layer_of, without_clusters
 from vitreous.maps.explanation import Explanation
 from vitreous.maps.target import Target
-from vitreous.training.model_folder import TrainedModel, load_model
+from vitreous.training.model_folder import TrainedModel, is_weights_file, load_model
 from vitreous.training.progress import track
 from vitreous.training.results import readable, report_skipped, require_positive, result_folder
 
@@ -68,6 +68,7 @@ def explain(
     batch_size: int = 64,
     size: int | None = None,
     device: str = "auto",
+    architecture: str | None = None,
 ) -> Path:
     """Show why a model answered as it did on images, or measure how faithful its maps are on a data set.
 
@@ -102,8 +103,9 @@ def explain(
         vitreous explain runs/demo --data shapes --atlas --like photo.jpg --cluster 3 --out atlas
 
     Args:
-        model: Run folder, model folder or model name (see: vitreous info).
-        images: Files, folders, patterns such as 'photos/*.jpg', or samples of the embedded data: shapes:val:0-7.
+        model: Run folder, model folder, file of weights (.pth, .safetensors) or model name (see: vitreous info).
+        images: Files, folders, patterns such as 'photos/*.jpg', or samples of the embedded data: shapes:val:0-7. In
+            Python also pictures in memory.
         method: Methods to compare, by name, or all; default: the run's own and a few quick ones, with --score all. An
             unknown name lists all that fit the model.
         ranking: How clusters are ranked: ablation (default), logit_gate, value_gate, integrated, attention_mass,
@@ -138,6 +140,7 @@ def explain(
         batch_size: Images per forward pass; the result does not depend on it.
         size: Height and width the images are brought to; default: what the model was trained with.
         device: cpu, cuda, cuda:1, mps, or auto.
+        architecture: Of a file: the name of its model, where it does not tell it itself.
 
     Returns:
         The path of the report, or of the numbers where there is none.
@@ -165,7 +168,7 @@ def explain(
             refuse("--score", **single, ranking=ranking, stage=stage, block=block, head=head)
         else:
             refuse("--atlas", **single, method=" ".join(method) or None)
-        trained = load_model(model, size=size, device=device)
+        trained = load_model(model, architecture=architecture, size=size, device=device)
         if atlas:
             if source != "clusters" or head is not None:
                 raise InputError("--atlas looks at the maps of clusters; leave out --source and --head")
@@ -208,7 +211,11 @@ def explain(
         masking=Masking(mask_space, interpolation, tie_tolerance, batch_size, fill=mask_fill),
     )
     shown = SHOWN if limit is None else limit
-    loaded = [(run, load_model(run, size=size, device=device)) for run in (model, compare) if run is not None]
+    loaded = [
+        (run, load_model(run, architecture=architecture if is_weights_file(run) else None, size=size, device=device))
+        for run in (model, compare)
+        if run is not None
+    ]
     trained, wanted = loaded[0][1], Wanted(finding, label, joint, None if region is None else read_region(region))
     with result_folder(out, RESULT) as aside:
         runs = [ready(run, one, plan, ranking, wanted) for run, one in loaded]
@@ -245,7 +252,15 @@ def refuse(option: str, **given: object) -> None:
 def opened(trained: TrainedModel, data: str, split: str, follow: bool) -> ImageSet:
     """The data for the model's task, with label pictures read as in training."""
     reading = label_reading(trained, data, (), False)
-    images = open_data(data, split, size=trained.preprocess.size, task=trained.task, follow=follow, **reading)
+    images = open_data(
+        data,
+        split,
+        size=trained.preprocess.size,
+        task=trained.task,
+        val_fraction=trained.val_fraction,
+        follow=follow,
+        **reading,
+    )
     print(describe(data, trained.task, **{split: images}))
     return images
 
@@ -285,12 +300,13 @@ def explain_model(
     finding: int | None = None,
     label: str | None = None,
     joint: str | None = None,
-    region: tuple[float, float, float, float] | None = None,
-    methods: Sequence[str] = (),
+    region: tuple[float, float, float, float] | str | None = None,
+    method: tuple[str, ...] = (),
     ranking: str = "ablation",
     stage: int | None = None,
+    preprocessed: bool = False,
     preprocess: Preprocess | None = None,
-    classes: Sequence[str] | None = None,
+    classes: tuple[str, ...] | None = None,
 ) -> Explanation:
     """Explain one image with a model in memory.
 
@@ -300,33 +316,35 @@ def explain_model(
 
     Args:
         model: A module, or what `vitreous.load_model("runs/demo")` gives.
-        image: A file, a picture, or a normalised input (3, height, width).
+        image: A path, a PIL image, bytes as an array (H, W, 3) or a tensor (3, H, W), or the same as floats from 0 to
+            1: a picture, which is brought to the size and the colours that the model was trained with.
         target: What to explain: a class by number, or a `vitreous.maps.target.Target`, in pixels as the model sees
             them; default: the predicted class, or the best finding.
         finding, label, joint, region: Of a detector, segmenter or keypoint model: which finding to explain, as in
             `vitreous explain`.
-        methods: Names of methods to compare, or "all"; default: a few quick ones that suit the model.
+        method: Names of methods to compare, or "all"; default: a few quick ones that suit the model.
         ranking: How clusters are ranked, a name of `vitreous.maps.importance.RANKINGS`.
         stage: Stage whose clusters are shown, from 1; default: the last with clusters.
+        preprocessed: `image` is no picture but what the network is fed with, a normalised float tensor (3, H, W).
         preprocess: How the model wants pictures; default: what timm's configuration of the model says.
         classes: Names of the outputs; default as above.
     """
     trained = model if isinstance(model, TrainedModel) else in_memory(model, preprocess, classes)
     if trained.model.training:
         raise InputError("the model is in training mode, where dropout makes maps random; call model.eval() first")
-    plan = Plan(methods=tuple([methods] if isinstance(methods, str) else methods), ranking=ranking, stage=stage)
-    wanted = Wanted(finding, label, joint, region)
+    plan = Plan(methods=method, ranking=ranking, stage=stage)
+    wanted = Wanted(finding, label, joint, read_region(region) if isinstance(region, str) else region)
     wanted.check(trained.task, trained.build_task())
     if trained.task != "classify":
-        picture, name = as_whole_picture(image, trained.preprocess)
         own = dense_plan(trained.model, plan)
-        return explain_dense(trained, look(trained, picture, name), wanted=wanted, plan=own, target=target)
+        looked = look_at_input(trained, image) if preprocessed else look(trained, as_picture(image), name_of(image))
+        return explain_dense(trained, looked, wanted=wanted, plan=own, target=target)
     if label is not None and target is None:
         target = trained.classes.index(label)
-    return explain_with(trained, image, target=target, plan=plan)
+    return explain_with(trained, image, target=target, plan=plan, preprocessed=preprocessed)
 
 
-def in_memory(model: nn.Module, preprocess: Preprocess | None, classes: Sequence[str] | None) -> TrainedModel:
+def in_memory(model: nn.Module, preprocess: Preprocess | None, classes: tuple[str, ...] | None) -> TrainedModel:
     if preprocess is None or classes is None:
         found = known(model)
         preprocess, classes = preprocess or found.preprocess, found.classes if classes is None else classes

@@ -35,7 +35,7 @@ SPLITS = {"train": "training", "val": "validation"}
 
 class Run(NamedTuple):
     name: str
-    lines: list[dict[str, Any]]  # of its metrics.jsonl
+    lines: list[dict[str, Any]]  # of its metrics.jsonl, made comparable
 
 
 def plot(
@@ -48,9 +48,11 @@ def plot(
 ) -> Path:
     """Draw the curves of one or several training runs: loss, metrics, learning rate, speed.
 
-    Unfinished runs are drawn as far as they have come. Written to --out: curves.html (one file, opens anywhere, needs
-    no network; point at a curve to read it), curves.png, and plot.json with the last, lowest and highest values. An
-    earlier plot there is replaced; any other content is left alone and refused.
+    Unfinished runs are drawn as far as they have come. Every point of a training curve is a mean over about as many
+    steps: lines of metrics.jsonl that stand for a few batches only are joined to their neighbours. Written to --out:
+    curves.html (one file, opens anywhere, needs no network; point at a curve to read it), curves.png, and plot.json
+    with the last, lowest and highest values. An earlier plot there is replaced; any other content is left alone and
+    refused.
 
     Examples:
         vitreous plot runs/demo
@@ -110,7 +112,54 @@ def run_lines(path: Path) -> list[dict[str, Any]]:
         there = f"; runs below it: {' '.join(below[:8])}" if below else ""
         problem = "no run folder (it holds neither run.json nor metrics.jsonl)" if path.is_dir() else "no folder"
         raise InputError(f"'{path}' is {problem}{there}; give run folders, as vitreous train makes them")
-    return [line for line in read_metrics(path) if isinstance(line, dict) and is_number(line.get("step"))]
+    return comparable([line for line in read_metrics(path) if isinstance(line, dict) and is_number(line.get("step"))])
+
+
+def comparable(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The lines, those of training joined until each stands for about as many steps as the longest of them.
+
+    A training line is the mean since the one before, and every epoch ends with one: with 49 steps an epoch and a line
+    every 50, means of an epoch and single batches take turns, and a curve through both has spikes that never happened.
+    """
+    starts, before = {}, 0
+    for place, line in enumerate(lines):
+        if is_training(line):
+            starts[place], before = before, line["step"]
+    longest = max((lines[place]["step"] - start for place, start in starts.items()), default=0)
+    groups: list[list[int]] = [[]]  # places of lines that become one
+    for place in starts:
+        groups[-1].append(place)
+        if lines[place]["step"] - starts[groups[-1][0]] >= longest:
+            groups.append([])
+    rest = groups.pop()
+    if rest and groups and lines[rest[-1]]["step"] - starts[rest[0]] < longest / 2:
+        groups[-1] += rest
+    elif rest:
+        groups.append(rest)
+    made = {
+        group[-1]: joined([(lines[place]["step"] - starts[place], lines[place]) for place in group]) for group in groups
+    }
+    return [made.get(place, line) for place, line in enumerate(lines) if place in made or place not in starts]
+
+
+def joined(parts: Sequence[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
+    """Training lines, each with the steps it stands for, as one: at the place of the last, with means over all."""
+    last = parts[-1][1]
+    if len(parts) == 1:
+        return last
+    means = {}
+    for name in {key for _, line in parts for key in line} - PLACES - {"split", "lr"}:
+        known = [(steps, line[name]) for steps, line in parts if is_number(line.get(name)) and steps > 0]
+        total = sum(steps for steps, _ in known)
+        if known and name == "images_per_second" and all(value > 0 for _, value in known):  # by time, not by steps
+            means[name] = total / sum(steps / value for steps, value in known)
+        elif known:
+            means[name] = sum(steps * value for steps, value in known) / total
+    return last | means
+
+
+def is_training(line: dict[str, Any]) -> bool:
+    return line.get("split", "train") == "train"
 
 
 def is_number(value: Any) -> bool:

@@ -13,15 +13,14 @@ from typing import Any, TypeVar
 import torch
 from PIL import Image
 
+from vitreous.data.detector_boxes import DetectorBoxes, read_boxes
 from vitreous.data.pictures import Picture, find_pictures
 from vitreous.errors import InputError, printable
 from vitreous.explanations.answers import ask, drawn
-from vitreous.limits import LARGEST_RESULTS
 from vitreous.maps.annotate import enlarged, with_legend
 from vitreous.maps.clusters import class_probabilities
 from vitreous.maps.draw import labelled
-from vitreous.reading import read_json, reading
-from vitreous.tasks.base import Found, Inference, Task, WithHead
+from vitreous.tasks.base import Inference, Task, WithHead
 from vitreous.tasks.keypoints import Keypoints
 from vitreous.tasks.segment import Segment
 from vitreous.training.device import choose_device
@@ -54,6 +53,7 @@ def predict(
     batch_size: int | None = None,
     size: int | None = None,
     device: str = "auto",
+    architecture: str | None = None,
 ) -> list[dict[str, Any]]:
     """Class probabilities, objects, a class for every pixel, or keypoints, depending on what the model was trained for.
 
@@ -70,12 +70,14 @@ def predict(
         vitreous predict runs/poses photos/ --boxes found/predictions.json --flip --out poses
 
     Args:
-        model: Run folder, model folder or model name (see: vitreous info).
-        images: Files, folders, patterns such as 'photos/*.jpg', or samples of the embedded data: shapes:val:0-7.
+        model: Run folder, model folder, file of weights (.pth, .safetensors) or model name (see: vitreous info).
+        images: Files, folders, patterns such as 'photos/*.jpg', or samples of the embedded data: shapes:val:0-7. In
+            Python also pictures in memory.
         out: Folder for predictions.json and one drawing per image.
         top_k: Classifiers: number of classes to show for each image.
         least: Detection and keypoints: smallest score of what is shown, and of what --boxes says.
-        boxes: Keypoints: predictions.json of a detector, which says where objects are; default: an image is one object.
+        boxes: Keypoints: predictions.json of a detector, or a list of COCO's results, which says where objects are;
+            scores are then the product with the detector's. Default: an image is one object.
         flip: Segmentation and keypoints: the mean with the answer about the mirrored picture.
         scales: Segmentation: the mean over the picture at these scales.
         slide: Segmentation: windows of the size of the training crops, instead of the whole picture at once.
@@ -83,6 +85,7 @@ def predict(
         size: Height and width the images are brought to, or the shorter side for detectors and segmenters; default:
             what the model was trained with.
         device: cpu, cuda, cuda:1, mps, or auto.
+        architecture: Of a file: the name of its model, where it does not tell it itself.
 
     Returns:
         For each readable image a dict with "image" and "predictions", the most probable or surest first.
@@ -90,12 +93,12 @@ def predict(
     require_positive(top_k=top_k, batch_size=1 if batch_size is None else batch_size)
     place = choose_device(device)
     with nullcontext() if out is None else result_folder(out, RESULT) as aside:
-        trained = load_model(model, size=size)
+        trained = load_model(model, architecture=architecture, size=size)
         trained.model.to(place)
         task = trained.build_task().using(Inference(flip, scales, slide))
         pictures = find_pictures(images, size=trained.preprocess.size)
         if isinstance(task, WithHead):
-            known = None if boxes is None else read_boxes(boxes, task, least)
+            known = None if boxes is None else boxes_for(task, boxes, least)
             results = predict_dense(trained, task, pictures, known, batch_size or 1, least, aside)
         else:
             if boxes is not None:
@@ -130,7 +133,7 @@ def predict_dense(
     trained: TrainedModel,
     task: WithHead,
     pictures: Sequence[Picture],
-    known: dict[str, list[Found]] | None,
+    known: DetectorBoxes | None,
     batch_size: int,
     least: float,
     aside: Path | None,
@@ -141,10 +144,15 @@ def predict_dense(
     """
     names = dict(zip(task.category_ids, task.classes, strict=True))
     numbers = picture_numbers(pictures)
+    if known is not None and known.numbered and not numbered_by_name(pictures):
+        raise InputError(
+            "--boxes is a list of COCO's results, which know pictures by number, and these are not named by their "
+            "numbers; give predictions.json of the detector"
+        )
     results: list[dict[str, Any]] = []
     progress = track(pictures, total=len(pictures), label="predict")
     for group in batches(readable(progress), batch_size):
-        asked = [questions_about(task, picture, image, known) for picture, image in group]
+        asked = [questions_about(task, picture, image, known, numbers[picture.name]) for picture, image in group]
         samples = [
             (image, question) for (_, image), questions in zip(group, asked, strict=True) for question in questions
         ]
@@ -176,42 +184,35 @@ def predict_dense(
 
 def picture_numbers(pictures: Sequence[Picture]) -> dict[str, int]:
     """The number of each picture in a result file: as in its name where all have one, as COCO's do; else its place."""
-    stems = [Path(picture.name).stem for picture in pictures]
-    if all(stem.isdecimal() for stem in stems) and len({*map(int, stems)}) == len(stems):
-        return {picture.name: int(stem) for picture, stem in zip(pictures, stems, strict=True)}
+    if numbered_by_name(pictures):
+        return {picture.name: int(Path(picture.name).stem) for picture in pictures}
     return {picture.name: number for number, picture in enumerate(pictures, 1)}
 
 
+def numbered_by_name(pictures: Sequence[Picture]) -> bool:
+    stems = [Path(picture.name).stem for picture in pictures]
+    return all(stem.isdecimal() for stem in stems) and len({*map(int, stems)}) == len(stems)
+
+
 def questions_about(
-    task: WithHead, picture: Picture, image: Image.Image, known: dict[str, list[Found]] | None
+    task: WithHead, picture: Picture, image: Image.Image, known: DetectorBoxes | None, number: int
 ) -> list[dict[str, Any]]:
     if known is None:
         return task.questions(image, [])
-    if picture.name not in known:
+    if not known.numbered and picture.name not in known.named:
         raise InputError(
-            f"--boxes says nothing about {picture.name!r}, but about {len(known)} others such as "
-            f"{next(iter(known), '')!r}; give the pictures as the detector was given them"
+            f"--boxes says nothing about {picture.name!r}, but about {len(known.named)} others such as "
+            f"{next(iter(known.named), '')!r}; give the pictures as the detector was given them"
         )
-    return task.questions(image, known[picture.name]) if known[picture.name] else []
+    found = known.numbered.get(number, []) if known.numbered else known.named[picture.name]
+    return task.questions(image, found) if found else []
 
 
-def read_boxes(file: Path, task: WithHead, least: float) -> dict[str, list[Found]]:
-    """Picture -> the objects that a detector found in it with a score from `least`, of classes that the task knows."""
+def boxes_for(task: Task, file: Path, least: float) -> DetectorBoxes:
+    """The objects that a detector found with a score from `least`, of classes that the task knows."""
     if not isinstance(task, Keypoints):
         raise InputError(f"--boxes {file} given; only a model for keypoints asks where objects are")
-    with reading(f"--boxes {file}", remedy="give predictions.json of a detector"):
-        images = read_json(file, LARGEST_RESULTS)["images"]
-        places = {name: place for place, name in enumerate(task.classes)}
-        return {
-            image["image"]: [
-                Found((x, y, x + width, y + height), places[row["class"]])
-                for row in image["predictions"]
-                if row["class"] in places and row["score"] >= least
-                for x, y, width, height in [row["bbox"]]
-                if width > 0 and height > 0
-            ]
-            for image in images
-        }
+    return read_boxes(file, dict(zip(task.category_ids, task.classes, strict=True)), task.classes, least)
 
 
 def write_results(aside: Path, model: str, task: Task, results: Sequence[dict[str, Any]]) -> None:

@@ -100,10 +100,16 @@ def read_text(file: Path, largest: int = LARGEST_LIST) -> str:
 
 def read_names(file: Path) -> list[str]:
     """A name a line; empty lines are passed over."""
-    lines = [line.strip() for line in read_text(file).splitlines()]
+    text = read_text(file)
+    with reading(str(file), remedy="correct the file"):
+        return names_in(text)
+
+
+def names_in(text: str) -> list[str]:
+    lines = [line.strip() for line in text.splitlines()]
     for number, line in enumerate(lines, 1):
         if len(line) > LONGEST_NAME:
-            raise InputError(f"line {number} of {file} has {len(line):,} characters; a name has at most {LONGEST_NAME}")
+            raise ValueError(f"line {number} has {len(line):,} characters; a name has at most {LONGEST_NAME:,}")
     return [line for line in lines if line]
 
 
@@ -136,17 +142,14 @@ class PlainLoader(yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
             line = self.peek_event().start_mark.line + 1
-            raise InputError(f"line {line} has a reference (*…); write the value out")
+            raise ValueError(f"line {line} has a reference (*…); write the value out")
         return super().compose_node(parent, index)
 
 
 def read_yaml(file: Path, largest: int) -> Any:
     text = read_text(file, largest)
     with reading(str(file)):
-        try:
-            return yaml.load(text, PlainLoader)  # noqa: S506  (derived from SafeLoader)
-        except InputError as error:
-            raise InputError(f"{file}: {error}") from error
+        return yaml.load(text, PlainLoader)  # noqa: S506  (derived from SafeLoader)
 
 
 # ---- names of files within files -------------------------------------------------------------------------------

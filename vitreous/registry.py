@@ -54,6 +54,7 @@ class Entry(NamedTuple):
 
 ENTRIES: dict[str, Entry] = {}
 ALIASES: dict[str, str] = {}
+CHECKSUMS: dict[str, str] = {}  # URL of published weights -> sha256, where the publisher gives it
 
 
 def register(
@@ -69,8 +70,8 @@ def register(
     """Make every variant of a family known to timm.
 
     Args:
-        weights: Name -> tag -> URL, or a mapping with `url` and what else differs for these weights; the first tag
-            is the one `pretrained=True` takes.
+        weights: Name -> tag -> URL, or a mapping with `url`, the file's `sha256` if its publisher gives it, and what
+            else differs for these weights; the first tag is the one `pretrained=True` takes.
         inputs: Name -> what differs from 224 pixels, ImageNet statistics and 1000 classes.
     """
     module = sys.modules[family.__module__]
@@ -80,7 +81,8 @@ def register(
             raise InputError(f"model {name!r} is registered already; give the new one another name")
         urls = (weights or {}).get(name, {})
         common = _config(**(inputs or {}).get(name, {}))
-        tagged = {tag: {"url": made} if isinstance(made, str) else made for tag, made in urls.items()}
+        tagged = {tag: {"url": made} if isinstance(made, str) else dict(made) for tag, made in urls.items()}
+        CHECKSUMS.update({made["url"]: made.pop("sha256") for made in tagged.values() if "sha256" in made})
         configs |= {f"{name}.{tag}": {**common, **made} for tag, made in (tagged or {"untrained": {}}).items()}
         ENTRIES[name] = Entry(name, family, dict(arguments), paper, tuple(urls), (published or {}).get(name))
     # timm looks these up in the module that defines the entry points.
@@ -161,7 +163,8 @@ def _weights_source(name: str, config: Mapping[str, Any], cache: str | Path | No
         known = [f"{entry.name}.{tag}" for entry in ENTRIES.values() for tag in entry.tags]
         raise InputError(
             f"no public weights exist for {name}; nearest with weights: {nearest(name, known)}. "
-            "Start without pretrained weights, or load your own file with model.load_weights(path)"
+            f"Your own file: vitreous predict FILE IMAGES --model {name}, vitreous train {name} DATA --weights FILE, "
+            "or in Python model.load_weights(FILE)"
         )
     return source
 

@@ -35,6 +35,7 @@ def serve(
     allow_host: tuple[str, ...] = (),
     size: int | None = None,
     device: str = "auto",
+    architecture: str | None = None,
     max_upload_mb: int = 20,
     concurrent: int = 64,
     waiting: int = 16,
@@ -52,7 +53,7 @@ def serve(
         vitreous serve runs/mine --host 0.0.0.0 --allow-host lab-machine
 
     Args:
-        model: Run folder, model folder or model name (see: vitreous info).
+        model: Run folder, model folder, file of weights (.pth, .safetensors) or model name (see: vitreous info).
         examples: Pictures to offer: a folder, a pattern, or samples of the embedded data such as shapes:val:0-7.
             Default: embedded samples if the model knows their classes.
         host: Address to listen on; 0.0.0.0 for every machine that can reach this one.
@@ -60,18 +61,18 @@ def serve(
         allow_host: Names under which other machines may ask, besides numeric addresses.
         size: Height and width the images are brought to; default: what the model was trained with.
         device: cpu, cuda, cuda:1, mps, or auto.
+        architecture: Of a file: the name of its model, where it does not tell it itself.
         max_upload_mb: Largest file accepted, in megabytes.
         concurrent: Most requests in work at once; more are asked to try again.
         waiting: Most questions that wait for the model; more are asked to try again.
     """
     # Here, so that `import vitreous` does without these packages, and before a model is loaded in vain.
-    import uvicorn
-
     from vitreous.web.app import create_app
+    from vitreous.web.connection import make_server
     from vitreous.web.guard import Limits
 
     require_positive(max_upload_mb=max_upload_mb, concurrent=concurrent, waiting=waiting)
-    explorer = open_explorer(model, size=size, device=device)
+    explorer = open_explorer(model, architecture=architecture, size=size, device=device)
     limits = Limits(upload_bytes=max_upload_mb * 1_000_000, concurrent=concurrent, waiting=waiting)
     app = create_app(explorer, examples=find_examples(explorer, examples), limits=limits, hosts=(host, *allow_host))
     with listen(host, port) as listener:
@@ -79,13 +80,14 @@ def serve(
         print(
             f"{explorer.trained.name} is at http://{address}:{listener.getsockname()[1]}  (Ctrl-C ends it)", flush=True
         )
-        config = uvicorn.Config(app, log_level="warning", server_header=False, limit_concurrency=2000, ws="none")
         with suppress(KeyboardInterrupt):
-            uvicorn.Server(config).run(sockets=[listener])
+            make_server(app, limits).run(sockets=[listener])
 
 
-def open_explorer(model: str, *, size: int | None = None, device: str = "auto") -> Explorer:
-    trained = load_model(model, size=size, device=device)
+def open_explorer(
+    model: str, *, architecture: str | None = None, size: int | None = None, device: str = "auto"
+) -> Explorer:
+    trained = load_model(model, architecture=architecture, size=size, device=device)
     check_answers(trained)
     explorer = (Explorer if trained.task == "classify" else Finder)(trained, read_chosen(model))
     if explorer.chosen.method is not None:

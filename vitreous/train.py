@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from vitreous.data.loader import Batch, BatchSampler, Loader, mix, seed_everything, worker_failures_explained
 from vitreous.data.source import ImageSet, describe
-from vitreous.errors import InputError, printable
+from vitreous.errors import InputError, command, printable
 from vitreous.evaluate import Scores, evaluation_loader, score
 from vitreous.metrics.figures import as_text
 from vitreous.registry import is_stored, resolve_name, stored_arguments
@@ -95,6 +95,8 @@ def train(settings: TrainSettings) -> Path:
             return run.path
         if settings.peak_lr != settings.lr:
             say(f"learning rate: {settings.peak_lr:g}, for batches of {settings.batch_size}")
+        for note in settings.notes:
+            say(note)
         training = world.agree(lambda: Training(settings, run, stop, images, world))
         training.spread()
         if known:
@@ -114,7 +116,7 @@ def train(settings: TrainSettings) -> Path:
             raise SystemExit(request.exit_code) from None
         finally:
             training.close()
-        say(f"finished: {run.path}   next: vitreous evaluate {run.path} {settings.data}")
+        say(f"finished: {run.path}   next: {command('evaluate', run.path, settings.data)}")
     return run.path
 
 
@@ -130,7 +132,7 @@ class Training:
         world: World = ALONE,
     ) -> None:
         self.settings, self.run, self.stop, self.table = settings, run, stop, EpochTable()
-        self.world, self.device = world, world.device
+        self.world, self.device, self.val_fraction = world, world.device, images["train"].val_fraction
         self.model, self.model_args, self.task, self.preprocess, notes = assemble(
             settings, images["train"], self.device
         )
@@ -357,7 +359,7 @@ class Training:
         self.show_epoch(epoch, scores, seconds, improved)
 
     def show_epoch(self, epoch: int, scores: Scores, seconds: float, improved: bool) -> None:
-        """A row of the table; loss, learning rate and speed are those of the last training line."""
+        """A row of the table; learning rate and speed are those of the last training line."""
         position = self.state.position
         shown = {"epoch": f"{epoch + 1}/{self.settings.all_epochs}", "loss": f"{position.train_loss:.4f}"}
         for name, value in scores.values.items():
@@ -378,6 +380,7 @@ class Training:
             classes=self.task.classes,
             preprocess=self.preprocess,
             task_args=self.task.arguments(),
+            val_fraction=self.val_fraction,
             world=self.world,
         )
 
@@ -412,14 +415,18 @@ class Training:
 
     def log_training(self, epoch: int, rate: float) -> None:
         position, self.rate = self.state.position, rate
-        position.train_loss = position.loss_sum / position.loss_images
+        loss = position.loss_sum / position.loss_images
+        # An epoch ends with a line, which may be of a single batch: the table shows the mean over all of its lines.
+        seen = (position.step - epoch * self.steps_per_epoch) * self.train_loader.sampler.batch_size
+        before = seen - position.loss_images
+        position.train_loss = (position.train_loss * before + position.loss_sum) / seen if before else loss
         clusters = {name: total / position.loss_images for name, total in position.term_sums.items()}
         position.loss_sum, position.loss_images, position.term_sums = 0.0, 0, {}
         self.run.log(
             step=position.step,
             epoch=epoch + 1,
             split="train",
-            loss=position.train_loss,
+            loss=loss,
             **clusters,
             lr=self.lr(),
             images_per_second=round(rate, 1),

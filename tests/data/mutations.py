@@ -13,7 +13,7 @@ from typing import Any
 
 from vitreous.data.doctor import Looker
 from vitreous.data.joint import DetectView, JointViews, KeypointView, SegmentView
-from vitreous.data.source import describe, open_data, open_raw, usual_task
+from vitreous.data.source import describe, open_data, open_raw, usable_as
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 
@@ -166,7 +166,7 @@ def look_through(root: Path, task: str) -> None:
 
 
 def _as_check(root: str, task: str) -> None:
-    usual_task(root)
+    usable_as(root)
     splits = open_raw(root, task)
     describe(root, task, **splits)
     for split, images in splits.items():

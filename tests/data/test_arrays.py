@@ -88,5 +88,5 @@ def test_other_files_are_refused(tmp_path):
 
 def test_no_split_at_all(tmp_path):
     np.savez(tmp_path / "toy.npz", classes=np.array(["a"]))
-    with pytest.raises(InputError, match=r"toy\.npz' has no split; it looks like arrays: FILE\.npz with x_train"):
+    with pytest.raises(InputError, match=r"toy\.npz' has no split 'train'; looked for train"):
         open_raw(str(tmp_path / "toy.npz"))

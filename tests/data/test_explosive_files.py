@@ -178,7 +178,10 @@ def test_references_in_yaml_are_refused(tmp_path):
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
     (tmp_path / "data.yaml").write_text("\n".join([*lines, "names: *a11"]))
-    with bounded(megabytes=50), pytest.raises(InputError, match=r"data\.yaml: line 2 has a reference \(\*…\)"):
+    with (
+        bounded(megabytes=50),
+        pytest.raises(InputError, match=r"data\.yaml cannot be read: line 2 has a reference \(\*…\)"),
+    ):
         opened(tmp_path)
 
 
@@ -283,7 +286,7 @@ def test_long_lines_take_no_squared_time(tmp_path):
         mask(tmp_path / "masks" / split / "0.png", np.zeros((30, 40)))
     for name in ("classes.txt", "class_dict.csv", "label_colors.txt"):
         (tmp_path / name).write_text(gap)
-        with bounded(seconds=20), pytest.raises(InputError, match=r"line 1 of .* has 400,002 characters"):
+        with bounded(seconds=20), pytest.raises(InputError, match=r"line 1 has 400,002 characters"):
             opened(tmp_path, "segment")
         (tmp_path / name).unlink()
     voc_page(tmp_path / "voc" / "Annotations" / "0.xml", [("cat", (1, 1, 9, 9), False)])
@@ -416,6 +419,64 @@ def test_lists_of_voc_stay_in_their_folder(tmp_path):
         assert len(found) == 2
     listed.write_text("0\n")
     assert len(opened(tmp_path / "voc")) == 1
+
+
+def test_annotations_anywhere_and_lists_of_pets_stay_below_their_folder(tmp_path):
+    picture(tmp_path / "secret_1.jpg")
+    picture(tmp_path / "data" / "images" / "cat_1.jpg", seed=1)
+    picture(tmp_path / "data" / "images" / "dog_1.jpg", seed=2)
+    file = tmp_path / "labels.json"
+    listed = [{"id": 10, "file_name": "cat_1.jpg"}, {"id": 11, "file_name": str(tmp_path / "secret_1.jpg")}]
+    file.write_text(json.dumps({"images": listed, "annotations": [annotation(1)], "categories": CATEGORIES}))
+    data = f"{tmp_path / 'data'}+{file}"
+    with pytest.raises(InputError, match=r"of image 11 in .*labels\.json leads out"):
+        open_raw(data, "detect")
+    found = open_data(data, "val", size=(8, 8), task="detect", val_fraction=1, follow=True)
+    assert [found.picture(place).size for place in range(2)] == [(40, 30)] * 2
+    (tmp_path / "data" / "annotations" / "trimaps").mkdir(parents=True)
+    (tmp_path / "data" / "annotations" / "trainval.txt").write_text("cat_1 1\n../../secret_1 1\n")
+    with pytest.raises(InputError, match=r"trainval\.txt names '\.\./\.\./secret_1', which leads out"):
+        opened(tmp_path / "data", "classify")
+    found = open_data(str(tmp_path / "data"), "train", size=(8, 8), follow=True)
+    assert [found.picture(place).size for place in range(2)] == [(40, 30)] * 2
+
+
+def test_many_numbered_objects_take_one_look_at_the_mask(tmp_path):
+    numbers = np.repeat(np.repeat(np.arange(10_000, dtype=np.uint16).reshape(100, 100), 15, 0), 15, 1)
+    picture(tmp_path / "images" / "0.png", size=(1_500, 1_500))
+    (tmp_path / "instances").mkdir()
+    Image.fromarray(numbers).save(tmp_path / "instances" / "0.png")
+    with bounded(seconds=40):
+        found = open_data(str(tmp_path), "val", size=(8, 8), task="detect", val_fraction=1).target(0)["objects"]
+    assert len(found) == 9_999
+    assert (found.area == 225).all()
+    assert np.array_equal(decode(found.masks[122], 1_500, 1_500), numbers == 123)
+    assert found.boxes[122].tolist() == [345, 15, 360, 30]
+    (tmp_path / "classes.txt").write_bytes(b"a\xff")
+    with pytest.raises(InputError, match=r"classes\.txt cannot be read: .*save it as UTF-8"):
+        open_data(str(tmp_path), "val", size=(8, 8), task="detect", val_fraction=1)
+
+
+@pytest.mark.parametrize("name", ["classes.json", "classes.yaml"])
+def test_lists_of_classes_as_trees(tmp_path, name):
+    for split in ("train", "val"):
+        picture(tmp_path / "images" / split / "0.png")
+        mask(tmp_path / "masks" / split / "0.png", np.zeros((30, 40)))
+    for text in (
+        "[" * 100_000,
+        '{"a": ' * 3_000,
+        '{"99999": "a"}',
+        '[["a"]]',
+        "&a [*a, *a]",
+        "9" * 5_000,
+        "",
+    ):
+        (tmp_path / name).write_text(text)
+        with (
+            bounded(),
+            pytest.raises(InputError, match=rf"the classes in .*{name} cannot be read"),
+        ):
+            opened(tmp_path, "segment")
 
 
 def test_numbers_beyond_all_bounds_are_named(tmp_path):

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from vitreous.data.folder import ClassFolder
+from vitreous.data.folder import ClassFolder, in_order
 from vitreous.data.image import ImageError
 from vitreous.data.source import describe, open_data, open_raw
 from vitreous.errors import InputError
@@ -129,3 +129,15 @@ def test_source_explains_what_it_accepts(data, message, tmp_path, monkeypatch):
 def test_source_refuses_no_images():
     with pytest.raises(InputError, match="at least 1"):
         open_data("shapes", "train", size=(32, 32), count=0)
+
+
+def test_numbers_are_sorted_as_numbers(root):
+    assert in_order(["10", "9", "0", "100"]) == ["0", "9", "10", "100"]
+    assert in_order(["10", "9", "cat"]) == ["10", "9", "cat"]
+    assert in_order(["1", "01", "²"]) == ["01", "1", "²"]
+    for split in ("train", "val"):
+        for number, name in ((10, "ant"), (9, "cat")):
+            (root / split / name).rename(root / split / str(number))
+    images = ClassFolder(root, "val")
+    assert images.classes == ("9", "10")
+    assert (images.name(0), images.target(0)) == ("val/9/0.png", {"labels": 0})

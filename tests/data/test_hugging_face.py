@@ -9,7 +9,7 @@ from PIL import Image
 
 import vitreous_command
 from vitreous.data.source import describe, open_data
-from vitreous.errors import InputError
+from vitreous.errors import InputError, to_install_extra
 
 datasets.disable_progress_bars()
 FEATURES = {"image": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])}
@@ -82,4 +82,4 @@ def test_what_cannot_be_used(tmp_path):
 def test_without_the_package_it_says_what_to_install(root, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "datasets", None)
     assert vitreous_command.main(["check", str(root), "--workers", "0"]) == 2
-    assert 'pip install "vitreous[data]"' in capsys.readouterr().err
+    assert to_install_extra("data") in capsys.readouterr().err

@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
-from vitreous.data.pictures import find_pictures
+from vitreous.data.image import load_image
+from vitreous.data.pictures import as_picture, find_pictures
 from vitreous.data.shapes import CATEGORIES, Shapes
 from vitreous.errors import InputError
 
@@ -75,3 +77,65 @@ def test_bad_names_say_what_is_accepted(names, message):
 def test_folder_without_images(tmp_path):
     with pytest.raises(InputError, match="holds no image"):
         find_pictures([str(tmp_path)], size=SIZE)
+
+
+# ---- pictures in memory ------------------------------------------------------------------------------------------
+
+PIXELS = np.random.default_rng(0).integers(0, 255, (5, 7, 3), dtype=np.uint8)
+TENSOR = torch.from_numpy(PIXELS).permute(2, 0, 1)
+FORMS = {
+    "PIL": Image.fromarray(PIXELS),
+    "array": PIXELS,
+    "batch of one": PIXELS[None],
+    "array, colours first": PIXELS.transpose(2, 0, 1),
+    "array of floats": PIXELS / 255,
+    "array that is a view": np.ascontiguousarray(PIXELS[:, ::-1])[:, ::-1],
+    "tensor": TENSOR,
+    "tensor, colours last": torch.from_numpy(PIXELS),
+    "tensor, batch of one": TENSOR[None],
+    "single precision": TENSOR.float() / 255,
+    "double precision": TENSOR.double() / 255,
+    "with a gradient": (TENSOR.float() / 255).requires_grad_(),
+    "a little beyond": TENSOR.float() / 255 * 1.0005 - 0.0001,
+    "opaque": np.dstack([PIXELS, np.full((5, 7), 255, np.uint8)]),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_picture_in_memory_is_the_same_in_every_form(form):
+    assert np.array_equal(np.asarray(as_picture(FORMS[form])), PIXELS)
+    (found,) = find_pictures([FORMS[form]], size=SIZE)
+    assert (found.name, found.label) == ("image 1", None)
+    assert np.array_equal(np.asarray(found.load()), PIXELS)
+
+
+def test_which_axis_has_the_colours_where_both_could():
+    both = np.zeros((3, 9, 3), np.uint8)
+    assert as_picture(both).size == (9, 3)
+    assert as_picture(torch.from_numpy(both)).size == (3, 9)
+
+
+def test_grey_and_transparent_arrays():
+    grey = PIXELS[..., 0]
+    for given in (grey, grey[..., None], torch.from_numpy(grey), torch.from_numpy(grey)[None]):
+        assert np.array_equal(np.asarray(as_picture(given)), np.dstack([grey] * 3))
+    clear = np.dstack([PIXELS, np.zeros((5, 7), np.uint8)])
+    assert (np.asarray(as_picture(clear)) == 255).all()  # over white, as in files
+
+
+def test_files_that_pil_has_opened_are_read_as_by_their_path(tmp_path):
+    picture = Image.fromarray(PIXELS)
+    exif = picture.getexif()
+    exif[274] = 6
+    picture.save(tmp_path / "turned.png", exif=exif)
+    deep = Image.fromarray((np.arange(35).reshape(5, 7) * 1000).astype(np.uint16))
+    deep.save(tmp_path / "deep.png")
+    for name in ("turned.png", "deep.png"):
+        opened = Image.open(tmp_path / name)
+        assert as_picture(opened).tobytes() == load_image(tmp_path / name).tobytes()
+        assert as_picture(opened).tobytes() == as_picture(tmp_path / name).tobytes()  # decoded by now
+
+
+def test_names_and_pictures_in_one_list(photos):
+    found = find_pictures([photos / "cat" / "b.png", PIXELS, str(photos / "cat" / "a.JPG"), TENSOR], size=SIZE)
+    assert [picture.name.rpartition("/")[2] for picture in found] == ["b.png", "image 2", "a.JPG", "image 4"]

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pycocotools import mask as reference
 
-from vitreous.data.run_lengths import counts_of, decode, encode, fill, run_lengths, text_of
+from vitreous.data.run_lengths import counts_of, decode, encode, encode_pixels, fill, run_lengths, text_of
 
 SIDES = st.integers(1, 40)
 
@@ -35,6 +35,7 @@ def test_masks_survive_every_code(height, width, seed, share):
     coded = encode(mask)
     assert coded["counts"] == reference.encode(np.asfortranarray(mask, np.uint8))["counts"].decode()
     assert np.array_equal(decode(coded, height, width), mask)
+    assert encode_pixels(np.flatnonzero(mask.flatten(order="F")), mask.shape) == coded
     assert np.array_equal(decode({"size": [height, width], "counts": run_lengths(mask)}, height, width), mask)
 
 

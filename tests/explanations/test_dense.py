@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from PIL import Image
 
 import vitreous
@@ -13,6 +14,7 @@ from tests.tiny_model import MODEL_ARGS, TASK_ARGS, save_tiny_dense, save_tiny_m
 from vitreous.errors import InputError
 from vitreous.explain import explain
 from vitreous.explanations.findings import largest_part
+from vitreous.heads.boxes import Detector
 from vitreous.heads.detect import DETECTORS, build_detector
 from vitreous.maps.target import BoxTarget, RegionTarget
 from vitreous.predict import predict
@@ -80,7 +82,9 @@ def test_a_region_is_the_mean_of_its_class_and_a_joint_its_peak(runs, picture):
     for task in ("segment", "keypoints"):
         trained = load_model(runs[task])
         item = vitreous.explain(trained, picture, methods=("centre_blob",))
-        image = trained.preprocess.normalise_bytes(torch.from_numpy(np.array(item.picture)).permute(2, 0, 1))[None]
+        pixels = torch.from_numpy(np.array(item.picture)).permute(2, 0, 1)
+        pixels = F.pad(pixels, (0, -pixels.shape[2] % 32, 0, -pixels.shape[1] % 32))  # as a batch fills it up
+        image = trained.preprocess.normalise_bytes(pixels)[None]
         with torch.no_grad():
             output = trained.model(image)
         if task == "keypoints":
@@ -97,6 +101,40 @@ def test_a_region_is_the_mean_of_its_class_and_a_joint_its_peak(runs, picture):
         odds = (output[0, label] - others.logsumexp(0))[inside].mean()
         # The class is read at the picture's own size and brought back, which moves pixels of the region's edge.
         assert item.clusters.before == pytest.approx(odds.item(), abs=0.1 * abs(odds.item()) + 0.05)
+
+
+@pytest.mark.parametrize("task", ["detect", "segment"])
+def test_what_fills_a_picture_up_is_no_part_of_its_explanation(runs, picture, task, monkeypatch):
+    """Not of the picture, of a map or of insertion and deletion, however much a network makes of it."""
+    trained, seen = load_model(runs[task]), []
+    trained.model.register_forward_pre_hook(lambda _model, inputs: seen.append(inputs[0].detach()))
+    monkeypatch.setattr(type(trained.model), "all_of", hooked(seen), raising=False)
+    methods = ("grad_cam", "token_gradient", "occlusion", "input_gradient", "centre_blob")
+    item = vitreous.explain(trained, picture, methods=methods, **CHOICE[task])
+    height, width = 64, round(91 * 64 / 50)
+    assert item.picture.size == (width, height)
+    assert item.shown.width / item.shown.height == pytest.approx(width / height)
+    black = trained.preprocess.normalise(torch.zeros(3, 1, 1))
+    assert len(seen) > 50
+    for images in seen:
+        assert images.shape[2:] == (64, 128)
+        torch.testing.assert_close(images[..., width:], black.expand_as(images[..., width:]))
+    assert item.maps["grad_cam"].shape == (2, 4)  # of 2 x 4 cells over 128 pixels, 116 pixels' worth
+    assert (
+        item.maps["token_gradient"].shape == item.clusters.maps.shape[1:] == item.clusters.attention.shape[1:] == (4, 7)
+    )
+    assert item.clusters.maps.sum((1, 2)).tolist() == pytest.approx([1.0] * 6)
+
+
+def hooked(seen: list):
+    """A detector is asked for all of its boxes, which is no forward pass that a hook would notice."""
+    whole = Detector.all_of
+
+    def all_of(self, images, classes, *, sizes=None):
+        seen.append(images.detach())
+        return whole(self, images, classes, sizes=sizes)
+
+    return all_of
 
 
 @pytest.mark.parametrize("head", DETECTORS)

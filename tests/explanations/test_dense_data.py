@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
+import vitreous
 from tests.tiny_model import save_tiny_dense
 from vitreous.data.shapes import CATEGORIES, KEYPOINTS
 from vitreous.data.shapes_images import ShapesImages
@@ -17,9 +18,9 @@ from vitreous.explanations import findings
 from vitreous.explanations.atlas import NOT_THERE, classes_of, gather
 from vitreous.explanations.best_findings import Tally, best_findings
 from vitreous.explanations.dataset import selection
-from vitreous.explanations.dense import REASON
 from vitreous.explanations.truth import NOTHING, truth_of, truth_view
 from vitreous.maps.atlas_figures import whole
+from vitreous.maps.explaining import ON_THIS_IMAGE
 from vitreous.maps.gates import cluster_layer
 from vitreous.maps.target import BoxTarget, JointTarget, RegionTarget
 from vitreous.tasks.base import load_task
@@ -86,13 +87,13 @@ def test_the_scores_of_a_finding_are_those_of_its_report_and_name_its_default(
             # Copies of the picture run in other batches: single precision, and a pixel that changes its place.
             assert measures[measure]["mean"] == pytest.approx(method[measure], abs=1e-4)
     named = explain(runs[task], (f"shapes:val:{NUMBER}",), out=tmp_path / "named", method=("grad_cam",), device="cpu")
-    assert numbers(named)["default"] == {"method": "grad_cam", "reason": REASON}
+    assert numbers(named)["default"] == {"method": "grad_cam", "reason": ON_THIS_IMAGE}
 
 
 def test_without_a_score_the_reason_tells_how_to_get_one(tmp_path):
     run = save_tiny_dense(tmp_path / "run", "segment", CLASSES["segment"])
     report = explain(run, ("shapes:val:0",), out=tmp_path / "out", method=("grad_cam",), device="cpu")
-    assert numbers(report)["default"]["reason"].startswith(f"{REASON} It was not measured on a data set")
+    assert numbers(report)["default"]["reason"].startswith(f"{ON_THIS_IMAGE} It was not measured on a data set")
 
 
 def test_pictures_without_a_finding_are_left_out_and_counted(runs, tmp_path, monkeypatch, capsys):
@@ -220,6 +221,23 @@ def streets(tmp_path):
     return str(tmp_path / "streets")
 
 
+def test_what_fills_a_picture_up_is_no_background_of_an_atlas(runs, tmp_path):
+    """An object that is the whole picture leaves no background, and an atlas no importance on it."""
+    for kind in ("images", "masks"):
+        (tmp_path / "whole" / kind / "val").mkdir(parents=True)
+    trained = load_model(runs["segment"])
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 255, (7, 9, 3), dtype=np.uint8))
+    noise.resize((91, 50), Image.Resampling.BICUBIC).save(tmp_path / "whole" / "images" / "val" / "1.png")
+    item = vitreous.explain(trained, str(tmp_path / "whole" / "images" / "val" / "1.png"), methods="centre_blob")
+    label = trained.classes.index(item.answer.finding["class"])
+    Image.new("L", (91, 50), label).save(tmp_path / "whole" / "masks" / "val" / "1.png")
+    (tmp_path / "whole" / "classes.txt").write_text("\n".join(CLASSES["segment"]))
+    explain(runs["segment"], data=str(tmp_path / "whole"), atlas=True, out=tmp_path / "atlas", device="cpu")
+    summary = json.loads((tmp_path / "atlas" / "atlas.json").read_text())["summary"]
+    assert summary["area"] == pytest.approx(0.0, abs=1e-6)
+    assert summary["background"] == pytest.approx(0.0, abs=1e-6)
+
+
 def test_an_atlas_of_pictures_that_differ_in_shape(runs, streets, tmp_path, capsys):
     out = tmp_path / "atlas"
     page = explain(runs["segment"], data=streets, atlas=True, like="shapes:val:1", out=out, device="cpu")
@@ -229,7 +247,7 @@ def test_an_atlas_of_pictures_that_differ_in_shape(runs, streets, tmp_path, caps
     assert len(written["clusters"]) == 6
     regions = [region for cluster in written["clusters"] for region in cluster["regions"]]
     assert {region["image"] for region in regions} == {f"val/{number}.png" for number in range(3)}
-    assert "maps of 8 × 4 to 4 × 8" in page.read_text()
+    assert "maps of 7 × 4 to 4 × 7" in page.read_text()
     assert "the best finding of each image" in page.read_text()
     assert written["like"][0]["label"] is None
     assert "3 images" in capsys.readouterr().out

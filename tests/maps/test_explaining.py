@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import timm
@@ -12,8 +13,11 @@ import vitreous
 from tests.maps.tiny import FAMILIES, family, trained
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
+from vitreous.explanations.folder import print_summary
+from vitreous.maps import sheet
 from vitreous.maps.catalogue import find_method
-from vitreous.maps.explaining import PORTIONS, Plan, explain_image
+from vitreous.maps.explaining import ON_THIS_IMAGE, PORTIONS, Plan, explain_image
+from vitreous.maps.explanation import as_json
 from vitreous.maps.faithfulness import curves
 from vitreous.maps.gates import Rest, cluster_layer, gated, without
 from vitreous.maps.importance import RANKINGS
@@ -72,13 +76,50 @@ def test_groups_cover_all_clusters_and_their_drop_is_that_of_their_removal():
     assert clusters.left["ablation"][0] == pytest.approx(rest.scores(target, without(first, 12)[None]).item(), abs=1e-3)
 
 
+def best_of(item) -> str:
+    able = [method for method in item.methods if not method.control]
+    return max(able, key=lambda method: method.difference).name
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_without_a_measurement_the_most_faithful_on_the_picture_leads_everywhere(number, monkeypatch, capsys):
+    """In the numbers, the report, the contact sheet and the summary alike; never the one that came first."""
+    plan = Plan(methods=("token_gradient", "input_gradient", "grad_cam stage 3", "features", "centre_blob"))
+    item = explain_image(trained()[0], picture(number), preprocess=PREPROCESS, classes=CLASSES, plan=plan)
+    best = best_of(item)
+    assert item.default == best
+    assert item.reason == ON_THIS_IMAGE
+    assert as_json(item)["default"] == {"method": best, "reason": ON_THIS_IMAGE}
+    page = item.html()
+    assert f'Look first at <span class="name">{best}</span>' in page
+    names = [part.partition("<")[0] for part in page.split('<b class="name">')[1:]]
+    assert next(name for name in names if name != "centre_blob") == best  # the list of the same report
+    panels = []
+    monkeypatch.setattr(sheet, "contact_sheet", lambda drawn, **_: panels.extend(drawn) or Image.new("RGB", (1, 1)))
+    sheet.draw_sheet(item, 2)
+    assert panels[1].title == best
+    bare = replace(item, clusters=None, load=())
+    print_summary([bare], Path("report.html"))
+    shown = capsys.readouterr().out
+    assert f"{best}: insertion" in shown
+    assert "default map: on each image the most faithful." in shown
+
+
+def test_a_measured_method_leads_where_it_is_compared():
+    plan = Plan(methods=("token_gradient", "grad_cam"), default="token_gradient", reason="Measured.")
+    item = explained(plan=plan)
+    assert (item.default, item.reason) == ("token_gradient", "Measured.")
+    item = explained(plan=replace(plan, methods=("grad_cam", "input_gradient")))
+    assert (item.default, item.reason) == (best_of(item), ON_THIS_IMAGE)
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_family_has_maps_of_its_own(name):
     model = family(name)
     item = explain_image(
         model, Image.new("RGB", (64, 64), "teal"), preprocess=Preprocess(size=(64, 64)), classes=CLASSES[:5]
     )
-    assert item.default == item.methods[0].name
+    assert item.default == best_of(item)
     assert (item.clusters is not None) == (name == "paca_tiny")
     own = {"xcit_small_12_p16": "class_attention", "mat_1": "abstract_attention", "partialformer_b0": "context_score"}
     assert own.get(name, item.default) in item.maps
@@ -91,11 +132,12 @@ def test_python_takes_files_pictures_and_tensors(tmp_path):
     picture().save(tmp_path / "a.png")
     by_file = vitreous.explain(model, str(tmp_path / "a.png"), **settings)
     by_picture = vitreous.explain(model, picture(), **settings)
-    by_tensor = vitreous.explain(model, PREPROCESS(picture()), **settings)
+    by_tensor = vitreous.explain(model, PREPROCESS(picture()), preprocessed=True, **settings)
     assert by_file.probabilities == by_picture.probabilities == by_tensor.probabilities
     torch.testing.assert_close(by_file.importance["ablation"], by_tensor.importance["ablation"])
-    with pytest.raises(InputError, match=r"shape \(2, 3, 32, 32\)"):
-        vitreous.explain(model, torch.zeros(2, 3, 32, 32), **settings)
+    for preprocessed in (False, True):
+        with pytest.raises(InputError, match=r"shape \(2, 3, 32, 32\)"):
+            vitreous.explain(model, torch.zeros(2, 3, 32, 32), preprocessed=preprocessed, **settings)
 
 
 def test_saves_page_sheet_and_numbers(tmp_path):

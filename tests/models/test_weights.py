@@ -16,8 +16,10 @@ import vitreous
 from tests.models.families import ONE_OF_EACH, awake, small
 from vitreous.errors import InputError
 from vitreous.manifest import manifest_of
+from vitreous.models import download
 from vitreous.models.paca import PaCa
 from vitreous.models.xcit import XCiT
+from vitreous_command import parse
 
 ARGUMENTS = dict(dims=(16, 24, 32, 40), depths=(1, 1, 2, 1), heads=(2, 2, 4, 4), clusters=(5, 6, 7, 0))
 IMAGES = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(1))
@@ -155,21 +157,32 @@ def test_other_files_are_refused(tmp_path: Path, name: str, content, says: str) 
         PaCa(**ARGUMENTS).load_weights(tmp_path / "torn.safetensors")
 
 
-def test_without_a_network_the_error_says_where_to_put_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_network_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import urllib.error
 
     def offline(*_args, **_kwargs):
         raise urllib.error.URLError("no network")
 
-    monkeypatch.setattr(torch.hub, "download_url_to_file", offline)
+    monkeypatch.setattr(download, "urlopen", offline)
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
-    wanted = tmp_path / "checkpoints" / "IMNET_224_pacavit_tiny_p2cconv_100_0.pth"
-    with pytest.raises(InputError, match=rf"releases/download/pacavit/{wanted.name} .*put it at {wanted}"):
+    with pytest.raises(
+        InputError, match=r"releases/download/pacavit/IMNET_224_pacavit_tiny\S+\.pth .*no network"
+    ) as says:
         vitreous.create_model("paca_tiny.ivmcl_in1k", pretrained=True)
+    for command, name in (("vitreous predict FILE IMAGES --model NAME", "predict"),
+                          ("vitreous train NAME DATA --weights FILE", "train")):  # fmt: skip
+        assert command in str(says.value)
+        parse(getattr(vitreous, name), f"vitreous {name}", command.split()[2:])
+    wanted = Path(str(says.value).rpartition("or put it at ")[2])
     with torch.device("meta"):
         layout = timm.create_model("paca_tiny").state_dict()
     torch.save({key: torch.zeros(value.shape) for key, value in layout.items()}, wanted)
     assert vitreous.create_model("paca_tiny", pretrained=True)(IMAGES).abs().sum() == 0
+
+
+def test_other_kinds_of_addresses_are_refused() -> None:
+    with pytest.raises(InputError, match=r"weights at ftp://somewhere/x\.pth cannot be fetched; give a file"):
+        PaCa(**ARGUMENTS).load_weights("ftp://somewhere/x.pth")
 
 
 def test_a_flipped_bit_in_a_model_folder_is_noticed(model: PaCa, tmp_path: Path) -> None:

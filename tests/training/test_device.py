@@ -1,9 +1,14 @@
-"""Memory that is kept from step to step."""
+"""Memory that is kept from step to step, and instructions that a machine only announces."""
 
+import os
+import signal
 import subprocess
 import sys
 
 import pytest
+import torch
+
+from vitreous.training import device
 
 PROGRAM = """
 import resource, torch
@@ -29,3 +34,22 @@ def test_a_tensor_takes_the_place_of_one_that_is_gone():
     before, after = map(int, result.stdout.split())
     assert before >= 20 * 32
     assert after < before / 10  # one of the 20 may not fit into the gap that the one before left
+
+
+@pytest.mark.parametrize(("ends", "limit"), [(-signal.SIGILL, "AVX512_CORE_FP16"), (0, None), (1, None)])
+def test_matrix_tiles_that_would_end_the_process_are_avoided(
+    ends: int, limit: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the machine really does is tried in another process, whose end is made up here."""
+    monkeypatch.delenv(device.ONEDNN_LIMIT, raising=False)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, ends))
+    device.avoid_broken_amx.__wrapped__()
+    assert os.environ.get(device.ONEDNN_LIMIT) == limit
+
+
+def test_a_limit_that_was_given_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(device.ONEDNN_LIMIT, "AVX2")
+    monkeypatch.setattr(subprocess, "run", None)  # calling it would fail
+    device.avoid_broken_amx.__wrapped__()
+    assert os.environ[device.ONEDNN_LIMIT] == "AVX2"

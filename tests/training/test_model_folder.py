@@ -33,7 +33,7 @@ def test_round_trip_and_timm(saved):
     loaded = load_model(folder)
     assert torch.equal(loaded.model(images), model(images))
     assert not loaded.model.training
-    assert loaded[1:] == ("paca_b0", "classify", CLASSES, PREPROCESS, {})
+    assert loaded[1:] == ("paca_b0", "classify", CLASSES, PREPROCESS, {}, 1.0)
     theirs = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
     assert torch.equal(theirs(images), model(images))
     config = timm.data.resolve_model_data_config(theirs)

@@ -11,7 +11,7 @@ from tests.tiny_model import save_tiny_dense, save_tiny_model
 from vitreous.errors import InputError
 from vitreous.explanations.chosen import FILE, read_chosen
 from vitreous.manifest import MANIFEST, manifest_of
-from vitreous.predict import read_boxes
+from vitreous.predict import boxes_for
 from vitreous.registry import create_model
 from vitreous.train import train
 from vitreous.training.model_folder import load_model
@@ -124,7 +124,7 @@ def results(tmp_path: Path, count: int) -> None:
         folder / FILE: {"method": "m", "reason": "r", "beats_controls": {"m": True}, "data": "d", "images": 3},
     }
     reads = {
-        tmp_path / "predictions.json": lambda file: read_boxes(file, task, 0.5),
+        tmp_path / "predictions.json": lambda file: boxes_for(task, file, 0.5),
         folder / FILE: lambda file: read_chosen(str(folder)),
     }
     for file, tree in files.items():

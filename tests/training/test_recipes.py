@@ -13,9 +13,11 @@ import vitreous_command
 from vitreous.data.source import open_data
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
+from vitreous.models.paca import VARIANTS as PACA
 from vitreous.registry import create_model
 from vitreous.tasks.base import load_task
 from vitreous.train import train
+from vitreous.training.build import build_backbone, model_arguments
 from vitreous.training.recipe import FOLDER, KEYS, PERSONAL, as_recipe, load_recipe, recipe_names, with_recipe
 from vitreous.training.settings import TrainSettings
 
@@ -64,8 +66,9 @@ DENSE_STATED = {
     ("coco_atss_1x", "partialformer_b1"): ("atss", 1e-4, 0.05, 16, 12, None),
     ("coco_sparsercnn_1x", "partialformer_b1"): ("sparsercnn", 1e-4, 0.05, 16, 12, None),
     ("coco_ssd_320", "mat_1"): ("ssdlite", 1e-4, 0.05, 192, 200, 0.05),
+    ("coco_ssd_320", "partialformer_b0"): ("ssdlite", 9e-4, 0.01, 128, 200, None),
     ("ade20k_fpn_80k", "xcit_medium_24_p16"): ("fpn", 6e-5, 0.01, 16, 64, 0.2),
-    ("ade20k_fpn_80k", "mat_2"): ("fpn", 2e-4, 1e-4, 16, 64, None),
+    ("ade20k_fpn_80k", "mat_2"): ("fpn", 2e-4, 1e-4, 16, 64, 0.05),
     ("ade20k_fpn_80k", "partialformer_b1"): ("fpn", 2e-4, 0.01, 16, 64, None),
     ("ade20k_upernet_160k", "paca_base"): ("upernet", 6e-5, 0.01, 16, 127, 0.1),
     ("ade20k_paca_160k", "paca_base"): ("paca", 6e-5, 0.01, 16, 127, 0.5),
@@ -77,8 +80,30 @@ DENSE_STATED = {
 def test_settings_of_dense_tasks_are_the_stated_ones(recipe, model):
     s = with_recipe(model, "data", recipe=recipe)
     assert (s.head, s.lr, s.weight_decay, s.batch_size, s.epochs, s.drop_path) == DENSE_STATED[recipe, model]
-    factor = 1e-6 if s.task == "segment" else {"sparsercnn": 1e-2, "ssdlite": 1e-2}.get(s.head, 1e-3)
+    factor = 1e-6 if s.task == "segment" else 1e-2 if s.head == "sparsercnn" else 1e-3
+    if (recipe, model) == ("coco_ssd_320", "partialformer_b0"):  # MobileViT's
+        factor = 0.1
+        assert (s.min_lr, s.schedule, s.ema) == (1e-6, "cosine", 0.9995)
     assert s.warmup_lr == pytest.approx(s.lr * factor)
+
+
+# Steps of the warm-up, which sources state where recipes have epochs; and how many pictures the data have.
+COCO_TRAIN, ADE20K_TRAIN = 118_287, 20_210
+WARMUP_STEPS = {
+    ("coco_maskrcnn_1x", "paca_tiny"): 500, ("coco_maskrcnn_1x", "emsnet_tiny"): 500,
+    ("coco_maskrcnn_3x", "xcit_small_12_p16"): 500, ("coco_retinanet_1x", "mat_2"): 500,
+    ("coco_retinanet_1x", "emsnet_xtiny"): 500, ("coco_atss_1x", "partialformer_b1"): 500,
+    ("coco_sparsercnn_1x", "partialformer_b1"): 1000, ("coco_ssd_320", "mat_1"): 500,
+    ("coco_ssd_320", "partialformer_b1"): 500, ("ade20k_fpn_80k", "mat_2"): 1500,
+    ("ade20k_paca_160k", "paca_tiny"): 1500, ("ade20k_upernet_160k", "paca_tiny"): 1500,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("recipe", "model"), WARMUP_STEPS)
+def test_warm_up_takes_the_stated_number_of_steps(recipe, model):
+    settings = with_recipe(model, "data", recipe=recipe)
+    pictures = COCO_TRAIN if recipe.startswith("coco") else ADE20K_TRAIN
+    assert settings.lr_schedule(pictures // settings.batch_size).warmup == WARMUP_STEPS[recipe, model]
 
 
 @pytest.mark.parametrize("name", DENSE)
@@ -96,10 +121,71 @@ def test_heads_and_views_of_dense_recipes_can_be_built(name):
         assert task.model(backbone)
 
 
-def test_clusters_for_ade20k_are_two_hundred_where_there_are_any():
-    for recipe in ("ade20k_upernet_160k", "ade20k_paca_160k"):
-        for model, clusters in [("paca_small", (200, 200, 200, 0)), ("paca_small_teacher", (200, 200, 200, 200))]:
-            assert with_recipe(model, "ade", recipe=recipe).model_arguments()["clusters"] == clusters
+ADE20K_WITH_PACA = ["ade20k_upernet_160k", "ade20k_paca_160k"]
+DEPTHS = (1, 1, 1, 1)  # enough where names and shapes are looked at
+
+
+def own_clusters(model: str) -> tuple[int, ...]:
+    return tuple(PACA[model]["clusters"])
+
+
+@pytest.mark.parametrize("recipe", ADE20K_WITH_PACA)
+def test_clusters_for_ade20k_are_two_hundred_in_each_stage_that_has_some(recipe):
+    for model in PACA:
+        given = with_recipe(model, "ade", recipe=recipe).model_arguments()
+        expected = tuple(200 if count else 0 for count in own_clusters(model))
+        assert given.get("clusters", own_clusters(model)) == expected, model
+
+
+def test_weights_of_pre_training_load_with_the_clusters_for_ade20k():
+    """By the rule of loading: the same names, and other shapes only where the layers start afresh."""
+    for model in PACA:
+        with torch.device("meta"):
+            before = create_model(model, depths=DEPTHS).state_dict()
+            given = with_recipe(model, "ade", recipe=ADE20K_WITH_PACA[0]).model_arguments()
+            changed = create_model(model, depths=DEPTHS, **given)
+        after = changed.state_dict()
+        assert before.keys() == after.keys(), model
+        differing = [key for key in after if after[key].shape != before[key].shape]
+        assert all(re.search(changed.reset_when_resized, key) for key in differing), model
+
+
+def test_weights_with_clusters_in_all_stages_start_a_segmenter(tmp_path):
+    file, model = tmp_path / "imagenet.pth", "paca_small_c100_49"
+    torch.save(create_model(model).state_dict(), file)
+    settings = with_recipe(model, "ade", recipe="ade20k_paca_160k", weights=str(file))
+    backbone, notes = build_backbone(settings, model_arguments(settings))
+    assert notes == (f"weights: the backbone's are those of {file}; the head is new",)
+    counts = [len(value) for key, value in backbone.state_dict().items() if key.endswith("clustering.logits.weight")]
+    assert counts == [200, 200, 200, 200]
+
+
+def test_colour_jitter_beside_randaugment_is_left_out_as_timm_leaves_it():
+    for recipe in ("paca_imagenet", "paca_v1_imagenet", "xcit_imagenet", "mat_imagenet"):
+        values = load_recipe(recipe).values
+        assert (values["color_jitter"], values["augment"]) == (0, "rand-m9-mstd0.5-inc1"), recipe
+
+
+# Drop path of XCiT on ImageNet: stated, inferred from the dense settings, or (None) only in the paper's supplement.
+XCIT_DROP_PATH = {
+    "small_12": 0.05, "tiny_12": 0.0, "small_24": 0.1, "medium_24": 0.15,
+    "nano_12": None, "tiny_24": None, "large_24": None,
+}  # fmt: skip
+
+
+def test_drop_path_of_xcit_is_known_or_marked_unknown():
+    for size, rate in XCIT_DROP_PATH.items():
+        for patch in ("p16", "p8"):
+            assert with_recipe(f"xcit_{size}_{patch}", "imagenet", recipe="xcit_imagenet").drop_path == rate
+    head = " ".join((FOLDER / "xcit_imagenet.yaml").read_text().partition("family:")[0].replace("#", " ").split())
+    assert "unknown for Nano-12, Tiny-24 and Large-24" in head
+
+
+def test_models_without_clusters_get_none_from_any_recipe():
+    for recipe in recipe_names():
+        for model in (name for name in PACA if name.endswith("_pure")):
+            arguments = with_recipe(model, "data", recipe=recipe, any_model=True).model_arguments()
+            assert "clusters" not in arguments, (recipe, model)
 
 
 # What the papers and their repositories state: (lr at the recipe's batch, floor, start, batch, epochs, decay).
@@ -226,6 +312,53 @@ def test_a_run_records_the_merged_settings_and_resumes_under_any_recipe_that_giv
     values = load_recipe(own).values
     train("test_vit", "shapes", **values, out=tmp_path / "run", device="cpu")
     assert "is finished; nothing to do" in capsys.readouterr().out
+
+
+# ---- short runs -------------------------------------------------------------------------------------------------
+
+
+def warmup(**given: object) -> tuple[float, str]:
+    settings = with_recipe("paca_b0", "shapes", **given)
+    return settings.warmup_epochs, settings.origins.get("warmup_epochs", "default")
+
+
+def test_the_default_warm_up_takes_at_most_a_tenth_of_the_run():
+    assert warmup() == (5, "default")
+    assert warmup(epochs=50) == (5, "default")
+    assert warmup(epochs=10) == (1, "default, shortened with the run")
+    assert warmup(epochs=3) == (0.3, "default, shortened with the run")
+    for epochs in (1, 2, 3, 7, 49):
+        schedule = with_recipe("paca_b0", "shapes", epochs=epochs).lr_schedule(steps_per_epoch=1000)
+        assert schedule.warmup <= schedule.steps / 10
+        assert schedule(schedule.warmup) == 1  # the highest rate is reached
+
+
+def test_a_warm_up_that_is_given_is_obeyed():
+    assert warmup(epochs=3, warmup_epochs=2.0) == (2, "given")
+    assert warmup(epochs=3, recipe="finetune", warmup_epochs=5.0) == (5, "given")
+    assert warmup(epochs=3, warmup_epochs=TrainSettings("a", "b").warmup_epochs) == (5, "given")
+
+
+def test_the_warm_up_of_a_recipe_shrinks_with_a_run_made_shorter(tmp_path):
+    assert warmup(recipe="finetune") == (2, "recipe finetune")
+    assert warmup(recipe="finetune", epochs=20) == (2, "recipe finetune")
+    assert warmup(recipe="finetune", epochs=10) == (1, "recipe finetune, shortened with the run")
+    assert warmup(recipe="quick") == (0.5, "recipe quick")  # more than a tenth, but its own
+    assert warmup(recipe="quick", epochs=60) == (0.5, "recipe quick")
+    assert warmup(recipe="quick", epochs=1) == (0.166667, "recipe quick, shortened with the run")
+    own = written(tmp_path, "epochs: 7\n")  # without a warm-up of its own
+    assert warmup(recipe=own) == (0.7, "default, shortened with the run")
+
+
+def test_what_a_short_run_changes_in_a_recipe_is_said():
+    settings = with_recipe("paca_b0", "shapes", recipe="finetune", epochs=10)
+    assert settings.notes == ["warm-up: 1 of 10 epochs, instead of 2 (recipe finetune); --warmup-epochs sets it"]
+    short = with_recipe("mat_2", "coco", recipe="coco_retinanet_1x", epochs=3)
+    assert short.notes == [
+        "learning rate: it would fall after epoch 8 and 11, but the run has 3; --step-epochs sets it"
+    ]
+    for recipe in NAMES:
+        assert with_recipe(SMALLEST[recipe], "data", recipe=recipe).notes == []
 
 
 # ---- families ---------------------------------------------------------------------------------------------------

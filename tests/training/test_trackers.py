@@ -3,6 +3,7 @@ import sys
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from vitreous.errors import to_install_extra
 from vitreous.train import train
 from vitreous.training.run import RunFolder, read_metrics
 from vitreous.training.trackers import TensorBoard
@@ -76,4 +77,4 @@ def test_missing_package_says_what_to_install(tmp_path, monkeypatch, capsys):
     monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
     arguments = ["train", "test_convnext", "shapes", "--out", str(tmp_path / "run"), "--tensorboard"]
     assert main([*arguments, "--train-count", "8", "--val-count", "8", "--workers", "0", "--size", "32"]) == 2
-    assert 'pip install "vitreous[log]"' in capsys.readouterr().err
+    assert to_install_extra("log") in capsys.readouterr().err

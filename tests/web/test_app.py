@@ -313,3 +313,18 @@ def test_uploads_make_room_for_later_ones(tmp_path):
         assert alive[-1] == 200
         assert alive[0] == 404
         assert [key for key, _ in itertools.groupby(alive)] == [404, 200]  # the oldest went first
+
+
+def test_faithfulness_is_that_of_the_report(tmp_path):
+    app, explorer = application(save_tiny_model(tmp_path / "plain", clusters=(0, 0, 0, 0)))
+    trained = explorer.trained
+    with TestClient(app, base_url=HOST) as client:
+        id = client.get("/api/model").json()["examples"][0]["id"]
+        picture = trained.preprocess.picture(find_pictures(["shapes:val:0"], size=(64, 64))[0].load())
+        plan = Plan(methods=("grad_cam", "input_gradient"))
+        whole = explain_image(trained.model, picture, preprocess=trained.preprocess, classes=trained.classes, plan=plan)
+        number = trained.classes.index(whole.watched)
+        for method in whole.methods:
+            found = client.get(f"/api/images/{id}/faithfulness?method={method.name}&target={number}").json()
+            assert found == {"method": method.name, "difference": pytest.approx(method.difference, abs=1e-5)}
+        assert client.get(f"/api/images/{id}/faithfulness?method=nonsense").status_code == 422

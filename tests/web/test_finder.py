@@ -2,6 +2,7 @@
 
 import io
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -9,9 +10,13 @@ from starlette.testclient import TestClient
 
 from tests.tiny_model import TASK_ARGS, save_tiny_dense
 from tests.web.asking import HOST, REASON, application, png, save_chosen
-from vitreous.explanations.dense import OfClasses
+from vitreous.data.run_lengths import decode
+from vitreous.explanations.dense import OfClasses, matched_scores
+from vitreous.heads.detect import DETECTORS
 from vitreous.maps.gates import gated, without
-from vitreous.serve import check_answers
+from vitreous.maps.target import BoxTarget
+from vitreous.predict import predict
+from vitreous.serve import check_answers, open_explorer
 from vitreous.training.model_folder import load_model
 
 CLASSES = {"detect": ("disc", "box"), "segment": ("background", "disc", "box"), "keypoints": ("figure",)}
@@ -132,3 +137,65 @@ def test_the_default_of_a_run_goes_first_here_too(tmp_path):
         page = client.get(f"/api/images/{upload(client)}/report.html").text
     assert '<b>Look first at <span class="name">token_gradient</span>.</b>' in page
     assert REASON in page
+
+
+TWO_STAGES = dict(channels=16, hidden=32, proposals=50, score_threshold=0.0)
+ONE_STAGE = dict(channels=16, convs=1, score_threshold=0.0)
+HEADS = {
+    "fcos": ONE_STAGE,
+    "retinanet": ONE_STAGE,
+    "atss": ONE_STAGE,
+    "fasterrcnn": TWO_STAGES,
+    "maskrcnn": TWO_STAGES,
+    "sparsercnn": dict(channels=16, proposals=10, rounds=2, inner=8, hidden=32, score_threshold=0.0),
+    "ssd": dict(size=64, score_threshold=0.0),
+    "ssdlite": dict(size=64, score_threshold=0.0),
+}
+
+
+@pytest.mark.parametrize("kind", [*HEADS, "segment", "keypoints"])
+def test_the_page_tells_the_numbers_of_predict_in_their_order(kind, tmp_path):
+    """Of a picture that has to be scaled and filled up; with no cluster switched off the numbers stay."""
+    assert set(HEADS) == set(DETECTORS)
+    task = "detect" if kind in HEADS else kind
+    head = dict(head=kind, head_args=HEADS[kind]) if kind in HEADS else {}
+    folder = save_tiny_dense(tmp_path / kind, task, CLASSES[task], **head)
+    noise = np.random.default_rng(3).integers(0, 255, (7, 13, 3), dtype=np.uint8)
+    picture = Image.fromarray(noise).resize((91, 50), Image.Resampling.BICUBIC)
+    picture.save(tmp_path / "photo.png")
+    (answer,) = predict(folder, (str(tmp_path / "photo.png"),), least=0.0, device="cpu")
+    said = answer["predictions"]
+    if task == "keypoints":
+        expected = sorted(said[0]["keypoints"][2::3], reverse=True)
+    elif task == "segment":
+        shares = {row["class"]: decode(row["segmentation"], 50, 91).mean() for row in said}
+        expected = [share for _, share in sorted(shares.items(), key=lambda one: (one[0] == "background", -one[1]))]
+    else:
+        expected = [row["score"] for row in said[:10]]
+    explorer = open_explorer(folder)
+    item = explorer.see(picture, "photo.png")
+    rows = explorer.predict(item)["classes"]
+    assert [row["probability"] for row in rows] == pytest.approx(expected, abs=1e-6)
+    shown = [row["probability"] for row in rows if "background" not in row["name"]]
+    assert shown == sorted(shown, reverse=True)
+    if task == "detect":
+        assert [row["name"].partition(": ")[2] for row in rows] == [row["class"] for row in said[:10]]
+    same = explorer.ablate(item, 3, None, ())
+    assert [row["before"] for row in same["classes"]] == pytest.approx(expected, abs=1e-6)
+    assert [row["probability"] for row in same["classes"]] == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_box_that_is_gone_has_no_score_and_a_neighbour_does_not_answer_for_it():
+    """The number behind a finding may be a better box's that overlaps; its score may not."""
+    box = torch.tensor([[0.0, 0.0, 10.0, 10.0]])
+    target = BoxTarget(labels=torch.tensor([0]), boxes=box)
+    near = torch.tensor([[0.0, 0.0, 10.0, 19.0]])  # overlaps by more than half, and is much surer
+    answers = {"boxes": torch.cat([near, box]), "labels": torch.tensor([0, 0]), "scores": torch.tensor([0.9, 0.3])}
+    assert target.on("probability")([answers]).item() > 0.45
+    assert matched_scores([target], answers) == pytest.approx([0.3])
+    assert matched_scores([target], {key: value[:1] for key, value in answers.items()}) == pytest.approx(
+        [0.9]
+    )  # it has moved
+    elsewhere = answers | {"boxes": answers["boxes"] + 50}
+    assert matched_scores([target], elsewhere) == [0.0]
+    assert matched_scores([target], answers | {"labels": torch.tensor([1, 1])}) == [0.0]

@@ -14,7 +14,7 @@ from tests.tiny_model import save_tiny_model
 from tests.web.asking import HOST, application, png, post
 from vitreous.web.guard import HEADERS, Limits
 
-LIMITS = Limits(upload_bytes=200_000, upload_seconds=0.5, uploads=2)
+LIMITS = Limits(upload_bytes=200_000, upload_seconds=0.5)
 
 
 @pytest.fixture(scope="module")

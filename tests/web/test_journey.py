@@ -217,7 +217,7 @@ def test_model_without_clusters(tmp_path):
         assert "has no clusters. Inside it can be seen: " in text(page, "#has")
         assert page.run("document.getElementById('clusters').hidden")
         page.point("#viewer")
-        assert "Grad cam" in text(page, "#caption")
+        assert "Values from" in text(page, "#caption")  # of some map
         assert page.console == []
 
 
@@ -231,3 +231,28 @@ def test_nothing_sticks_out(folder, tmp_path, width):
         ranked(page)
         page.run("document.getElementById('methods').open = true")
         assert page.run("document.documentElement.scrollWidth") <= width
+
+
+@needs_chromium
+def test_without_a_measurement_the_most_faithful_map_on_the_picture_leads(tmp_path):
+    app, _ = application(save_tiny_model(tmp_path / "plain", clusters=(0, 0, 0, 0)))
+    name, score = "card.dataset.method", "card.querySelector('.score').textContent"
+    cards_now = f"[...document.querySelectorAll('#method-cards li')].map((card) => [{name}, {score}])"
+    with running(app) as address, browser(tmp_path) as page:
+        page.open(f"{address}/")
+        page.click("#examples button")
+        page.wait("document.getElementById('chosen').textContent.includes('most faithful of the quick ones')")
+        page.wait("!document.getElementById('compute').disabled")
+        cards = page.run(cards_now)
+        measured = [float(score.replace("−", "-")) for _, score in cards if score]
+        assert len(measured) > 3
+        assert measured == sorted(measured, reverse=True)
+        assert all(score == "" for _, score in cards[len(measured) :])  # dear ones wait, behind the others
+        best = cards[0][0]
+        assert page.run("document.getElementById('show').value") == best
+        words = f"{best.replace('_', ' ')} is the most faithful of the quick ones on this picture"
+        assert text(page, "#chosen").lower().startswith(words)
+        assert "was not measured" in text(page, "#chosen")
+        page.click("#examples li:nth-child(2) button")
+        page.wait("document.querySelectorAll('#method-cards canvas').length >= 3")
+        assert page.console == []

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitreous.data.detector_boxes import Found
 from vitreous.data.image import ImageError
 from vitreous.data.image_set import EncodedSet, ImageSet, Wrapped
 from vitreous.data.outlines import outline_length
@@ -255,13 +256,60 @@ class OneObjectEach(Wrapped):
     def target(self, index: int) -> dict[str, Any]:
         picture, place = self._places[index]
         target = super().target(picture)
-        return {**target, "objects": target["objects"][[place]]}
+        return {**target, "objects": target["objects"][[place]], "annotated": _unmasked(target["objects"])}
 
     def picture(self, index: int, *, at_least: int | None = None) -> Image.Image:
         return super().picture(self._places[index][0], at_least=at_least)
 
     def encoded(self, index: int) -> Path | bytes | None:
         return super().encoded(self._places[index][0])
+
+
+class OneBoxEach(Wrapped):
+    """A sample for each box that a detector found, instead of one for each annotated object."""
+
+    def __init__(self, images: ImageSet, found: Sequence[Sequence[Found]]) -> None:
+        """`found` are the boxes in each picture."""
+        super().__init__(images)
+        self._boxes = [(index, one) for index, boxes in enumerate(found) for one in boxes]
+        self._empty = [index for index, boxes in enumerate(found) if not boxes]
+
+    def without_boxes(self) -> Iterator[tuple[int, Objects]]:
+        """Number and annotations of each picture in which nothing was found."""
+        for index in self._empty:
+            target = super().target(index)
+            yield target["image_id"], _unmasked(target["objects"])
+
+    def __len__(self) -> int:
+        return len(self._boxes)
+
+    def name(self, index: int) -> str:
+        return super().name(self._boxes[index][0])
+
+    def target(self, index: int) -> dict[str, Any]:
+        picture, found = self._boxes[index]
+        target = super().target(picture)
+        single = object_in_box(found, len(self.keypoint_names), index + 1)
+        annotated = _unmasked(target["objects"])
+        return {**target, "objects": single, "annotated": annotated, "box_score": found.score}
+
+    def picture(self, index: int, *, at_least: int | None = None) -> Image.Image:
+        return super().picture(self._boxes[index][0], at_least=at_least)
+
+    def encoded(self, index: int) -> Path | bytes | None:
+        return super().encoded(self._boxes[index][0])
+
+
+def object_in_box(found: Found, keypoints: int, number: int) -> Objects:
+    """An object of which nothing is known but where a detector saw it."""
+    x0, y0, x1, y1 = found.box
+    objects = objects_of([{"bbox": [x0, y0, x1 - x0, y1 - y0], "id": number}], [found.label])
+    return replace(objects, keypoints=np.zeros((1, keypoints, 3), np.float32))
+
+
+def _unmasked(objects: Objects) -> Objects:
+    """Without masks, which are most of an annotation and of no use for keypoints."""
+    return replace(objects, masks=None)
 
 
 def require_objects(images: ObjectSet, where: str) -> None:

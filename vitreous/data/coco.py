@@ -8,7 +8,7 @@ Classes are ordered by the numbers of their categories, which need not follow ea
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -58,24 +58,58 @@ def open_coco(root: Path, split: str, *, task: str = "detect", strict: bool = Tr
     files = coco_files(root, task)
     name = require_split(split, files, f"folder '{root}'")
     file, train = files[name], find_split("train", files)
+
+    def finder(names: Sequence[str]) -> Callable[[str], Path]:
+        folder = _image_folder(file, name, root, names)
+        return lambda picture: folder / picture
+
+    return read_coco(file, name, train=files.get(train or ""), finder=finder, task=task, strict=strict, follow=follow)
+
+
+def read_coco(
+    file: Path,
+    split: str,
+    *,
+    train: Path | None,
+    finder: Callable[[Sequence[str]], Callable[[str], Path]],
+    task: str,
+    strict: bool,
+    follow: bool = False,
+) -> ObjectSet:
+    """The pictures of one file with their objects.
+
+    Args:
+        file: Annotations.
+        split: What it is called, as the first part of the pictures' names; may be empty.
+        train: The file to train on, whose categories must be the same.
+        finder: From the names of all pictures to a function from one of them to its file.
+        task: detect or keypoints.
+        strict, follow: As of `open_coco`.
+    """
     content, faults = _content(file, follow), Faults(strict=strict)
     categories = _categories(content["categories"], str(file))
-    if strict and train is not None and name != train:
-        _check_same(categories, files[train], file, follow)
+    if strict and train is not None and file != train:
+        _check_same(categories, train, file, follow)
+    found = finder([image["file_name"] for image in content["images"]])
     images = ObjectSet(
-        _records(file, content, categories, _image_folder(file, name, root, content["images"]), name, faults),
+        _records(file, content, categories, found, split, faults),
         tuple(category["name"] for category in categories),
         faults=faults.found,
         category_ids=tuple(category["id"] for category in categories),
         keypoints=_keypoints(categories, file) if task == "keypoints" or _with_keypoints(categories) else None,
     )
-    if strict and name == train:
+    if strict and file == train:
         require_objects(images, str(file))
     return images
 
 
 def _records(
-    file: Path, content: dict[str, Any], categories: list[dict[str, Any]], folder: Path, split: str, faults: Faults
+    file: Path,
+    content: dict[str, Any],
+    categories: list[dict[str, Any]],
+    found: Callable[[str], Path],
+    split: str,
+    faults: Faults,
 ) -> Iterator[Record]:
     labels = {category["id"]: place for place, category in enumerate(categories)}
     points = _keypoints(categories, file) if _with_keypoints(categories) else None
@@ -95,11 +129,11 @@ def _records(
             masks = masks or bool(row.get("segmentation"))
             rows[row["image_id"]].append(row)
     for image in content["images"]:
-        found = rows[image["id"]]
-        objects = objects_of(found, [labels[row["category_id"]] for row in found], masks=masks, keypoints=points)
+        own = rows[image["id"]]
+        objects = objects_of(own, [labels[row["category_id"]] for row in own], masks=masks, keypoints=points)
         name = image["file_name"]
-        within = name if name.startswith(f"{split}/") else f"{split}/{name}"
-        yield Record(within, folder / name, sizes[image["id"]], image["id"], objects)
+        within = name if not split or name.startswith(f"{split}/") else f"{split}/{name}"
+        yield Record(within, found(name), sizes[image["id"]], image["id"], objects)
 
 
 def _problem(row: Any, sizes: dict[int, Any], labels: dict[int, int], known: set[int], keypoints: int) -> str:
@@ -233,12 +267,12 @@ def _with_keypoints(categories: list[dict[str, Any]]) -> bool:
     return len({tuple(category["keypoints"]) for category in categories if category.get("keypoints")}) == 1
 
 
-def _image_folder(file: Path, split: str, root: Path, images: list[dict[str, Any]]) -> Path:
+def _image_folder(file: Path, split: str, root: Path, names: Sequence[str]) -> Path:
     """Where the pictures lie: the likely folder with the most of the first ones."""
     tail = file.stem.rpartition("_")[2]  # train2017 of instances_train2017
     places = [base / name for base in (root / "images", root) for name in dict.fromkeys((tail, split, ""))]
     places += [root / "JPEGImages", root.parent / "JPEGImages", root.parent / "images", file.parent]
-    wanted = [image["file_name"] for image in images[:SAMPLED]]
+    wanted = names[:SAMPLED]
     counts = {place: sum((place / name).is_file() for name in wanted) for place in dict.fromkeys(places)}
     best = max(counts, key=lambda place: counts[place])
     if not counts[best]:

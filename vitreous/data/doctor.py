@@ -131,7 +131,8 @@ def _unreadable(pictures: list[Seen]) -> Iterator[Finding]:
 
 def _faults(splits: Mapping[str, ImageSet]) -> Iterator[Finding]:
     """What training would refuse as a whole."""
-    faults = tuple(fault for images in splits.values() for fault in getattr(images, "faults", ()))
+    # Parts of one file share its faults.
+    faults = tuple(dict.fromkeys(fault for images in splits.values() for fault in images.faults))
     if faults:
         text = _count(faults, "annotation is wrong", "annotations are wrong")
         yield Finding("faults", True, f"{text}; train and evaluate refuse them", faults)
@@ -159,6 +160,9 @@ def _classes(splits: Mapping[str, ImageSet], pictures: list[Seen]) -> Iterator[F
                 yield Finding("classes differ", True, f"{text} not in {there}", tuple(only))
     filled = {(one.split, name) for one in pictures for name in one.classes}
     whole = any(one.label for one in pictures)  # of objects a class may well be rare
+    alone = {images.classes for images in splits.values() if whole and len(images.classes) == 1}
+    if alone:
+        yield Finding("one class", True, "there is one class; a classifier needs two or more", min(alone))
     for split, images in splits.items():
         empty = tuple(name for name in images.classes if (split, name) not in filled)
         if empty:

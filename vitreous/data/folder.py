@@ -1,34 +1,46 @@
 """Images sorted into one folder per class: `DATA/train/cat/1.jpg`, `DATA/val/cat/7.jpg`."""
 
 import os
+import re
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from vitreous.data.image import SUFFIXES
-from vitreous.data.image_set import EncodedSet, digest, find_split, require_split
+from vitreous.data.image_files import picture_files
+from vitreous.data.image_set import SPLITS, EncodedSet, digest, find_split, require_split
 from vitreous.errors import InputError
+
+# Folders of other layouts, in small letters.
+PICTURE_FOLDERS = {"images", "image", "img", "imgs", "jpegimages", "pngimages", "leftimg8bit", "img_dir"}
+TARGET_FOLDERS = {"masks", "mask", "labels", "annotations", "gtfine", "ann_dir", "instances"}
 
 
 class ClassFolder(EncodedSet):
-    """The images of one split; classes are the sorted names of its sub-folders."""
+    """The images of one split; classes are the names of its sub-folders, `in_order`."""
 
     def __init__(self, root: str | os.PathLike[str], split: str, *, strict: bool = True) -> None:
         """`strict` refuses classes without images, and splits whose classes differ."""
         root = Path(root)
-        self.folder = root / require_split(split, split_folders(root), f"folder '{root}'")
+        self.folder = root / _split_folder(root, split)
         self.classes = class_names(self.folder)
         if strict:
             self._check_same_classes(root)
-        self.files: list[tuple[str, int]] = []  # path below the split's folder, label
+        self._find_files(strict)
+
+    def _find_files(self, strict: bool) -> None:
+        self.files: list[tuple[str, int]] = []  # path below the folder, label
+        self.passed_over = ()
         for label, name in enumerate(self.classes):
-            found = _images_below(self.folder, name)
+            found, passed_over = picture_files(self.folder / name)
+            self.passed_over += passed_over
             if strict and not found:
                 raise InputError(
                     f"class folder '{self.folder / name}' holds no image ({', '.join(SUFFIXES)}); "
                     "add images or remove the folder"
                 )
-            self.files += [(path, label) for path in found]
+            self.files += [(f"{name}/{path}", label) for path in found]
 
     def __len__(self) -> int:
         return len(self.files)
@@ -68,17 +80,32 @@ def split_folders(root: Path) -> list[str]:
     return [entry.name for entry in root.iterdir() if entry.is_dir()] if root.is_dir() else []
 
 
+def _split_folder(root: Path, split: str) -> str:
+    there = split_folders(root)
+    train = find_split("train", there)
+    if split == "val" and train is not None and find_split("val", there) is None:
+        raise InputError(
+            f"folder '{root}' has no split 'val'; looked for {' or '.join(SPLITS['val'])}, found "
+            f"{', '.join(sorted(there))}; make one, or give '{root / train}' itself, of which a share is then held out"
+        )
+    return require_split(split, there, f"folder '{root}'")
+
+
+def has_class_folders(root: Path) -> bool:
+    """Whether some split has folders that may be classes."""
+    splits = [root / name for name in split_folders(root) if any(name in names for names in SPLITS.values())]
+    inside = (name for split in splits for name in split_folders(split) if not name.startswith("."))
+    return any(name.lower() not in PICTURE_FOLDERS | TARGET_FOLDERS for name in inside)
+
+
 def class_names(folder: Path) -> tuple[str, ...]:
-    names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
+    names = in_order(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
     if not names:
         raise InputError(f"'{folder}' holds no class folders; put each class's images in {folder.name}/<class>/")
     return tuple(names)
 
 
-def _images_below(folder: Path, name: str) -> list[str]:
-    """Image paths of one class relative to `folder`, in an order that does not depend on the file system."""
-    found = []
-    for parent, folders, files in os.walk(folder / name):
-        folders[:] = [entry for entry in folders if not entry.startswith(".")]
-        found += [os.path.join(parent, file) for file in files if file.lower().endswith(SUFFIXES) and file[0] != "."]
-    return sorted(Path(path).relative_to(folder).as_posix() for path in found)
+def in_order(names: Iterable[str]) -> list[str]:
+    """Sorted; if all are numbers, in the order of the numbers, as ImageNet's folders 0 to 999 are meant."""
+    found = sorted(names)
+    return sorted(found, key=int) if all(re.fullmatch("[0-9]{1,18}", name) for name in found) else found

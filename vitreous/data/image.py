@@ -1,7 +1,8 @@
 """The one door through which pixels enter: a file becomes an 8-bit RGB picture, or an `ImageError`.
 
 What the pixels are:
-- JPEG (MPO included), PNG, WebP, BMP or TIFF, recognised by content, whatever the file's name says.
+- JPEG (MPO included), PNG, WebP, BMP or TIFF, recognised by content, whatever the file's name says. AVIF where Pillow
+  has it (from 11.3 on), HEIC with the package pillow-heif.
 - The first picture of a file that holds several (animation, multi-page TIFF, MPO).
 - Turned upright by the EXIF orientation.
 - Transparency, in whatever form, is laid over white.
@@ -20,21 +21,26 @@ import os
 import stat
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from io import BytesIO
 from typing import IO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError, features
 
-from vitreous.errors import InputError
+from vitreous.errors import InputError, to_install, to_install_extra
 from vitreous.limits import MOST_PIXELS
 from vitreous.reading import MACHINE
 
-FORMATS = ("JPEG", "PNG", "BMP", "TIFF", "WEBP")  # the JPEG reader takes MPO too
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")  # of the files looked for in folders
+LOSSLESS = (".png", ".webp", ".bmp", ".tif", ".tiff")
+# Of the files looked for in folders. What HEIC and AVIF need may be missing; such files are then told as unreadable,
+# so that neither their number nor the order of a data set depends on what is installed.
+SUFFIXES = (".jpg", ".jpeg", ".jfif", *LOSSLESS, ".heic", ".heif", ".avif")
+FORMATS = ("JPEG", "PNG", "BMP", "TIFF", "WEBP", *(("AVIF",) if features.check("avif") else ()))  # JPEG includes MPO
+HEIC_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs", b"mif1", b"msf1"}
+AVIF_BRANDS = {b"avif", b"avis"}
 ACCEPTED = "JPEG, PNG, WebP, BMP and TIFF are read"
 
 BITS_TAG, PHOTOMETRIC_TAG, ORIENTATION_TAG = 258, 262, 274
@@ -95,13 +101,18 @@ def load_image(
                 f"image {name!r} has {width} x {height} pixels; at most {max_pixels:,} in all are read; "
                 "scale it down or raise max_pixels"
             )
-        if at_least is not None:
+        if at_least is not None and image.format != "HEIF":  # which would give its thumbnail
             image.draft(None, (at_least, at_least))  # does something for JPEG only
-        _fix_transparent_colour(image)
-        # Only the TIFF plugin warns while decoding; the others decode outside the lock, so that threads overlap.
-        with _quiet() if image.format == "TIFF" else nullcontext():
-            image.load()
-        return _upright(_to_rgb(image), _orientation(image))
+        return upright_rgb(image)
+
+
+def upright_rgb(image: Image.Image) -> Image.Image:
+    """A picture that Pillow has opened, decoded or not, as `load_image` gives the same file."""
+    _fix_transparent_colour(image)
+    # Only the TIFF plugin warns while decoding; the others decode outside the lock, so that threads overlap.
+    with _quiet() if image.format == "TIFF" else nullcontext():
+        image.load()
+    return _upright(_to_rgb(image), _orientation(image))
 
 
 def stored_as(source: Source, *, name: str | None = None) -> Stored:
@@ -157,10 +168,31 @@ def _opened(source: Source, name: str) -> Iterator[IO[bytes]]:
         yield file
 
 
-def header(file: Source | IO[bytes]) -> Image.Image:
+def header(file: IO[bytes]) -> Image.Image:
     """A picture of which nothing but the head has been read; what Pillow would warn of is checked by us."""
     with _quiet():
+        if _brand(file) in HEIC_BRANDS and (heif := _heif_reader()) is not None:
+            return heif(file)
         return Image.open(file, formats=FORMATS)
+
+
+def _heif_reader() -> Callable[[IO[bytes]], Image.Image] | None:
+    """Used directly: pillow-heif would register itself with Pillow for the whole process."""
+    try:
+        from pillow_heif import HeifImageFile
+    except ImportError:
+        return None
+    return HeifImageFile
+
+
+def _brand(file: IO[bytes]) -> bytes:
+    """What the first bytes of HEIC and AVIF call themselves; empty for other formats."""
+    file.seek(0)
+    start = file.read(64)
+    file.seek(0)
+    if start[4:8] != b"ftyp":
+        return b""
+    return b"avif" if b"avif" in start[8:] else start[8:12]  # the first brand may be one that both have
 
 
 @contextmanager
@@ -180,6 +212,11 @@ def _reasons_given(name: str, file: IO[bytes]) -> Iterator[None]:
 
 
 def _what_it_is(file: IO[bytes]) -> str:
+    brand = _brand(file)
+    if brand in HEIC_BRANDS and _heif_reader() is None:
+        return f"is HEIC, which needs: {to_install_extra('heic')}"
+    if brand in AVIF_BRANDS and "AVIF" not in FORMATS:
+        return f"is AVIF, which needs a newer Pillow: {to_install('pillow>=11.3')}"
     file.seek(0)
     start = file.read(64).lstrip().lower()
     if start.startswith(b"gif8"):

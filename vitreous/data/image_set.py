@@ -2,7 +2,7 @@
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property, wraps
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,9 @@ class ImageSet(ABC):
     keypoint_names: tuple[str, ...] = ()
     keypoint_pairs: tuple[tuple[int, int], ...] = ()  # those that trade places in a mirror
     skeleton: tuple[tuple[int, int], ...] = ()  # pairs of keypoints joined by a line in drawings
+    faults: tuple[str, ...] = ()  # of the annotations that were left out for them, each with file and id
+    passed_over: tuple[str, ...] = ()  # endings of files that are pictures, but of a kind that is not read
+    val_fraction: float | None = None  # share held out by content, where the data have no splits of their own
 
     @property
     @abstractmethod
@@ -111,6 +114,7 @@ class Wrapped(ImageSet):
         self.images, self.classes, self.stretches = images, images.classes, images.stretches
         self.category_ids, self.skeleton = images.category_ids, images.skeleton
         self.keypoint_names, self.keypoint_pairs = images.keypoint_names, images.keypoint_pairs
+        self.faults, self.passed_over, self.val_fraction = images.faults, images.passed_over, images.val_fraction
 
     @property
     def fingerprint(self) -> str:
@@ -135,16 +139,13 @@ class Wrapped(ImageSet):
         return self.images.object_mask(index)
 
 
-class Without(Wrapped):
-    """A set without some of its pictures."""
+class Subset(Wrapped):
+    """Some of the pictures of another set, by rising index."""
 
-    def __init__(self, images: ImageSet, names: Collection[str], because: str) -> None:
+    def __init__(self, images: ImageSet, kept: Sequence[int]) -> None:
         super().__init__(images)
-        self.because = because
-        found = [(index, images.name(index)) for index in range(len(images))]
-        self.left_out = tuple(name for _, name in found if name in names)
-        self._kept = [index for index, name in found if name not in names]
-        self.stretches = _shortened(images.stretches, self._kept)
+        self._kept = kept
+        self.stretches = _shortened(images.stretches, kept)
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -164,6 +165,15 @@ class Without(Wrapped):
     def object_mask(self, index: int) -> Image.Image | None:
         return super().object_mask(self._kept[index])
 
+
+class Without(Subset):
+    """A set without the pictures of some names."""
+
+    def __init__(self, images: ImageSet, names: Collection[str], because: str) -> None:
+        found = [(index, images.name(index)) for index in range(len(images))]
+        super().__init__(images, [index for index, name in found if name not in names])
+        self.because, self.left_out = because, tuple(name for _, name in found if name in names)
+
     @cached_property
     def fingerprint(self) -> str:
         if not self.left_out:
@@ -171,7 +181,7 @@ class Without(Wrapped):
         return f"{self.images.fingerprint} without {len(self.left_out)} ({digest(self.left_out)[:12]})"
 
 
-def _shortened(stretches: tuple[int, ...], kept: list[int]) -> tuple[int, ...]:
+def _shortened(stretches: tuple[int, ...], kept: Sequence[int]) -> tuple[int, ...]:
     """How many of each stretch are kept; both are in rising order."""
     lengths, end, position = [], 0, 0
     for stretch in stretches:

@@ -221,7 +221,13 @@ class SegmentView:
 
 # ---- batches ---------------------------------------------------------------------------------------------------
 
-SINGLE = {"size": "sizes", "original_size": "original_sizes", "image_id": "image_ids", "id": "ids"}
+SINGLE = {
+    "size": "sizes",
+    "original_size": "original_sizes",
+    "image_id": "image_ids",
+    "id": "ids",
+    "box_score": "box_scores",
+}
 
 
 def collate_dense(samples: list[tuple[Tensor, dict[str, Any]]]) -> tuple[Tensor, dict[str, Any]]:
@@ -232,7 +238,7 @@ def collate_dense(samples: list[tuple[Tensor, dict[str, Any]]]) -> tuple[Tensor,
     """
     if "heatmaps" in samples[0][1]:  # views of equal size with one object each
         return torch.stack([pixels for pixels, _ in samples]), {
-            SINGLE.get(key, key): torch.stack([target[key] for _, target in samples]) for key in samples[0][1]
+            SINGLE.get(key, key): _together([target[key] for _, target in samples]) for key in samples[0][1]
         }
     tallest, widest = (max(pixels.shape[axis] for pixels, _ in samples) for axis in (1, 2))
     size = -(-tallest // MULTIPLE) * MULTIPLE, -(-widest // MULTIPLE) * MULTIPLE
@@ -246,6 +252,13 @@ def collate_dense(samples: list[tuple[Tensor, dict[str, Any]]]) -> tuple[Tensor,
         else:
             targets[key] = [_padded(value, size, 0) for value in values] if key == "masks" else values
     return torch.stack([_padded(pixels, size, 0) for pixels, _ in samples]), targets
+
+
+def _together(values: list[Any]) -> Any:
+    """Tensors stacked, numbers as one tensor; what is neither stays a list."""
+    if isinstance(values[0], Tensor):
+        return torch.stack(values)
+    return torch.tensor(values) if isinstance(values[0], float) else values
 
 
 def _padded(values: Tensor, size: tuple[int, int], filling: int) -> Tensor:

@@ -70,7 +70,9 @@ class KeypointView:
         )
         points = swapped(single.keypoints, single)[0] if mirrored else single.keypoints[0]  # (K, 3)
         heatmaps, weights = self._heatmaps(_apply(_inverse(to_picture), points[:, :2]), points[:, 2] > 0)
+        scored = {"annotated", "box_score"} & target.keys() if not self.train else set()
         return to_bytes(crop), {
+            **{key: target[key] for key in sorted(scored)},  # for the metric alone
             "heatmaps": heatmaps,
             "weights": weights,
             "to_picture": torch.from_numpy(to_picture.astype(np.float32)),

@@ -1,26 +1,32 @@
 """Which class a pixel of a mask stands for: by its value, or by its colour.
 
-Read from a file of the data's folder, the first that is there:
+Read from a file in the data's folder or beside the masks, the first that is there:
 - classes.txt, labels.txt, codes.txt: a name a line; line 1 is value 0. A name may be followed by red, green and blue.
+- classes.json, id2label.json, classes.yaml: see `class_tree.py`.
 - class_dict.csv: name, red, green, blue under a heading.
 - label_colors.txt: red, green, blue, name.
 - objectInfo150.txt of ADE20K: value in the first column, name in the last; value 0 stands for no class.
-Masks of Cityscapes are known by their names. Otherwise the classes are the values that are found in the masks.
+Masks of Cityscapes and CamVid are known by the names of their files. Otherwise the classes are the values that are
+found in the masks.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
 
+from vitreous.data.class_tree import LARGEST_VALUE, Colour, values_or_colours
 from vitreous.errors import InputError
-from vitreous.reading import read_names, reason_of, shown
+from vitreous.limits import LARGEST_DESCRIPTION
+from vitreous.reading import PlainLoader, names_in, parse_json, read_text, reading, shown
 
 IGNORE = 255  # class number of pixels that count neither as right nor as wrong
 MOST = 255  # classes
-LARGEST_VALUE = (1 << 16) - 1  # of a pixel
 UNKNOWN = -1
 NOTHING = {"background", "other", "others", "unlabelled", "unlabeled", "unlabel", "void", "ignore"}
 NUMBERS = re.compile(r"^(.*?)[\s,;]+(\d{1,3})[\s,;]+(\d{1,3})[\s,;]+(\d{1,3})\s*$")
@@ -48,7 +54,9 @@ CITYSCAPES = {  # value in *_labelIds.png -> name of the 19 classes that are eva
     33: "bicycle",
 }
 
-Colour = tuple[int, int, int]
+# The eleven classes of CamVid that are usually told apart; masks have them as 0 to 10, and 11 for none of them.
+CAMVID = (*("sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "bicyclist"),)
+CAMVID_FILE = re.compile(r"(0001TP|0006R0|0016E5|Seq05VD)_f?\d{5,6}")  # its four drives
 
 
 @dataclass(frozen=True)
@@ -97,17 +105,23 @@ def with_ignored(classes: MaskClasses, ignore: tuple[int, ...] | None, *, reduce
     return MaskClasses(names, values, colours)
 
 
-def listed_classes(root: Path) -> MaskClasses | None:
-    """From one of the files named above, or None if there is none."""
-    for name, read in READERS.items():
-        file = root / name
+def listed_classes(root: Path, masks: Path) -> MaskClasses | None:
+    """From one of the files named above, in `root` or in a folder on the way to the masks; None if there is none."""
+    between = [folder for folder in (masks, *masks.parents) if folder != root and root in folder.parents]
+    for file in (folder / name for folder in (root, *reversed(between)) for name in READERS):
         if file.is_file():
-            lines = read_names(file)
-            try:
-                return read(lines)
-            except (ValueError, IndexError) as reason:
-                raise InputError(f"the classes in {file} cannot be read: {reason_of(reason)}") from reason
+            return _read_list(file)
     return None
+
+
+def _read_list(file: Path) -> MaskClasses:
+    text = read_text(file, LARGEST_DESCRIPTION)
+    with reading(f"the classes in {file}", remedy="correct the file"):
+        return READERS[file.name](text)
+
+
+def camvid() -> MaskClasses:
+    return MaskClasses(CAMVID, {**{number: number for number in range(len(CAMVID))}, len(CAMVID): IGNORE})
 
 
 def cityscapes(train_ids: bool) -> MaskClasses:
@@ -126,7 +140,13 @@ def found_classes(values: set[int], ignore: tuple[int, ...] | None) -> MaskClass
     return MaskClasses(tuple(map(str, kept)), {value: number for number, value in enumerate(kept)})
 
 
-def _names(lines: list[str]) -> MaskClasses:
+def _lines(text: str) -> list[str]:
+    """Short ones: the patterns above take the square of their length."""
+    return [line.rstrip() for line in names_in(text)]
+
+
+def _names(text: str) -> MaskClasses:
+    lines = _lines(text)
     matches = [NUMBERS.match(line) for line in lines]
     if all(matches):
         return _coloured([(match[1], match[2], match[3], match[4]) for match in matches if match])
@@ -134,22 +154,22 @@ def _names(lines: list[str]) -> MaskClasses:
     return MaskClasses(names, {number: number for number in range(len(names))})
 
 
-def _class_dict(lines: list[str]) -> MaskClasses:
-    rows = [NUMBERS.match(line) for line in lines[1:]]
+def _class_dict(text: str) -> MaskClasses:
+    rows = [NUMBERS.match(line) for line in _lines(text)[1:]]
     if not all(rows):
         raise ValueError("each line needs a name, red, green and blue")
     return _coloured([(row[1], row[2], row[3], row[4]) for row in rows if row])
 
 
-def _label_colours(lines: list[str]) -> MaskClasses:
-    rows = [NUMBERS_FIRST.match(line) for line in lines]
+def _label_colours(text: str) -> MaskClasses:
+    rows = [NUMBERS_FIRST.match(line) for line in _lines(text)]
     if not all(rows):
         raise ValueError("each line needs red, green, blue and a name")
     return _coloured([(row[4], row[1], row[2], row[3]) for row in rows if row])
 
 
-def _object_info(lines: list[str]) -> MaskClasses:
-    rows = [line.split("\t") for line in lines[1:]]
+def _object_info(text: str) -> MaskClasses:
+    rows = [line.split("\t") for line in _lines(text)[1:]]
     values: dict[int, int] = {int(row[0]): number for number, row in enumerate(rows)}
     return MaskClasses(tuple(row[-1].split(",")[0].strip() for row in rows), {0: IGNORE, **values})
 
@@ -163,10 +183,31 @@ def _coloured(rows: list[tuple[str, str, str, str]]) -> MaskClasses:
     return MaskClasses(tuple(row[0].strip() for row in kept), values, colours)
 
 
-READERS = {
+def _tree(content: Any) -> MaskClasses:
+    listed = values_or_colours(content)
+    coloured = [(name, *map(str, colour)) for colour, name in listed if isinstance(colour, tuple)]
+    if coloured:
+        return _coloured(coloured)  # type: ignore[arg-type]
+    values = {value: number for number, (value, _) in enumerate(listed) if isinstance(value, int)}
+    return MaskClasses(tuple(name for _, name in listed), values)
+
+
+def _json(text: str) -> MaskClasses:
+    return _tree(parse_json(text))
+
+
+def _yaml(text: str) -> MaskClasses:
+    return _tree(yaml.load(text, PlainLoader))  # noqa: S506  (derived from SafeLoader)
+
+
+READERS: dict[str, Callable[[str], MaskClasses]] = {
     "classes.txt": _names,
     "labels.txt": _names,
     "codes.txt": _names,
+    "classes.json": _json,
+    "id2label.json": _json,
+    "classes.yaml": _yaml,
+    "classes.yml": _yaml,
     "class_dict.csv": _class_dict,
     "label_colors.txt": _label_colours,
     "objectInfo150.txt": _object_info,

@@ -3,12 +3,13 @@
     DATA/images/train/*.jpg with DATA/masks/train/*.png (or annotations/ or labels/), as ADE20K has it
     DATA/leftImg8bit/train/*/*_leftImg8bit.png with DATA/gtFine/train/*/*_gtFine_labelIds.png, Cityscapes
     DATA/train/*.png with DATA/trainannot/*.png or DATA/train_labels/*_L.png, CamVid
+    DATA/images/*.jpg with DATA/masks/*.png, without splits: a share is held out, see `held_out`
 
 A mask is a PNG (or another lossless file) whose values are class numbers, with or without a palette, or one in colours
 that a file of the data's folder explains; see `mask_classes`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitreous.data.image import SUFFIXES, ImageError, header, upright_size
+from vitreous.data.image import LOSSLESS, SUFFIXES, ImageError, header, upright_size
+from vitreous.data.image_files import picture_files
 from vitreous.data.image_set import SPLITS, EncodedSet, digest, find_split, require_split
 from vitreous.data.mask_classes import (
+    CAMVID_FILE,
     IGNORE,
     UNKNOWN,
     MaskClasses,
+    camvid,
     cityscapes,
     found_classes,
     listed_classes,
@@ -41,23 +45,40 @@ PLACES = (  # folders of pictures and of masks
     ("{}/images", "{}/masks"),
     ("{}", "{}annot"),
     ("{}", "{}_labels"),
+    ("{}", "masks/{}"),
 )
+WITHOUT_SPLITS = (("images", "masks"), ("images", "labels"), ("images", "annotations"), ("image", "mask"))
 PICTURE_ENDING = "_leftImg8bit"
-MASK_ENDINGS = ("", "_gtFine_labelTrainIds", "_gtFine_labelIds", "_labelTrainIds", "_L", "_mask", "_gt")
-LOSSLESS = tuple(suffix for suffix in SUFFIXES if suffix not in (".jpg", ".jpeg"))
+MASK_ENDINGS = ("", "_gtFine_labelTrainIds", "_gtFine_labelIds", "_labelTrainIds", "_L", "_P", "_mask", "_gt")
 MOST_FOUND = 100  # values after which masks without a list of classes are no masks of classes
 
 
 def mask_splits(root: Path) -> dict[str, tuple[Path, Path]]:
-    """Name of a split -> folders of pictures and of masks."""
+    """Name of a split -> folders of pictures and of masks; the name is empty where there are no splits."""
     found = {}
     for split in dict.fromkeys(name for names in SPLITS.values() for name in names):
-        for pictures, masks in PLACES:
-            folders = root / pictures.format(split), root / masks.format(split)
-            if all(folder.is_dir() for folder in folders) and next(_images_below(folders[1], LOSSLESS), None):
-                found[split] = folders
-                break
-    return found
+        folders = _pair_of_folders(root, [(one.format(split), other.format(split)) for one, other in PLACES])
+        if folders is not None:
+            found[split] = folders
+    if found:
+        return found
+    folders = _pair_of_folders(root, WITHOUT_SPLITS)
+    return {} if folders is None or not _paired(*folders) else {"": folders}
+
+
+def _pair_of_folders(root: Path, places: Iterable[tuple[str, str]]) -> tuple[Path, Path] | None:
+    for pictures, masks in places:
+        folders = root / pictures, root / masks
+        if all(folder.is_dir() for folder in folders) and next(_images_below(folders[1], LOSSLESS), None):
+            return folders
+    return None
+
+
+def _paired(pictures: Path, masks: Path) -> bool:
+    """Whether a picture has a mask; folders of these names belong to other layouts too."""
+    there = {path.relative_to(masks).with_suffix("").as_posix() for path in _images_below(masks, LOSSLESS)}
+    names = (path.relative_to(pictures).with_suffix("").as_posix() for path in _images_below(pictures))
+    return any(name + ending in there for name in names for ending in MASK_ENDINGS)
 
 
 class MaskSet(EncodedSet):
@@ -75,9 +96,9 @@ class MaskSet(EncodedSet):
         reduce_zero_label: bool = False,
     ) -> None:
         splits = mask_splits(root)
-        self.split = require_split(split, splits, f"folder '{root}'")
+        self.split = "" if "" in splits else require_split(split, splits, f"folder '{root}'")
         self.pictures, self.masks = splits[self.split]
-        self.files = sorted(path.relative_to(self.pictures).as_posix() for path in _images_below(self.pictures))
+        self.files, self.passed_over = picture_files(self.pictures)
         self._masks_there = {
             path.relative_to(self.masks).with_suffix("").as_posix(): path for path in _images_below(self.masks)
         }
@@ -93,7 +114,7 @@ class MaskSet(EncodedSet):
         return len(self.files)
 
     def name(self, index: int) -> str:
-        return f"{self.split}/{self.files[index]}"
+        return f"{self.split}/{self.files[index]}" if self.split else self.files[index]
 
     def encoded(self, index: int) -> Path:
         return self.pictures / self.files[index]
@@ -108,7 +129,7 @@ class MaskSet(EncodedSet):
     def fingerprint(self) -> str:
         """Changes when files are added, removed or renamed, or change their length."""
         return digest(
-            f"{self.files[index]}\0{_length(self.encoded(index))}\0{_length(self.mask_file(index))}"
+            f"{self.files[index]}\0{file_length(self.encoded(index))}\0{file_length(self.mask_file(index))}"
             for index in range(len(self))
         )
 
@@ -120,12 +141,7 @@ class MaskSet(EncodedSet):
         """The class of each pixel, or an ImageError that names the mask."""
         file = self.mask_file(index)
         raw = read_mask(file, coloured=bool(self.mask_classes.colours))
-        width, height = upright_size(self.encoded(index))
-        if raw.shape[:2] != (height, width):
-            raise ImageError(
-                f"mask '{file}' has {raw.shape[1]} x {raw.shape[0]} pixels, its picture {width} x {height}; "
-                "they must be of the same size"
-            )
+        require_same_size(file, raw, self.encoded(index))
         numbers = self.mask_classes.numbers(raw)
         if (numbers == UNKNOWN).any():
             odd = np.unique(raw[numbers == UNKNOWN], axis=0)[:5].tolist()
@@ -140,7 +156,7 @@ def read_mask(file: Path, *, coloured: bool = False) -> NDArray[np.integer]:
     """(H, W) as stored, values of a palette unchanged; or (H, W, 3) if it is stored in colours that are known."""
     try:
         require_regular(file, LARGEST_ANNOTATIONS)
-        with header(file) as image:
+        with file.open("rb") as opened, header(opened) as image:
             if image.width * image.height > MOST_PIXELS:
                 raise ImageError(
                     f"mask '{file}' has {image.width} x {image.height} pixels; at most {MOST_PIXELS:,} in all are read"
@@ -167,11 +183,22 @@ def read_mask(file: Path, *, coloured: bool = False) -> NDArray[np.integer]:
         raise ImageError(f"mask '{file}' cannot be read: {reason_of(reason)}; copy or download it again") from reason
 
 
+def require_same_size(file: Path, mask: NDArray[np.integer], picture: Path) -> None:
+    width, height = upright_size(picture)
+    if mask.shape[:2] != (height, width):
+        raise ImageError(
+            f"mask '{file}' has {mask.shape[1]} x {mask.shape[0]} pixels, its picture {width} x {height}; "
+            "they must be of the same size"
+        )
+
+
 def _classes(root: Path, masks: Path, ignore: tuple[int, ...] | None, reduce_zero: bool) -> MaskClasses:
     """The same for all splits; where no file lists them, what the masks to train on hold."""
-    listed = listed_classes(root)
+    listed = listed_classes(root, masks)
     if listed is None and any("_gtFine_label" in path.name for path in _images_below(masks)):
         listed = cityscapes(any(path.stem.endswith("TrainIds") for path in _images_below(masks)))
+    if listed is None and all(CAMVID_FILE.fullmatch(path.stem) for path in _images_below(masks)):
+        listed = camvid()
     if listed is None:
         listed = found_classes(_values_in(masks) - ({0} if reduce_zero else set()), ignore)
         reduced = {0: IGNORE} if reduce_zero else {}
@@ -195,7 +222,8 @@ def _values_in(masks: Path) -> set[int]:
     return found
 
 
-def _length(file: Path) -> int:
+def file_length(file: Path) -> int:
+    """-1 for a file that is missing."""
     return file.stat().st_size if file.is_file() else -1
 
 

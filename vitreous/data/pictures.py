@@ -1,24 +1,110 @@
-"""Pictures named on a command line: files, folders, patterns such as 'photos/*.jpg', or samples of the embedded data.
+"""What counts as a picture, and which pictures a name stands for.
 
-`shapes:val:0-7` means samples 0 to 7 of the embedded data's validation split, so that everything can be tried
-without a file.
+Names are files, folders, patterns such as 'photos/*.jpg', or samples of the embedded data: `shapes:val:0-7` means
+samples 0 to 7 of its validation split, so that everything can be tried without a file.
+
+Whatever Python hands over as an image becomes one here, by one rule (`as_picture`), before it is brought to a model's
+size and colours. What a network is fed with is no picture, and counts as one nowhere.
 """
 
 import glob
+import os
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
+import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
+from torch import Tensor
 
-from vitreous.data.image import SUFFIXES, load_image
+from vitreous.data.image import SUFFIXES, ImageError, load_image, upright_rgb
+from vitreous.data.image_files import picture_files, told
 from vitreous.data.shapes_images import SHAPES_SEED
 from vitreous.errors import InputError
 
 SAMPLES = re.compile(r"shapes(?::([a-z]+))?:([a-z]+):(\d{1,9})(?:-(\d{1,9}))?")  # difficulty, split, first, last
 ACCEPTED = "image files, folders of images, patterns such as 'photos/*.jpg', or shapes:val:0-7"
+
+
+PICTURES = (
+    "a path, a PIL image, uint8 values, or floats from 0 to 1; arrays (H, W, 3), tensors (3, H, W), or grey (H, W)"
+)
+SLACK = 1e-3  # by which floats may miss 0 and 1: less than a byte can tell
+
+Pictured = str | os.PathLike[str] | Image.Image | NDArray[Any] | Tensor
+
+
+def as_picture(given: Pictured) -> Image.Image:
+    """What was given as an 8-bit RGB picture, upright and at its own size; anything else is refused in words.
+
+    Strings and paths are files. Pictures of PIL are turned upright as files are. Arrays and tensors hold bytes, or
+    floats from 0 to 1; three or four axes, the first of which may be a batch of one. Colours are the last axis of an
+    array and the first of a tensor, unless only the other one can be.
+    """
+    if isinstance(given, str | os.PathLike):
+        return load_image(given)
+    if isinstance(given, Image.Image):
+        return _decoded(given)
+    if not isinstance(given, Tensor | np.ndarray):
+        raise InputError(f"a {type(given).__name__} was given as a picture; accepted: {PICTURES}")
+    return upright_rgb(Image.fromarray(_as_bytes(_colours_last(given), given)))
+
+
+def _decoded(given: Image.Image) -> Image.Image:
+    try:
+        return upright_rgb(given)
+    except Exception as error:  # a file that Pillow has opened is decoded only here, and may be damaged
+        name = getattr(given, "filename", "") or "given"
+        raise ImageError(f"image {name!r} cannot be decoded: {error}; copy or download it again") from error
+
+
+def _colours_last(given: Tensor | NDArray[Any]) -> NDArray[Any]:
+    """(H, W) or (H, W, 3 or 4)."""
+    values = given.detach().cpu() if isinstance(given, Tensor) else given
+    values = np.asarray(values.float() if isinstance(values, Tensor) and values.is_floating_point() else values)
+    if values.ndim == 4 and len(values) == 1:
+        values = values[0]
+    if values.ndim == 3:
+        first, last = values.shape[0] in (1, 3, 4), values.shape[2] in (1, 3, 4)
+        if first and (isinstance(given, Tensor) or not last):
+            values = values.transpose(1, 2, 0)
+        elif not last:
+            raise InputError(f"{_described(given)} was given as a picture; accepted: {PICTURES}")
+        values = values[..., 0] if values.shape[2] == 1 else values
+    if values.ndim not in (2, 3) or 0 in values.shape:
+        several = "; give several pictures as a list" if values.ndim == 4 else ""
+        raise InputError(f"{_described(given)} was given as a picture; accepted: {PICTURES}{several}")
+    return np.ascontiguousarray(values)
+
+
+def _as_bytes(values: NDArray[Any], given: Tensor | NDArray[Any]) -> NDArray[np.uint8]:
+    if values.dtype == np.uint8:
+        return values
+    if not np.issubdtype(values.dtype, np.floating):
+        raise InputError(f"{_described(given)} was given as a picture; convert it to uint8. Accepted: {PICTURES}")
+    low, high = float(values.min()), float(values.max())
+    if low >= -SLACK and high <= 1 + SLACK:  # NaN is refused too
+        return (values.clip(0, 1) * 255).round().astype(np.uint8)
+    if low < 0:
+        what = (
+            "which looks like a normalised network input: say preprocessed=True to vitreous.explain if it is, or give "
+            "the picture itself"
+        )
+    elif high <= 255 + SLACK:
+        what = "which look like bytes: convert it to uint8, or divide it by 255"
+    else:
+        what = "which is no picture that can be understood"
+    raise InputError(
+        f"{_described(given)} with values from {low:.3g} to {high:.3g} was given, {what}. Accepted: {PICTURES}"
+    )
+
+
+def _described(given: Tensor | NDArray[Any]) -> str:
+    kind = "a tensor" if isinstance(given, Tensor) else "an array"
+    return f"{kind} of {str(given.dtype).removeprefix('torch.')} and shape {tuple(given.shape)}"
 
 
 class Picture(NamedTuple):
@@ -27,16 +113,21 @@ class Picture(NamedTuple):
     load: Callable[[], Image.Image]
 
 
-def find_pictures(names: Sequence[str], *, size: tuple[int, int]) -> list[Picture]:
-    """Every picture the names stand for, in the order given and sorted within a folder; none is opened yet.
+def find_pictures(names: Sequence[Pictured], *, size: tuple[int, int]) -> list[Picture]:
+    """Every picture the names stand for, in the order given and sorted within a folder; no file is opened yet.
 
     Args:
-        names: See the head of this module.
+        names: See the head of this module; pictures in memory are called by their place: image 1.
         size: (H, W) at which embedded samples are drawn.
     """
-    if not names:
+    if not len(names):
         raise InputError(f"no images given; accepted: {ACCEPTED}")
-    found = [picture for name in names for picture in _pictures_of(name, size)]
+    found = []
+    for place, name in enumerate(names, 1):
+        if isinstance(name, str | os.PathLike):
+            found += _pictures_of(os.fspath(name), size)
+        else:
+            found.append(Picture(f"image {place}", None, partial(as_picture, as_picture(name))))
     return list({picture.name: picture for picture in found}.values())  # a picture named twice is shown once
 
 
@@ -45,9 +136,13 @@ def _pictures_of(name: str, size: tuple[int, int]) -> list[Picture]:
         return _samples(name, size)
     path = Path(name)
     if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
-        if not files:
-            raise InputError(f"folder {name!r} holds no image ({', '.join(SUFFIXES)}); accepted: {ACCEPTED}")
+        found, passed_over = picture_files(path)
+        if not found:
+            others = f" ({told(passed_over)})" if passed_over else ""
+            raise InputError(f"folder {name!r} holds no image ({', '.join(SUFFIXES)}){others}; accepted: {ACCEPTED}")
+        if passed_over:
+            print(f"{name}: {told(passed_over)}")
+        files = [path / file for file in found]
     elif path.exists():
         files = [path]
     else:

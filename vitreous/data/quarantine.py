@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from vitreous.data.coco_anywhere import find_coco_files
 from vitreous.errors import InputError
 from vitreous.limits import LARGEST_LIST
 from vitreous.reading import read_bytes
@@ -20,7 +21,8 @@ MEANINGS = {written: character for character, written in ESCAPES.items()}
 
 def usual_place(data: str) -> Path:
     """In the folder that is the data, or that holds it."""
-    path = Path(data).expanduser()
+    coco = find_coco_files(data)
+    path = Path(data).expanduser() if coco is None else coco.pictures[0]
     return (path if path.is_dir() else path.parent) / FILE
 
 

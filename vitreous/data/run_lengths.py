@@ -6,6 +6,7 @@ written as text. Here all of them become boolean arrays with exactly the pixels 
 Legend: H W picture.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -50,6 +51,15 @@ def run_lengths(mask: Mask) -> list[int]:
 def encode(mask: Mask) -> dict[str, Any]:
     """A mask as COCO's compressed run lengths, as in result files."""
     return {"size": list(mask.shape), "counts": text_of(run_lengths(mask))}
+
+
+def encode_pixels(pixels: NDArray[np.int64], size: tuple[int, ...]) -> dict[str, Any]:
+    """The same from the rising places of a mask's pixels down the columns; work in proportion to them alone."""
+    begins = pixels[np.diff(pixels, prepend=-2) > 1]
+    ends = pixels[np.diff(pixels, append=math.prod(size) + 1) > 1] + 1
+    lengths = np.diff(np.stack([begins, ends], 1).ravel(), prepend=0, append=math.prod(size))
+    counts = lengths[:-1] if lengths[-1] == 0 else lengths
+    return {"size": list(size), "counts": text_of(counts.tolist())}
 
 
 def fill(polygon: Sequence[float], height: int, width: int) -> Mask:

@@ -12,10 +12,16 @@ from vitreous.data.annotations import OneObjectEach
 from vitreous.data.arrays import array_splits, looks_like_arrays, open_arrays
 from vitreous.data.cifar import find_cifar, open_cifar
 from vitreous.data.coco import coco_files, open_coco
-from vitreous.data.folder import ClassFolder, split_folders
+from vitreous.data.coco_anywhere import coco_file_splits, find_coco_files, open_coco_files
+from vitreous.data.flat_folder import SPLIT_LIKE, FlatFolder, is_flat
+from vitreous.data.folder import ClassFolder, has_class_folders, split_folders
+from vitreous.data.held_out import VAL_FRACTION, held_out
 from vitreous.data.hugging_face import HuggingFaceSet, hugging_face_splits, looks_like_hugging_face
+from vitreous.data.image_files import told
 from vitreous.data.image_set import SPLITS, ImageSet, Without, own_splits
+from vitreous.data.instance_masks import InstanceMasks, InstancesAsOneClass, instance_folders
 from vitreous.data.masks import MaskSet, mask_splits
+from vitreous.data.oxford_pets import PetBreeds, PetMasks, looks_like_pets, pets_lists
 from vitreous.data.quarantine import read_quarantine, usual_place
 from vitreous.data.shapes_images import ShapesImages
 from vitreous.data.shards import ShardSet, looks_like_shards, shard_splits
@@ -53,9 +59,10 @@ class Layout:
     name: str
     looks: str  # how it looks, for the error message
     recognises: Callable[[str], bool]
-    splits: Callable[[str], tuple[str, ...]]  # those that are there
+    splits: Callable[[str], tuple[str, ...]]  # those that are there; none: `open` gives all, and a share is held out
     open: Callable[[Request], ImageSet]
     tasks: tuple[str, ...] = ("classify",)
+    ignores: bool = False  # its masks hold values of classes, some of which may be ignored
 
 
 def _path(data: str) -> Path:
@@ -117,6 +124,16 @@ LAYOUTS = (  # the first that recognises the data; class folders come last, as o
         tasks=OBJECTS,
     ),
     Layout(
+        name="COCO files",
+        looks="DIR --annotations TRAIN.json VAL.json, or DIR+TRAIN.json+VAL.json (pictures anywhere below DIR)",
+        recognises=lambda data: find_coco_files(data) is not None,
+        splits=coco_file_splits,
+        open=lambda request: open_coco_files(
+            request.data, request.split, task=request.task, strict=request.strict, follow=request.follow
+        ),
+        tasks=OBJECTS,
+    ),
+    Layout(
         name="Pascal VOC",
         looks="DIR/JPEGImages, DIR/Annotations/*.xml, DIR/ImageSets/Main/{train,val}.txt; or DIR/train/*.jpg and *.xml",
         recognises=lambda data: bool(voc_splits(_path(data))),
@@ -133,9 +150,27 @@ LAYOUTS = (  # the first that recognises the data; class folders come last, as o
         tasks=OBJECTS,
     ),
     Layout(
+        name="Oxford pets",
+        looks="DIR/images/<class>_<number>.jpg, DIR/annotations/trimaps/*.png, DIR/annotations/{trainval,test}.txt",
+        recognises=lambda data: looks_like_pets(_path(data)),
+        splits=lambda data: own_splits(pets_lists(_path(data))),
+        open=lambda request: (PetMasks if request.task == "segment" else PetBreeds)(
+            request.path, request.split, follow=request.follow
+        ),
+        tasks=("classify", "segment"),
+    ),
+    Layout(
+        name="pictures with masks of instances",
+        looks="DIR/PNGImages/*.png, DIR/PedMasks/*_mask.png (Penn-Fudan), or DIR/images/*.jpg, DIR/instances/*.png",
+        recognises=lambda data: instance_folders(_path(data)) is not None,
+        splits=lambda data: (),
+        open=lambda request: (InstancesAsOneClass if request.task == "segment" else InstanceMasks)(request.path),
+        tasks=("detect", "segment"),
+    ),
+    Layout(
         name="pictures with masks",
         looks="DIR/images/train/*.jpg, DIR/masks/train/*.png (or annotations/, labels/; Cityscapes, CamVid), the same "
-        "with val, and DIR/classes.txt",
+        "with val, or without train and val; and DIR/classes.txt",
         recognises=lambda data: bool(mask_splits(_path(data))),
         splits=lambda data: own_splits(mask_splits(_path(data))),
         open=lambda request: MaskSet(
@@ -145,11 +180,19 @@ LAYOUTS = (  # the first that recognises the data; class folders come last, as o
             reduce_zero_label=request.reduce_zero_label,
         ),
         tasks=("segment",),
+        ignores=True,
+    ),
+    Layout(
+        name="class folders without splits",
+        looks="DIR/<class>/*.jpg, of which a share is held out for validation",
+        recognises=lambda data: is_flat(_path(data)),
+        splits=lambda data: (),
+        open=lambda request: FlatFolder(request.path, strict=request.strict),
     ),
     Layout(
         name="class folders",
         looks="DIR/train/<class>/*.jpg and DIR/val/<class>/*.jpg (or test/ instead of val/)",
-        recognises=lambda data: bool(own_splits(split_folders(_path(data)))),
+        recognises=lambda data: has_class_folders(_path(data)),
         splits=lambda data: own_splits(split_folders(_path(data))),
         open=lambda request: ClassFolder(request.path, request.split, strict=request.strict),
     ),
@@ -164,20 +207,40 @@ def recognise(data: str, task: str = "classify") -> Layout:
         for layout in LAYOUTS:
             if task in layout.tasks and layout.recognises(data):
                 return layout
-        path = _path(data)
-        problem = "its layout is not recognised" if path.exists() else "there is no such folder or file"
-        for layout in LAYOUTS:
-            if layout.recognises(data):
-                problem = f"it looks like {layout.name}, which serve --task {' or '.join(layout.tasks)}"
-                break
+        other = next((layout for layout in LAYOUTS if layout.recognises(data)), None)
+        problem = _unrecognised(data) if other is None else f"it looks like {other.name}, which serve {_options(other)}"
     looks = "".join(f"\n  {layout.looks}" for layout in LAYOUTS if task in layout.tasks)
     raise InputError(f"cannot use data '{data}' to {PURPOSES[task]}: {problem}; accepted:{looks}")
 
 
-def usual_task(data: str) -> str:
-    """What data of this layout are for, in the first place."""
+def usable_as(data: str) -> dict[str, Layout]:
+    """Every task that a layout of the data is for; the one that train takes by default comes first, if it is there."""
     with reading_data(data):
-        return next((layout.tasks[0] for layout in LAYOUTS if layout.recognises(data)), "classify")
+        found = {task: layout for layout in reversed(LAYOUTS) if layout.recognises(data) for task in layout.tasks}
+    if not found:
+        looks = "".join(f"\n  {layout.looks} ({_options(layout)})" for layout in LAYOUTS)
+        raise InputError(f"cannot use data '{data}': {_unrecognised(data)}; accepted:{looks}")
+    return {task: found[task] for task in TASKS if task in found}
+
+
+def _options(layout: Layout) -> str:
+    return f"--task {' or '.join(layout.tasks)}"
+
+
+def _unrecognised(data: str) -> str:
+    path = _path(data)
+    if not path.exists():
+        return "there is no such folder or file"
+    annotations = sorted(file for folder in (path, path / "annotations") for file in folder.glob("*.json"))
+    if annotations:
+        names = " ".join(str(file) for file in annotations[:3])
+        return f"its layout is not recognised; if its files are in COCO's format, add --annotations {names}"
+    there = split_folders(path)
+    named = sorted(name for name in there if SPLIT_LIKE.fullmatch(name))
+    if own_splits(there):
+        return f"its layout is not recognised ({', '.join(named)} hold no class folders, nor what other layouts have)"
+    hint = f" (folders {', '.join(named)} must be called {', '.join(SPLITS)} to be splits)" if named else ""
+    return f"its layout is not recognised{hint}"
 
 
 def reading_data(data: str) -> AbstractContextManager[None]:
@@ -196,6 +259,7 @@ def open_data(
     task: str = "classify",
     ignore: tuple[int, ...] | None = None,
     reduce_zero_label: bool = False,
+    val_fraction: float = VAL_FRACTION,
     follow: bool = False,
 ) -> ImageSet:
     """The pictures and targets of one split.
@@ -210,6 +274,7 @@ def open_data(
         task: What the targets are for: classify, detect, segment or keypoints.
         ignore: Values in masks that stand for no class; default: 255.
         reduce_zero_label: Value 0 in masks stands for no class, value 1 for the first class, and so on.
+        val_fraction: Share of data without splits that is held out as val; of 1, all of it is val.
         follow: Open pictures that the data's own files name outside of the data's folder.
     """
     layout = recognise(data, task)
@@ -220,10 +285,11 @@ def open_data(
             f"{count} images of split '{split}' were asked for, but only the number of embedded shapes can be chosen; "
             f"of '{data}' all images are used. Leave out the count"
         )
-    if (ignore is not None or reduce_zero_label) and (task != "segment" or layout is SHAPES):
-        raise InputError(f"'{data}' has no masks in files; leave out --ignore and --reduce-zero-label")
+    if (ignore is not None or reduce_zero_label) and not layout.ignores:
+        raise InputError(f"'{data}' has no masks with values of classes; leave out --ignore and --reduce-zero-label")
+    request = Request(data, split, size, count, strict, task, ignore, reduce_zero_label, follow)
     with reading_data(data):
-        images = layout.open(Request(data, split, size, count, strict, task, ignore, reduce_zero_label, follow))
+        images = _opened(layout, request, val_fraction)
         if quarantine is None and layout is not SHAPES and usual_place(data).is_file():
             quarantine = usual_place(data)
         kept = images if quarantine is None else _without(images, quarantine, data, split)
@@ -236,18 +302,30 @@ def open_raw(
     *,
     ignore: tuple[int, ...] | None = None,
     reduce_zero_label: bool = False,
+    val_fraction: float = VAL_FRACTION,
     follow: bool = False,
 ) -> dict[str, ImageSet]:
     """All splits as they are, with whatever is wrong with them."""
     layout = recognise(data, task)
+    made = ("val",) if val_fraction == 1 else ("train", "val")
     with reading_data(data):
-        there = layout.splits(data)
-        if not there:
-            raise InputError(f"'{data}' has no split; it looks like {layout.name}: {layout.looks}")
         return {
-            split: layout.open(Request(data, split, (64, 64), None, False, task, ignore, reduce_zero_label, follow))
-            for split in there
+            split: _opened(
+                layout,
+                Request(data, split, (64, 64), None, False, task, ignore, reduce_zero_label, follow),
+                val_fraction,
+            )
+            for split in layout.splits(data) or made
         }
+
+
+def _opened(layout: Layout, request: Request, val_fraction: float) -> ImageSet:
+    if layout.splits(request.data):
+        return layout.open(request)
+    by_class = request.task == "classify"
+    return held_out(
+        layout.open(request), request.split, val_fraction, by_class=by_class, where=f"data '{request.data}'"
+    )
 
 
 def _without(images: ImageSet, quarantine: Path, data: str, split: str) -> ImageSet:
@@ -262,8 +340,15 @@ def describe(data: str, task: str = "classify", /, **splits: ImageSet) -> str:
     sizes = ", ".join(f"{len(images)} {name}" for name, images in splits.items())
     what = "objects" if any(isinstance(images, OneObjectEach) for images in splits.values()) else "images"
     classes = len(next(iter(splits.values())).classes)
-    lines = [f"data: {data} ({recognise(data, task).name}): {sizes} {what}, {classes} classes"]
-    for name, images in splits.items():
+    layout = recognise(data, task)
+    lines = [f"data: {data} ({layout.name}): {sizes} {what}, {classes} classes"]
+    divided = layout.splits(data)
+    if not divided:
+        fraction = next(iter(splits.values())).val_fraction or 1
+        lines.append(f"data: has no splits; {fraction:.0%} of it is held out as val, by content (--val-fraction)")
+    for place, (name, images) in enumerate(splits.items()):
+        if images.passed_over and (divided or place == 0):  # made splits have the same files
+            lines.append(f"data: {f'{name}: ' if divided else ''}{told(images.passed_over)}")
         if isinstance(images, OneObjectEach):
             images = images.images
         if isinstance(images, Without):

@@ -18,6 +18,7 @@ from typing import Any
 
 from vitreous.data.annotations import Keypoints, objects_of
 from vitreous.data.image import SUFFIXES, ImageError, upright_size
+from vitreous.data.image_files import picture_files
 from vitreous.data.image_set import SPLITS, EncodedSet, digest, find_split, require_split
 from vitreous.errors import InputError
 from vitreous.limits import (
@@ -62,11 +63,7 @@ class YoloSet(EncodedSet):
         self._keypoints = _keypoints(described, root)
         if self._keypoints is not None:
             self.keypoint_names, self.keypoint_pairs = self._keypoints.names, self._keypoints.pairs
-        self.files = sorted(
-            path.relative_to(self.pictures).as_posix()
-            for path in self.pictures.rglob("*")
-            if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
-        )
+        self.files, self.passed_over = picture_files(self.pictures)
         if not self.files:
             raise InputError(f"folder '{self.pictures}' holds no image ({', '.join(SUFFIXES)})")
         lines = (line for index in range(len(self)) for line in self._readable_lines(index))

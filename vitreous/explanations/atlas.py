@@ -130,10 +130,9 @@ def finding_looks(
             tally.unknown += 1
             continue
         label = nowhere if found.truth.label == NOTHING else found.truth.label
-        size = found.seen.picture.height, found.seen.picture.width
         # What surrounds a joint speaks for it, and is no background.
         known = None if isinstance(found.target, JointTarget) else found.mask
-        objects = torch.zeros(1, *size, dtype=torch.bool) if known is None else known
+        objects = torch.zeros(1, *found.seen.size, dtype=torch.bool) if known is None else known
         look = look_at_finding(trained, found.seen, found.target, layer, measure)
         yield look, torch.tensor([found.number]), torch.tensor([label]), objects
     if tally.images == tally.nothing_found + tally.unknown:
@@ -162,8 +161,8 @@ def seen_picture(trained: TrainedModel, images: ImageSet, number: int) -> Image.
     if trained.task == "classify":
         return trained.preprocess.picture(image)
     task = dense_task(trained)
-    pixels, _ = task.collate([task.evaluation_view(trained.preprocess)(image, images.target(number))])
-    return as_picture(pixels[0])
+    pixels, _ = task.evaluation_view(trained.preprocess)(image, images.target(number))
+    return as_picture(pixels)
 
 
 def batches(trained: TrainedModel, images: ImageSet, numbers: Sequence[int], batch_size: int) -> Iterator[Batch]:

@@ -42,8 +42,8 @@ class BestFinding(NamedTuple):
 
     @property
     def mask(self) -> Tensor | None:
-        """The object in the picture as the model gets it, (1, H, W)."""
-        return None if self.truth.mask is None else self.seen.filled_up(self.truth.mask)
+        """The object in the picture as the model sees it, (1, h, w)."""
+        return None if self.truth.mask is None else self.truth.mask[None]
 
 
 def best_findings(

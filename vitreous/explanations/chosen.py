@@ -13,7 +13,7 @@ from vitreous.manifest import read_json
 from vitreous.maps.explaining import Plan
 from vitreous.maps.scoring import IGNORANT, Scores
 from vitreous.reading import reason_of
-from vitreous.training.model_folder import find_model_folder
+from vitreous.training.model_folder import find_model_folder, is_weights_file
 from vitreous.training.storage import replace_file
 
 FILE = "explain.json"
@@ -37,8 +37,8 @@ NOT_MEASURED = Chosen(None, UNSCORED, {})
 
 
 def file_of(model: str) -> Path | None:
-    """Beside the weights that were measured; a model known by name only has no folder to keep it in."""
-    folder = find_model_folder(model)
+    """Beside the weights that were measured; a model known by name or file only has no folder to keep it in."""
+    folder = None if is_weights_file(model) else find_model_folder(model)
     return None if folder is None else folder / FILE
 
 

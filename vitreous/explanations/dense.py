@@ -5,31 +5,37 @@ overlap among all boxes that the detector considers for the class, for a region 
 value of its heat map at its peak. These change smoothly, and have gradients.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from PIL import Image
 from torch import Tensor, nn
+from torchvision.ops import box_iou
 
+from vitreous.data.pictures import Pictured
 from vitreous.data.transforms import to_unit_tensor
 from vitreous.errors import InputError
 from vitreous.explanations.answers import answers, drawn
 from vitreous.explanations.findings import SURE, Choice, Seen, Wanted, choose_finding
-from vitreous.explanations.picture import describe
-from vitreous.heads.boxes import Detector
+from vitreous.explanations.picture import describe, name_of, picture_of_input
+from vitreous.explanations.truth import SAME
+from vitreous.heads.boxes import Detector, settled
 from vitreous.maps.annotate import enlarged
 from vitreous.maps.catalogue import methods_for
 from vitreous.maps.explaining import LIGHT, Plan, chosen_methods, explain_image, look_only
 from vitreous.maps.explanation import Answer, Explanation
-from vitreous.maps.target import BoxTarget, Target
+from vitreous.maps.frame import framed
+from vitreous.maps.target import BoxTarget, Target, dense_logits
 from vitreous.tasks.base import Prediction, WithHead
-from vitreous.training.model_folder import TrainedModel
+from vitreous.tasks.keypoints import Keypoints
+from vitreous.tasks.segment import Segment, labels_of
+from vitreous.training.model_folder import TrainedModel, at_size
 
 LISTED = 10  # findings that are told
 METHODS = ("token_gradient", "grad_cam", "input_gradient", "occlusion", "clusters logit_gate", "centre_blob")
 LIMITS = f"occlusion in {LIGHT['cells']} x {LIGHT['cells']} cells, curves in {LIGHT['portions']} portions"
-REASON = "It is the most faithful of those compared, on this image alone."
 
 
 class OfClasses(nn.Module):
@@ -77,6 +83,19 @@ def look(trained: TrainedModel, image: Image.Image, name: str) -> Looked:
     return Looked(name, task, prediction, see(trained, task, image, view), drawing)
 
 
+def look_at_input(trained: TrainedModel, given: Pictured) -> Looked:
+    """The same for a normalised input, at its own size."""
+    picture = picture_of_input(given, trained.preprocess)
+    looked = look(at_size(trained, min(picture.size)), picture, name_of(given))
+    if looked.seen.picture.tobytes() != picture.tobytes():
+        raise InputError(
+            f"preprocessed=True given, but this model's view would change an input of {picture.width} x "
+            f"{picture.height} pixels to {looked.seen.picture.width} x {looked.seen.picture.height}, or crop it; give "
+            "the picture itself, without preprocessed"
+        )
+    return looked
+
+
 def dense_task(trained: TrainedModel) -> WithHead:
     task = trained.build_task()
     assert isinstance(task, WithHead)  # every task but classification has a head over a pyramid
@@ -114,24 +133,60 @@ def explain_dense(
             watched=choice.finding["name"],
             plan=plan,
         )
-        if plan.default not in [method.name for method in item.methods]:
-            unscored = "" if plan.default is not None else f" {plan.reason}"
-            item = replace(item, default=most_faithful(item), reason=f"{REASON}{unscored}".rstrip())
     return replace(item, answer=answer, facts=describe(trained.name, item, plan) | {"kept short": LIMITS})
+
+
+def numbers_now(
+    looked: Looked, model: nn.Module, found: Sequence[tuple[dict[str, Any], Target]], output: Any
+) -> list[float]:
+    """What findings would be told with if the model said this: `number_of` of each, and 0 for a box that is gone.
+
+    `output` is that of `explained_model` for one picture.
+    """
+    task, seen = looked.task, looked.seen
+    if isinstance(task, Segment):
+        semantic = labels_of(dense_logits(output)[0], seen.filled, seen.size, seen.original)
+        return [(semantic == task.classes.index(finding["class"])).double().mean().item() for finding, _ in found]
+    if isinstance(task, Keypoints):
+        return [target.on("logit")(output).item() for _, target in found]
+    assert isinstance(model, Detector)
+    (boxes,) = output
+    sure = boxes["scores"] > model.selection.score
+    answers = settled(boxes["boxes"][sure], boxes["labels"][sure], boxes["scores"][sure], model.selection)
+    return matched_scores([target for _, target in found], answers)
+
+
+def matched_scores(targets: Sequence[Target], answers: dict[str, Tensor]) -> list[float]:
+    """For each box, the surest first, the score of the answer most like it that stands for no other; 0 without one.
+
+    An object that is found elsewhere is another one.
+    """
+    free, scores = torch.ones(len(answers["labels"]), dtype=torch.bool), []
+    for target in targets:
+        assert isinstance(target, BoxTarget)
+        overlap = box_iou(target.boxes.to(answers["boxes"]), answers["boxes"])[0].cpu()
+        fits = free & (answers["labels"] == target.labels[0]).cpu() & (overlap >= SAME)
+        if not fits.any():
+            scores.append(0.0)
+            continue
+        # Rounded, as a detector without suppression may give one box many times: then the surest is taken.
+        best = int(torch.where(fits, overlap, -1.0).mul(1000).round().argmax())
+        free[best] = False
+        scores.append(answers["scores"][best].item())
+    return scores
 
 
 def see(trained: TrainedModel, task: WithHead, image: Image.Image, view: Any) -> Seen:
     """A picture through its view."""
     pixels, targets = task.collate([view])
-    picture = as_picture(pixels[0])
+    picture, filled = as_picture(view[0]), (pixels.shape[2], pixels.shape[3])
     original = (image.height, image.width)
     if "sizes" in targets:
-        height, width = targets["sizes"][0].tolist()
-        return Seen(picture, (height, width), original)
+        return Seen(picture, filled, original)
     device = next(trained.model.parameters()).device
     with torch.inference_mode():
         heatmaps = trained.model(trained.preprocess.normalise_bytes(pixels.to(device)))
-    return Seen(picture, (picture.height, picture.width), original, heatmaps.cpu())
+    return Seen(picture, filled, original, heatmaps.cpu())
 
 
 def as_picture(pixels: Tensor) -> Image.Image:
@@ -148,15 +203,11 @@ def inputs_of(trained: TrainedModel, picture: Image.Image) -> Tensor:
 def model_behind(trained: TrainedModel, target: Target | None, seen: Seen) -> nn.Module:
     """What a target reads from."""
     labels = (int(target.labels[0]),) if isinstance(target, BoxTarget) else (0,)
-    return explained_model(trained.model, labels, seen.size)
+    return explained_model(trained, labels, seen)
 
 
-def explained_model(model: nn.Module, classes: tuple[int, ...], size: tuple[int, int]) -> nn.Module:
-    """What targets read from; of a detector the boxes it considers for these classes."""
-    return OfClasses(model, classes, size) if isinstance(model, Detector) else model
-
-
-def most_faithful(item: Explanation) -> str:
-    """On this image, among the methods that are no controls if there are any."""
-    methods = [method for method in item.methods if not method.control] or list(item.methods)
-    return max(methods, key=lambda method: method.difference).name
+def explained_model(trained: TrainedModel, classes: tuple[int, ...], seen: Seen) -> nn.Module:
+    """What targets read from, for the bare picture; of a detector the boxes it considers for these classes."""
+    model = trained.model
+    bare = OfClasses(model, classes, seen.size) if isinstance(model, Detector) else model
+    return framed(bare, seen.size, seen.filled, trained.preprocess.normalise(torch.zeros(3, 1, 1)).flatten())

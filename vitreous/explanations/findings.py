@@ -69,12 +69,16 @@ def read_region(text: str) -> Box:
 
 
 class Seen(NamedTuple):
-    """A picture as the model gets it."""
+    """A picture as the model sees it."""
 
-    picture: Image.Image  # filled up at the right and the bottom
-    size: tuple[int, int]  # height and width without that
+    picture: Image.Image  # without what fills it up at the right and the bottom
+    filled: tuple[int, int]  # height and width with that
     original: tuple[int, int]  # of the picture itself
     heatmaps: Tensor | None = None  # (1, joints, rows, columns), of a keypoint model
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self.picture.height, self.picture.width
 
     def scaled(self, box: Box) -> Box:
         """From pixels of the picture to those the model sees."""
@@ -83,8 +87,8 @@ class Seen(NamedTuple):
 
     def filled_up(self, region: Tensor) -> Tensor:
         """(h, w) -> (1, H, W)."""
-        right, bottom = self.picture.width - region.shape[1], self.picture.height - region.shape[0]
-        return F.pad(region, (0, right, 0, bottom))[None]
+        down, across = (whole - own for whole, own in zip(self.filled, region.shape, strict=True))
+        return F.pad(region, (0, across, 0, down))[None]
 
 
 class Choice(NamedTuple):
@@ -95,6 +99,13 @@ class Choice(NamedTuple):
     target: Target | None = None
     marked: Image.Image | None = None  # the picture as the model sees it, larger, with the finding outlined
     nothing: str = ""  # why there is no target
+
+
+def number_of(finding: dict[str, Any]) -> float:
+    """What a finding is told with, and ranked by: its score as `vitreous predict` gives it; of a region, which has
+    none, the share of the picture that its class covers, background last.
+    """
+    return finding["share"] if "share" in finding else finding["score"]
 
 
 def choose_finding(task: Task, prediction: Prediction, seen: Seen, wanted: Wanted) -> Choice:
@@ -200,9 +211,9 @@ def choose_given_region(
 
 
 def outlined(seen: Seen, findings: list[dict[str, Any]], finding: dict[str, Any], label: int, region: Tensor) -> Choice:
-    whole = seen.filled_up(region)
-    marked = draw_outline(enlarged(seen.picture)[0], whole[0].numpy(), label)
-    return Choice(findings, finding, RegionTarget(labels=torch.tensor([label]), region=whole), marked)
+    marked = draw_outline(enlarged(seen.picture)[0], region.numpy(), label)
+    target = RegionTarget(labels=torch.tensor([label]), region=seen.filled_up(region))
+    return Choice(findings, finding, target, marked)
 
 
 def is_background(task: Task, label: int) -> bool:

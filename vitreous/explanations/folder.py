@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.errors import printable
-from vitreous.explanations.dense import REASON
 from vitreous.explanations.picture import HIDDEN_WITH
-from vitreous.maps.explaining import Plan
+from vitreous.maps.explaining import ON_THIS_IMAGE, Plan
 from vitreous.maps.explanation import Explanation, as_json
 from vitreous.maps.report import render
 from vitreous.maps.report_pieces import named
@@ -62,7 +61,9 @@ def print_summary(explanations: Sequence[Explanation], report: Path) -> None:
     if idle:
         print(f"\nthe clusters shown carry nothing for {idle} of {len(explanations)} images: try another --stage")
     first = next((item for item in explanations if item.default is not None), None)
-    if first is not None and not first.reason.startswith(REASON):  # else each image has a default of its own
+    if first is not None and first.reason.startswith(ON_THIS_IMAGE):
+        print(f"\ndefault map: on each image the most faithful.{first.reason.removeprefix(ON_THIS_IMAGE)}")
+    elif first is not None:
         print(printable(f"\ndefault map: {first.default}. {first.reason}", keep="\n"))
     print(printable(f"\nreport: {report}", keep="\n"))
 

@@ -1,14 +1,15 @@
 """Pictures explained with a trained model, whose classes and preprocessing are known."""
 
 import math
+import os
 from dataclasses import replace
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from vitreous.data.image import load_image
-from vitreous.data.pictures import Picture
+from vitreous.data.pictures import Picture, Pictured, as_picture
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.maps.clusters import likeness
@@ -18,7 +19,7 @@ from vitreous.maps.target import Target
 from vitreous.training.model_folder import TrainedModel, data_of
 
 HIDDEN_WITH = {"pixels": "black", "normalised": "grey"}
-Pictured = str | Image.Image | Tensor
+SLACK = 0.01  # by which colours of a network input may miss 0 and 1, as scaling overshoots a little
 
 
 def explain_picture(
@@ -38,38 +39,58 @@ def explain_picture(
 
 
 def explain_with(
-    trained: TrainedModel, image: Pictured, *, target: Target | int | None = None, plan: Plan
+    trained: TrainedModel,
+    image: Pictured,
+    *,
+    target: Target | int | None = None,
+    plan: Plan,
+    preprocessed: bool = False,
 ) -> Explanation:
-    """A file, a picture, or a normalised input (3, height, width)."""
+    """A picture, by the rule of `data.pictures`; or, `preprocessed`, what the network is fed with."""
     preprocess = trained.preprocess
-    if isinstance(image, Tensor):
-        seen, preprocess = as_picture(image, preprocess)
+    if preprocessed:
+        seen = picture_of_input(image, preprocess)
+        preprocess = replace(preprocess, size=(seen.height, seen.width))
     else:
-        seen = preprocess.picture(load_image(image) if isinstance(image, str) else image.convert("RGB"))
-    name = image if isinstance(image, str) else "image"
+        seen = preprocess.picture(as_picture(image))
     item = explain_image(
-        trained.model, seen, preprocess=preprocess, classes=trained.classes, name=name, target=target, plan=plan
+        trained.model,
+        seen,
+        preprocess=preprocess,
+        classes=trained.classes,
+        name=name_of(image),
+        target=target,
+        plan=plan,
     )
     return replace(item, facts=describe(trained.name, item, plan))
 
 
-def as_whole_picture(image: Pictured, preprocess: Preprocess) -> tuple[Image.Image, str]:
-    """A picture that the model's own view will bring to its size, and its name."""
-    if isinstance(image, str):
-        return load_image(image), image
-    return (as_picture(image, preprocess)[0] if isinstance(image, Tensor) else image.convert("RGB")), "image"
+def name_of(image: Pictured) -> str:
+    return os.fspath(image) if isinstance(image, str | os.PathLike) else "image"
 
 
-def as_picture(image: Tensor, preprocess: Preprocess) -> tuple[Image.Image, Preprocess]:
-    """The picture of a normalised input; what a byte cannot hold is lost."""
-    single = image[0] if image.ndim == 4 and len(image) == 1 else image
+def picture_of_input(given: Pictured, preprocess: Preprocess) -> Image.Image:
+    """The picture behind a normalised input (3, H, W), to the next byte."""
+    values = torch.as_tensor(given) if isinstance(given, Tensor | np.ndarray) else None
+    if values is None or not values.is_floating_point():
+        kind = type(given).__name__ if values is None else f"{type(given).__name__} of {values.dtype}"
+        raise InputError(
+            f"preprocessed=True with a {kind} given; a network input is a float tensor: leave preprocessed out"
+        )
+    single = values[0] if values.ndim == 4 and len(values) == 1 else values
     if single.ndim != 3 or len(single) != 3:
         raise InputError(
-            f"an image of shape {tuple(image.shape)} was given; one normalised input (3, height, width) is needed"
+            f"a network input of shape {tuple(values.shape)} was given; one of (3, height, width) is needed"
         )
-    pixels = preprocess.denormalise(single.detach().float().cpu()).clamp(0, 1)
-    seen = Image.fromarray((pixels * 255).round().to(torch.uint8).permute(1, 2, 0).numpy())
-    return seen, replace(preprocess, size=(seen.height, seen.width))
+    pixels = preprocess.denormalise(single.detach().float().cpu())
+    low, high = pixels.min().item(), pixels.max().item()
+    if not (low >= -SLACK and high <= 1 + SLACK):  # NaN is refused too
+        raise InputError(
+            f"preprocessed=True given, but values from {single.min().item():.3g} to {single.max().item():.3g} are "
+            f"colours from {low:.3g} to {high:.3g} by this model's mean {preprocess.mean} and std {preprocess.std}, "
+            "and not from 0 to 1; normalise with these, or leave preprocessed out"
+        )
+    return Image.fromarray((pixels.clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy())
 
 
 def known(model: nn.Module) -> TrainedModel:

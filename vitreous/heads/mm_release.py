@@ -15,7 +15,15 @@ from torch import Tensor, nn
 
 from vitreous.errors import InputError
 from vitreous.models.base import Backbone
-from vitreous.models.weights import BACKBONE, BOOKKEEPING, read_tensors
+from vitreous.models.weights import (
+    BACKBONE,
+    BOOKKEEPING,
+    DIFFERENCES,
+    STRICT_HINT,
+    MisfitError,
+    layout_of,
+    read_tensors,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -83,10 +91,11 @@ def load_release(
     report = Conversion(decisions)
     misfits = report.having(*MISFITS)
     if strict and misfits:
-        shown = [f"  {decision}" for decision in misfits[:10]]
-        more = [f"  and {len(misfits) - 10} more"] if len(misfits) > 10 else []
-        hint = "  Is it the variant the weights were made for? strict=False loads what fits and reports the rest"
-        raise InputError("\n".join([f"{name} does not fit this {type(model).__name__}:", *shown, *more, hint]))
+        fit = f"{len(report.having('loaded'))} of its {len(own)} tensors are in the file, by name and shape"
+        shown = [str(decision) for decision in misfits[:DIFFERENCES]]
+        more = [f"and {len(misfits) - DIFFERENCES} more"] if len(misfits) > DIFFERENCES else []
+        lines = [fit, f"the file is {layout_of(state)}", *shown, *more]
+        raise MisfitError(f"{name} does not fit this {type(model).__name__}", lines, STRICT_HINT)
     wanted = [decision.ours for decision in report.having("loaded") if decision.ours]
     bad = [key for key in wanted if not torch.isfinite(renamed[key]).all()]
     if bad:

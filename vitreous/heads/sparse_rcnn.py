@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torchvision.models.detection._utils import BoxCoder
 from torchvision.ops import box_convert, generalized_box_iou, generalized_box_iou_loss, sigmoid_focal_loss
 
-from vitreous.errors import InputError
+from vitreous.errors import InputError, to_install_extra
 from vitreous.heads.boxes import Considered, Decode, Detector, Selection, Shape, Truth, left_out
 from vitreous.heads.pyramid import Pyramid, pyramid
 from vitreous.heads.regions import RegionAlign
@@ -163,7 +163,8 @@ def least_cost_match(logits: Tensor, boxes: Tensor, truth: Truth) -> tuple[Tenso
     try:
         from scipy.optimize import linear_sum_assignment
     except ImportError as error:
-        raise InputError('Sparse R-CNN needs scipy to match boxes in training: pip install "vitreous[det]"') from error
+        hint = to_install_extra("det")
+        raise InputError(f"Sparse R-CNN needs scipy to match boxes in training: {hint}") from error
     score = logits[:, truth.labels].sigmoid()  # (N, n)
     positive = 0.25 * (1 - score) ** 2 * -(score + 1e-8).log()
     negative = 0.75 * score**2 * -(1 - score + 1e-8).log()

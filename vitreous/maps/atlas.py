@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from vitreous.layers.tap import record
 from vitreous.maps.clusters import Layer, as_distributions
+from vitreous.maps.frame import of_picture
 from vitreous.maps.gates import Rest, attentions
 from vitreous.maps.importance import by_ablation, by_integration, by_logit_gate, by_value_gate
 from vitreous.maps.kept import Kept
@@ -66,7 +67,7 @@ def look_at(
             rest = Rest(model, images, layer)
     finally:
         handle.remove()
-    maps = as_distributions(recorded[layer.tap].detach().float())
+    maps = as_distributions(of_picture(recorded[layer.tap].detach().float(), model))
     checked("the clusters", maps.sum(1), len(images))
     target, answers = given or predicted(rest.output)
     importance = MEASURES[measure](model, images, target, layer, rest=rest)

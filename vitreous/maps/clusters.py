@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from vitreous.errors import InputError
 from vitreous.layers.tap import record, tap_names
 from vitreous.maps.fill import baseline, blend
+from vitreous.maps.frame import of_picture
 from vitreous.maps.method import trunk
 
 Source = Literal["clusters", "attention"]
@@ -197,4 +198,4 @@ def layer_maps(model: nn.Module, inputs: Tensor, layer: Layer, head: int | None 
         if head is not None and not 1 <= head <= heads:
             raise InputError(f"head {head} does not exist; stage {layer.stage} has heads 1 to {heads}")
         maps = maps.mean(1) if head is None else maps[:, head - 1]
-    return maps
+    return of_picture(maps, model)

@@ -44,6 +44,7 @@ LIGHT = {"portions": 6, "cells": 5, "masks": 64}  # of the curves, occlusion and
 COUNTS = (1, 2, 4, 8, 16, 32, 64)  # clusters removed together
 CHEAP = ("logit_gate", "integrated", "attention_mass", "random")  # rankings that are always compared
 ALL = "all"
+ON_THIS_IMAGE = "It is the most faithful of those compared, on this image alone."
 
 
 @dataclass(frozen=True)
@@ -110,8 +111,8 @@ def explain_image(
     if target is None and true is not None:
         target = list(classes).index(true)
     aim = as_target(target, output, 1)
-    chosen = chosen_methods(model, plan)
-    default = plan.default if plan.default is not None else chosen[0].name
+    methods = tuple(explain_by(model, images, aim, method, plan) for method in chosen_methods(model, plan))
+    default, reason = leading(methods, plan)
     layer = cluster_layer_of(model, plan)
     return Explanation(
         name=name,
@@ -121,9 +122,9 @@ def explain_image(
         true=true,
         clusters=None if layer is None else explain_clusters(model, pixels, preprocess, aim, layer, plan),
         load=() if layer is None else explain_load(model, images, aim),
-        methods=tuple(explain_by(model, images, aim, method, plan) for method in chosen),
+        methods=methods,
         default=default,
-        reason=plan.reason,
+        reason=reason,
     )
 
 
@@ -182,7 +183,7 @@ def lighter(method: Method) -> Method:
 
 
 def suggested(model: nn.Module) -> list[str]:
-    """Quick methods, the one to look at first, well, first."""
+    """Quick methods."""
     known = methods_for(model)
     names = [method.name for method in known]
     finer = [name for name in names if name.startswith("grad_cam stage")]
@@ -206,6 +207,16 @@ def explain_by(model: nn.Module, images: Tensor, target: Target, method: Method,
         control=method.name in [control.name for control in controls_for(model)],
         beats_controls=plan.verdicts.get(method.name),
     )
+
+
+def leading(methods: Sequence[MethodMap], plan: Plan) -> tuple[str, str]:
+    """The method to look at first, and why: what a data set has shown to be the best, else the best on this image."""
+    if plan.default in [method.name for method in methods]:
+        assert plan.default is not None
+        return plan.default, plan.reason
+    able = [method for method in methods if not method.control] or list(methods)
+    unscored = plan.reason if plan.default is None else ""
+    return max(able, key=lambda method: method.difference).name, f"{ON_THIS_IMAGE} {unscored}".rstrip()
 
 
 # ---- clusters ----------------------------------------------------------------------------------------------------

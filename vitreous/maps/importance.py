@@ -25,6 +25,7 @@ from vitreous.errors import InputError
 from vitreous.layers.tap import record
 from vitreous.maps.clusters import Interpolation, Layer, keep_masks
 from vitreous.maps.fill import Fill, baseline, blend
+from vitreous.maps.frame import of_picture
 from vitreous.maps.gates import ROWS, Rest, cluster_count, maps_of, users
 from vitreous.maps.method import rows_at_once, trunk
 from vitreous.maps.noise import noise_for
@@ -54,6 +55,7 @@ def by_masking(
     target = target.on("probability")
     with torch.no_grad():
         output, own = maps_of(model, images, layer) if maps is None else (model(images), maps)
+        own = of_picture(own, model) if maps is None else own
         hidden, height, width = baseline(images, fill), *images.shape[-2:]
         after = []
         for b, of_image in enumerate(own.float()):
@@ -124,7 +126,7 @@ def patch_attention(model: nn.Module, images: Tensor, layer: Layer) -> Tensor:
     taps = [f"stages.{layer.stage - 1}.blocks.{j}.attention.map" for j in users(model, layer)]
     with torch.no_grad(), record(trunk(model), *taps) as recorded:
         model(images)
-    return torch.stack([recorded[tap].float().mean(1) for tap in taps]).mean(0)
+    return of_picture(torch.stack([recorded[tap].float().mean(1) for tap in taps]).mean(0), model)
 
 
 def at_random(model: nn.Module, images: Tensor, target: Target, layer: Layer, *, seed: int = 0) -> Tensor:

@@ -2,7 +2,7 @@
 
     method = GradCam()
     if (reason := method.missing(model)) is None:
-        heat = method(model, images, target)      # (B, H, W) on the method's own grid
+        heat = method(model, images, target)      # (B, H, W) on the method's own grid, over the picture
 
 Higher means more important. Where a method can tell, negative values speak against the target; where it cannot, all
 are zero or more.
@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.errors import InputError
+from vitreous.maps.frame import of_picture
 from vitreous.maps.target import Target, as_target
 from vitreous.models.base import Backbone
 
@@ -35,6 +36,11 @@ class Needs:
     target: bool = True  # False: the same map whatever is explained
     trunk: bool = False  # one of our backbones must be inside
     clusters: bool = False  # with clusters
+
+    @property
+    def inside(self) -> bool:
+        """Whether the map is on a grid of the network, which covers all that the network sees."""
+        return self.trunk or self.clusters
 
 
 @dataclass(frozen=True)
@@ -57,11 +63,14 @@ class Method(ABC):
 
     @abstractmethod
     def heat(self, model: nn.Module, images: Tensor, target: Target) -> Tensor:
-        """The maps, (B, H, W). Called without gradients; a method that needs them switches them on."""
+        """The maps, (B, H, W); those from inside the network cover all that it sees.
+
+        Called without gradients; a method that needs them switches them on.
+        """
 
     def missing(self, model: nn.Module) -> str | None:
         """Why this method cannot explain this model; None if it can."""
-        if not (self.needs.trunk or self.needs.clusters):
+        if not self.needs.inside:
             return None
         backbone = find_trunk(model)
         if backbone is None:
@@ -78,6 +87,7 @@ class Method(ABC):
             raise InputError("the model is in training mode, where dropout makes maps random; call model.eval() first")
         with torch.no_grad():
             heat = self.heat(model, images, resolve(model, images, target)).detach().float()
+        heat = of_picture(heat, model) if self.needs.inside else heat
         return checked(self.name, heat, len(images))
 
 

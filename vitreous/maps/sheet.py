@@ -34,9 +34,9 @@ def draw_sheet(item: Explanation, top_k: int) -> Image.Image:
     others = tuple(f"{name} {probability:.1%}" for name, probability in item.probabilities[1:3])
     first = f"{item.predicted} {item.probabilities[0][1]:.1%}" if item.probabilities else item.name
     panels = [Panel(enlarge(item.shown, WIDTH), first, others)]
-    for method in item.methods:
+    for method in sorted(item.methods, key=lambda method: method.name != item.default):
         if method.name == item.default or item.clusters is None:
-            details = (f"insertion minus deletion {method.difference:+.2f}",)
+            details = ("insertion minus deletion", f"{method.difference:+.2f}")
             panels.append(Panel(overlay(item.shown, shown_heat(method.heat), width=WIDTH), method.name, details))
     footnote = f"insertion minus deletion: the more, the better the model agrees with the map of “{item.watched}”"
     if item.clusters is not None:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
-from vitreous.errors import InputError
+from vitreous.errors import InputError, to_install_extra
 from vitreous.limits import LARGEST_ANNOTATIONS
 from vitreous.metrics.accuracy import unique_names
 from vitreous.reading import read_json
@@ -56,8 +56,9 @@ class CocoMetric:
 
         A picture's: `boxes` (n, 4) x0 y0 x1 y1, `labels`, `scores` and, for "segm", `masks` (n, H, W) of booleans.
         Targets: `image_ids`, `original_sizes` (B, 2) and `objects`, a list of `data.annotations.Objects`.
-        An object's: `keypoints` (K, 3) and `scores`, a number. Targets: `image_ids`, `ids`, `labels`, `area`, `boxes`
-        (B, 4) and `keypoints` (B, K, 3).
+        An object's: `keypoints` (K, 3) and `scores`, a number. Targets: `image_ids`, `ids`, `labels`, and either
+        `annotated`, a list of all `Objects` of each one's picture, or its own `area`, `boxes` (B, 4) and `keypoints`
+        (B, K, 3).
         """
         add = self._add_object if self.kind == "keypoints" else self._add_picture
         for place, prediction in enumerate(predictions):
@@ -98,22 +99,43 @@ class CocoMetric:
 
     def _add_object(self, prediction: Mapping[str, Tensor], targets: Mapping[str, Any], place: int) -> None:
         image, number = int(targets["image_ids"][place]), int(targets["ids"][place])
-        category = self.category_ids[int(targets["labels"][place])]
-        points = targets["keypoints"][place].cpu().double()
+        label = int(targets["labels"][place])
+        category = self.category_ids[label]
+        if "annotated" in targets:
+            self.expect(image, targets["annotated"][place])
+        else:
+            box, points = targets["boxes"][place].cpu().double().numpy(), targets["keypoints"][place].cpu().double()
+            self._expect_object(image, number, label, box, float(targets["area"][place]), 0, points.numpy())
+        found, score = prediction["keypoints"].cpu().double().flatten().tolist(), float(prediction["scores"])
+        self.answers[image, number] = [{"image_id": image, "category_id": category, "score": score, "keypoints": found}]
+
+    def expect(self, image: int, objects: Any) -> None:
+        """Add the annotations of a picture, all `Objects` in it: those without keypoints and crowds are no one's fault.
+
+        Where each annotated object is asked about, `update` does that; a picture that nobody asks about needs it.
+        """
+        if image in self.images:
+            return  # with another object of the picture
+        self.images[image] = {"id": image}
+        for place, number in enumerate(objects.ids.tolist()):
+            points, area, crowd = objects.keypoints[place], float(objects.area[place]), int(objects.crowd[place])
+            self._expect_object(image, number, int(objects.labels[place]), objects.boxes[place], area, crowd, points)
+
+    def _expect_object(
+        self, image: int, number: int, label: int, box: Any, area: float, crowd: int, points: Any
+    ) -> None:
         self.images[image] = {"id": image}
         self.truth[image, number] = [
             {
                 "image_id": image,
-                "category_id": category,
-                "bbox": _sides(targets["boxes"][place : place + 1].cpu().double().numpy())[0],
-                "area": float(targets["area"][place]),
-                "iscrowd": 0,
-                "keypoints": points.flatten().tolist(),
+                "category_id": self.category_ids[label],
+                "bbox": _sides(box)[0],
+                "area": area,
+                "iscrowd": crowd,
+                "keypoints": points.astype(np.float64).flatten().tolist(),
                 "num_keypoints": int((points[:, 2] > 0).sum()),
             }
         ]
-        found, score = prediction["keypoints"].cpu().double().flatten().tolist(), float(prediction["scores"])
-        self.answers[image, number] = [{"image_id": image, "category_id": category, "score": score, "keypoints": found}]
 
     def merge(self, other: "CocoMetric") -> None:
         """Add what was collected on another part of the data. What both have seen counts once."""
@@ -175,7 +197,7 @@ def require_faster_coco_eval() -> None:
     try:
         import faster_coco_eval  # noqa: F401
     except ImportError as error:
-        raise InputError('scoring detections needs faster-coco-eval: pip install "vitreous[det]"') from error
+        raise InputError(f"scoring detections needs faster-coco-eval: {to_install_extra('det')}") from error
 
 
 def _evaluated(truth: dict[str, Any], results: list[dict[str, Any]], kind: Kind) -> Any:

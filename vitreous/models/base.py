@@ -269,9 +269,9 @@ class Backbone(nn.Module):
         The classifier and the layers that depend on the number of clusters start afresh where their shapes
         differ; the report names them. Anything else that does not fit is an error unless `strict` is False.
         """
-        state = self.translate(read_state(source))
+        original = read_state(source)
         name = source if isinstance(source, (str, Path)) else "the given state dict"
-        return apply_state(self, state, str(name), strict=strict)
+        return apply_state(self, self.translate(original), str(name), strict=strict, original=original)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """torch's own for our layout. Any other, such as timm's `checkpoint_path` may name, is for `load_weights`.

@@ -4,10 +4,11 @@ import argparse
 import collections
 import logging
 import re
-import urllib.error
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import torch
 from safetensors import SafetensorError
@@ -17,6 +18,8 @@ from torch import Tensor, nn
 
 from vitreous.errors import InputError
 from vitreous.manifest import MANIFEST, verify_folder
+from vitreous.models.download import fetch, is_address
+from vitreous.registry import CHECKSUMS
 
 if TYPE_CHECKING:
     from vitreous.models.base import Backbone
@@ -31,6 +34,22 @@ PREFIXES = ("module.", "_orig_mod.", "model.")
 BACKBONE = "backbone."  # of a detector, a segmenter or a DINO network; what stands beside it belongs to other parts
 BOOKKEEPING = re.compile(r"num_batches_tracked$|blur_filter$")  # counters and constants, rebuilt by the model
 
+DIFFERENCES = 5  # shown
+STRICT_HINT = "is it the variant the weights were made for? strict=False loads what fits and reports the rest"
+LAYOUTS = {  # whose names these are -> regular expressions that all match
+    "a detector, segmenter or keypoint model of vitreous": (r"model\.stages\.\d+\.blocks\.",),
+    "a ConvNeXt of timm": (r"^stem\.", r"^stages\.\d+\.blocks\.\d+\.conv_dw\."),
+    "vitreous": (r"^stem\.", r"^stages\.\d+\.blocks\.\d+\.", r"^(stages\.\d+\.(norm|downsample)|class_blocks)\."),
+    "the PaCa-ViT release": (r"^stage\d\.\d+\.", r"^transition\d\."),
+    "the XCiT release, or timm's XCiT": (r"^cls_attn_blocks\.", r"local_mp\."),
+    "a toolbox of OpenMMLab": (r"^(neck|decode_head|bbox_head|rpn_head|roi_head|keypoint_head)\.",),
+    "Hugging Face transformers": (r"encoder\.(layer|layers|stages?)\.\d+\.",),
+    "a Swin transformer": (r"^layers\.\d\.blocks\.\d+\.attn\.",),
+    "a ViT, as timm and DeiT name it": (r"^blocks\.\d+\.attn\.qkv\.", r"^patch_embed\."),
+    "a ResNet, as timm and torchvision name it": (r"^layer1\.0\.conv1\.",),
+    "an EfficientNet or MobileNet of timm": (r"^conv_stem\.", r"^blocks\.\d+\.\d+\."),
+}
+
 
 class LoadReport(NamedTuple):
     loaded: list[str]
@@ -44,23 +63,34 @@ class LoadReport(NamedTuple):
         return "; ".join(parts)
 
 
-def read_state(source: str | Path | dict[str, Any]) -> dict[str, Tensor]:
+class MisfitError(InputError):
+    """Weights that do not fit a model, in lines that fit on one screen, and what may be done about it."""
+
+    def __init__(self, subject: str, lines: Sequence[str], hint: str) -> None:
+        super().__init__("\n".join([f"{subject}: {lines[0]}", *(f"  {line}" for line in (*lines[1:], hint))]))
+        self.lines = tuple(lines)
+
+
+def read_state(source: str | Path | dict[str, Any], *, name: str | None = None) -> dict[str, Tensor]:
     """Tensors of a backbone by bare name, without what other parts of a detector or segmenter own."""
-    state = read_tensors(source)
+    state = read_tensors(source, name=name)
     inner = {key.removeprefix(BACKBONE): value for key, value in state.items() if key.startswith(BACKBONE)}
     state = inner or state
     return {key: value for key, value in state.items() if not BOOKKEEPING.search(key)}
 
 
-def read_tensors(source: str | Path | dict[str, Any]) -> dict[str, Tensor]:
-    """All tensors of a checkpoint: file or URL opened, wrappers and prefixes of the whole model taken off."""
-    content = source if isinstance(source, dict) else _open(_local_file(str(source)))
+def read_tensors(source: str | Path | dict[str, Any], *, name: str | None = None) -> dict[str, Tensor]:
+    """All tensors of a checkpoint: file or URL opened, wrappers and prefixes of the whole model taken off.
+
+    `name` is what messages call a source that is no file.
+    """
+    content = source if isinstance(source, dict) else open_checkpoint(local_file(str(source)))
     for wrapper in WRAPPERS:
         if isinstance(content.get(wrapper), dict):
             content = content[wrapper]
             break
     state = {key: value for key, value in content.items() if isinstance(value, Tensor)}
-    name = "the given state dict" if isinstance(source, dict) else str(source)
+    name = name or ("the given state dict" if isinstance(source, dict) else str(source))
     if not state:
         raise InputError(
             f"{name} holds no tensors, neither at the top nor under {', '.join(WRAPPERS)}; top-level entries: "
@@ -75,23 +105,18 @@ def read_tensors(source: str | Path | dict[str, Any]) -> dict[str, Tensor]:
     return state
 
 
-def _local_file(source: str) -> Path:
-    if not source.startswith(("http://", "https://")):
-        return Path(source.removeprefix("file://"))
-    target = Path(torch.hub.get_dir()) / "checkpoints" / source.rsplit("/", 1)[-1]
-    if not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            torch.hub.download_url_to_file(source, str(target))
-        except (urllib.error.URLError, OSError) as error:
-            raise InputError(
-                f"cannot download {source} ({error}). Fetch it by other means and either put it at {target} "
-                f"or pass its path as checkpoint"
-            ) from error
-    return target
+def local_file(source: str) -> Path:
+    """Where a file or folder of weights is on this machine; one behind an address is there after this."""
+    if is_address(source):
+        return fetch(source, CHECKSUMS.get(source))
+    if source.startswith("file://"):
+        return Path(url2pathname(urlsplit(source).path))
+    if re.match(r"[a-z0-9+.-]+://", source):
+        raise InputError(f"weights at {source} cannot be fetched; give a file, a folder, or an address with http(s)://")
+    return Path(source).expanduser()
 
 
-def _open(path: Path) -> dict[str, Any]:
+def open_checkpoint(path: Path) -> dict[str, Any]:
     if path.is_dir():
         if (path / MANIFEST).exists():
             verify_folder(path, WEIGHTS[:1])
@@ -120,8 +145,18 @@ def _open(path: Path) -> dict[str, Any]:
     return content
 
 
-def apply_state(model: "Backbone", state: dict[str, Tensor], name: str, *, strict: bool) -> LoadReport:
-    """Copy what fits into the model; raise before touching it if something does not and `strict` is set."""
+def apply_state(
+    model: "Backbone",
+    state: dict[str, Tensor],
+    name: str,
+    *,
+    strict: bool,
+    original: Mapping[str, Tensor] | None = None,
+) -> LoadReport:
+    """Copy what fits into the model; raise before touching it if something does not and `strict` is set.
+
+    `original` is the state before names were translated, which tells where it comes from.
+    """
     own = {key: value for key, value in model.state_dict().items() if not BOOKKEEPING.search(key)}
     state = dict(state)
     first = f"{model.first_conv}.weight"
@@ -137,9 +172,8 @@ def apply_state(model: "Backbone", state: dict[str, Tensor], name: str, *, stric
     missing = [key for key in own if key not in state and key not in reset]
     unexpected = [key for key in state if key not in own and key not in headless]
     if strict and (wrong or missing or unexpected):
-        hint = "Is it the variant the weights were made for? strict=False loads what fits and reports the rest"
-        lines = _differences(own, state, wrong, missing, unexpected)
-        raise InputError("\n".join([f"{name} does not fit this {type(model).__name__}:", *lines, f"  {hint}"]))
+        lines = _differences(own, state, original, wrong, missing, unexpected)
+        raise MisfitError(f"{name} does not fit this {type(model).__name__}", lines, STRICT_HINT)
     check_finite({key: state[key] for key in own if key in state}, name)
     loaded = [key for key in own if key in state and key not in differs]
     nn.Module.load_state_dict(model, {key: state[key] for key in loaded}, strict=False)  # `Backbone` would check again
@@ -161,19 +195,47 @@ def check_finite(state: Mapping[str, Any], name: str) -> None:
         )
 
 
-def misfit(own: dict[str, Tensor], state: dict[str, Tensor]) -> list[str]:
-    """Lines that say how a state dict differs from a model's own, the first few keys of each kind; none if it fits."""
+def misfit(
+    own: dict[str, Tensor], state: dict[str, Tensor], *, original: Mapping[str, Tensor] | None = None
+) -> list[str]:
+    """Lines that say how a state dict differs from a model's own; none if it fits."""
     wrong = [key for key in own if key in state and own[key].shape != state[key].shape]
     missing, unexpected = [key for key in own if key not in state], [key for key in state if key not in own]
-    return _differences(own, state, wrong, missing, unexpected)
+    fits = not (wrong or missing or unexpected)
+    return [] if fits else _differences(own, state, original, wrong, missing, unexpected)
 
 
 def _differences(
-    own: dict[str, Tensor], state: dict[str, Tensor], wrong: list[str], missing: list[str], unexpected: list[str]
+    own: dict[str, Tensor],
+    state: dict[str, Tensor],
+    original: Mapping[str, Tensor] | None,
+    wrong: list[str],
+    missing: list[str],
+    unexpected: list[str],
 ) -> list[str]:
-    lines = [f"  {key}: checkpoint {tuple(state[key].shape)}, model {tuple(own[key].shape)}" for key in wrong[:5]]
-    for kind, keys in (("wrong shape", wrong[5:]), ("missing", missing), ("unexpected", unexpected)):
-        if keys:
-            more = f" and {len(keys) - 5} more" if len(keys) > 5 else ""
-            lines.append(f"  {kind}: {', '.join(keys[:5])}{more}")
+    """How much fits, what the file looks like, and the first few differences, of each kind some."""
+    same = sum(key in state and own[key].shape == state[key].shape for key in own)
+    kinds = [
+        [f"{key}: checkpoint {tuple(state[key].shape)}, model {tuple(own[key].shape)}" for key in wrong],
+        [f"missing: {key}" for key in missing],
+        [f"unexpected: {key}" for key in unexpected],
+    ]
+    chosen = {line for _, line in sorted((i, line) for kind in kinds for i, line in enumerate(kind))[:DIFFERENCES]}
+    lines = [f"{same} of its {len(own)} tensors are in the file, by name and shape"]
+    lines.append(f"the file is {layout_of(original or state)}")
+    lines += [line for kind in kinds for line in kind if line in chosen]
+    left = len(wrong) + len(missing) + len(unexpected) - len(chosen)
+    if left:
+        counts = f"{len(wrong)} of another shape, {len(missing)} missing, {len(unexpected)} unexpected"
+        lines.append(f"and {left} more: in all {counts}")
     return lines
+
+
+def layout_of(state: Mapping[str, Any]) -> str:
+    """Whose names a state dict has, as the end of a sentence."""
+    names = "\n".join(map(str, state))
+    for layout, patterns in LAYOUTS.items():
+        if all(re.search(pattern, names, re.MULTILINE) for pattern in patterns):
+            return f"in the layout of {layout}"
+    first = ", ".join(dict.fromkeys(str(key).partition(".")[0] for key in state))
+    return f"in a layout unknown here; its names begin with {first[:100]}"

@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor, nn
 
+from vitreous.data.detector_boxes import Found
 from vitreous.data.joint import JointViews, collate_dense
 from vitreous.data.loader import stack
 from vitreous.data.source import ImageSet
@@ -138,13 +139,6 @@ class Task(ABC):
 
     def after_step(self, model: nn.Module, progress: float) -> None:  # noqa: B027  (a hook, not a duty)
         """Called after each optimiser step; `progress` runs from 0 to 1."""
-
-
-class Found(NamedTuple):
-    """An object that a detector found in a picture."""
-
-    box: tuple[float, float, float, float]  # x0 y0 x1 y1
-    label: int
 
 
 class WithHead(Task):

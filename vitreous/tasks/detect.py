@@ -9,6 +9,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vitreous.data.annotations import objects_of
+from vitreous.data.detector_boxes import Found
 from vitreous.data.joint import DetectView
 from vitreous.data.run_lengths import encode
 from vitreous.data.source import ImageSet
@@ -20,7 +21,7 @@ from vitreous.heads.mm_detect import load_detector
 from vitreous.heads.mm_release import Conversion
 from vitreous.metrics.coco import CocoMetric, Kind
 from vitreous.metrics.together import Together
-from vitreous.tasks.base import Found, Metric, Prediction, Targets, View, WithHead
+from vitreous.tasks.base import Metric, Prediction, Targets, View, WithHead
 
 MASKED = ("maskrcnn",)  # heads that give masks
 

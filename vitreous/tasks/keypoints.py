@@ -1,15 +1,14 @@
 """Named points of an object, found in a crop around its box."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
 from PIL import Image
 from torch import Tensor, nn
 
-from vitreous.data.annotations import objects_of
+from vitreous.data.annotations import OneBoxEach, object_in_box
+from vitreous.data.detector_boxes import Found
 from vitreous.data.joint import KeypointView
 from vitreous.data.source import ImageSet
 from vitreous.data.transforms import Preprocess
@@ -20,7 +19,7 @@ from vitreous.heads.mm_segment import load_keypoints
 from vitreous.metrics.coco import CocoMetric
 from vitreous.metrics.keypoints import PCK
 from vitreous.metrics.together import Together
-from vitreous.tasks.base import Found, Metric, Prediction, Targets, View, WithHead
+from vitreous.tasks.base import Metric, Prediction, Targets, View, WithHead
 
 Pairs = tuple[tuple[int, int], ...]
 
@@ -91,10 +90,15 @@ class Keypoints(WithHead):
         return KeypointView(preprocess, self.crop, train=False)
 
     def predict(self, model: nn.Module, images: Tensor, targets: Targets) -> list[Prediction]:
-        """`keypoints` (K, 3) of each object: x and y in pixels of its picture, and how sure; `scores` is their mean."""
+        """`keypoints` (K, 3) of each object: x and y in pixels of its picture, and how sure.
+
+        `scores` is their mean, times how sure a detector was of the object, if one found it: as is usual where a
+        detector goes first.
+        """
         heatmaps = flip_test(model, images, self.pairs) if self.inference.flip else model(images)
         points = decode(heatmaps, targets["to_picture"]).cpu()
-        return [{"keypoints": one, "scores": one[:, 2].mean()} for one in points]
+        sure = targets["box_scores"].cpu() if "box_scores" in targets else points.new_ones(len(points))
+        return [{"keypoints": one, "scores": one[:, 2].mean() * s} for one, s in zip(points, sure, strict=True)]
 
     def load_release(self, model: nn.Module, source: Path) -> Conversion:
         assert isinstance(model, SimpleBaseline)
@@ -102,13 +106,11 @@ class Keypoints(WithHead):
 
     def questions(self, picture: Image.Image, found: Sequence[Found]) -> list[dict[str, Any]]:
         """One for each object; a picture of which nothing is known is taken for one object of the first class."""
-        unknown = np.zeros((1, len(self.names), 3), np.float32)
-        asked: list[dict[str, Any]] = []
-        for box, label in found or [Found((0.0, 0.0, picture.width, picture.height), 0)]:
-            side = [box[0], box[1], box[2] - box[0], box[3] - box[1]]
-            objects = objects_of([{"bbox": side, "id": len(asked) + 1}], [label])
-            asked.append({"objects": replace(objects, keypoints=unknown), "image_id": 0})
-        return asked
+        seen = found or [Found((0.0, 0.0, picture.width, picture.height), 0)]
+        return [
+            {"objects": object_in_box(one, len(self.names), number), "image_id": 0, "box_score": one.score}
+            for number, one in enumerate(seen, 1)
+        ]
 
     def rows(self, prediction: Prediction, question: dict[str, Any]) -> list[dict[str, Any]]:
         points, objects = prediction["keypoints"].double(), question["objects"]
@@ -119,6 +121,13 @@ class Keypoints(WithHead):
     def metric(self) -> Metric:
         coco = CocoMetric("keypoints", self.classes, self.category_ids)
         return Together({"": PCK(self.names), "keypoint_": coco})
+
+    def metric_on_boxes(self, images: OneBoxEach) -> Metric:
+        """For boxes of a detector, of which nobody knows whose they are: COCO's figures, without PCK."""
+        coco = CocoMetric("keypoints", self.classes, self.category_ids)
+        for image, objects in images.without_boxes():
+            coco.expect(image, objects)
+        return Together({"keypoint_": coco})
 
 
 TASK = Keypoints

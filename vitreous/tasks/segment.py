@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor, nn
 
+from vitreous.data.detector_boxes import Found
 from vitreous.data.joint import IGNORE, SegmentView
 from vitreous.data.run_lengths import encode
 from vitreous.data.source import ImageSet
@@ -19,7 +20,7 @@ from vitreous.heads.mm_segment import load_segmenter
 from vitreous.heads.segment import SEGMENTERS, Segmenter, build_segmenter, multi_scale, slide, winners
 from vitreous.layers.patch import resize
 from vitreous.metrics.segmentation import SegmentationMetric
-from vitreous.tasks.base import Found, Inference, Prediction, Targets, View, WithHead
+from vitreous.tasks.base import Inference, Prediction, Targets, View, WithHead
 
 
 class Segment(WithHead):
@@ -90,12 +91,7 @@ class Segment(WithHead):
         for one, size, original in zip(
             self.logits(model, images), targets["sizes"].tolist(), targets["original_sizes"].tolist(), strict=True
         ):
-            height, width = size
-            if size == original:
-                labels = winners(one, padded)[:height, :width]
-            else:  # padding can be cut off at the size of the images only
-                labels = winners(resize(one[None].float(), padded)[0, :, :height, :width], original)
-            found.append({"semantic": labels.cpu()})
+            found.append({"semantic": labels_of(one, padded, size, original).cpu()})
         return found
 
     def logits(self, model: nn.Module, images: Tensor) -> Tensor:
@@ -135,6 +131,15 @@ class Segment(WithHead):
 
     def metric(self) -> SegmentationMetric:
         return SegmentationMetric(self.classes)
+
+
+def labels_of(logits: Tensor, padded: Sequence[int], size: Sequence[int], original: Sequence[int]) -> Tensor:
+    """The class (H, W) of every pixel of a picture, from logits (K, h, w) of the same scaled to `size` and padded."""
+    height, width = size
+    if tuple(size) == tuple(original):
+        return winners(logits, padded)[:height, :width]
+    # Padding can be cut off at the size of the images only.
+    return winners(resize(logits[None].float(), padded)[0, :, :height, :width], original)
 
 
 TASK = Segment

@@ -4,7 +4,6 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import timm
 import torch
 from safetensors.torch import load_file
 from timm import get_pretrained_cfg
@@ -15,20 +14,23 @@ from vitreous.data.source import ImageSet
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.manifest import sha256
-from vitreous.models.weights import read_state, read_tensors
-from vitreous.registry import construction_limit, create_model, resolve_name, stored_arguments, stored_bytes
+from vitreous.models.weights import local_file, read_state, read_tensors
+from vitreous.registry import construction_limit, create_model, stored_arguments, stored_bytes
 from vitreous.tasks.base import Task, WithHead, load_task
 from vitreous.tasks.classify import Classify
 from vitreous.tasks.distill import Distillation, Teacher
 from vitreous.training.model_config import RESERVED, WEIGHTS, read_config
-from vitreous.training.model_folder import class_columns, find_model_folder, load_classifier, refusal_of_size
+from vitreous.training.model_folder import (
+    class_columns,
+    find_model_folder,
+    is_weights_file,
+    load_classifier,
+    refusal_of_size,
+)
 from vitreous.training.settings import TrainSettings
+from vitreous.training.weights_file import THEIR_PARTS, model_with_weights
 
 INITIAL_WEIGHTS, INITIAL_HEAD = 0, 3  # first number of the key, as in train.py
-
-
-# Beginnings of keys that only models with a head have, in OpenMMLab's toolboxes.
-THEIR_PARTS = ("neck.", "decode_head.", "bbox_head.", "rpn_head.", "roi_head.", "keypoint_head.")
 
 
 class Built(NamedTuple):
@@ -63,7 +65,7 @@ def assemble(settings: TrainSettings, images: ImageSet, device: torch.device) ->
     if settings.weights is not None and (dense := dense_folder(settings.weights)) is not None:
         notes = (adopt(model, backbone, load_file(dense / WEIGHTS), settings.weights),)
     elif settings.weights is not None and is_release(settings.weights):
-        report = str(task.load_release(model, Path(settings.weights).expanduser())).splitlines()[0]
+        report = str(task.load_release(model, local_file(settings.weights))).splitlines()[0]
         notes = (f"weights: {settings.weights}, in the names of OpenMMLab's toolboxes: {report}",)
     return Assembled(model, arguments, task, preprocess, notes)
 
@@ -185,29 +187,8 @@ def _initial_model(settings: TrainSettings, arguments: dict[str, Any], classes: 
 
 
 def _from_weights(settings: TrainSettings, source: str, arguments: dict[str, Any], **kind: Any) -> Any:
-    """The model as its weights were made, with as many classes; or, with features_only=True, what is below those."""
-    state = read_state(_folder(source) or Path(source).expanduser())
-    architecture = stored_arguments(settings.model)[0]
-    config = get_pretrained_cfg(architecture)
-    classifier = None if config is None else config.classifier
-    names = [classifier] if isinstance(classifier, str) else list(classifier or ())
-    heads = [state[f"{name}.weight"] for name in names if f"{name}.weight" in state]
-    classes = len(heads[0]) if heads else 0
-    overlay = {"state_dict": state, "num_classes": classes}
-    try:
-        model: Any = timm.create_model(
-            resolve_name(architecture),
-            pretrained=True,
-            pretrained_cfg_overlay=overlay,
-            **(kind or {"num_classes": classes}),
-            **arguments,
-        )
-    except (RuntimeError, InputError) as reason:
-        lines = "\n".join(str(reason).splitlines()[:6])
-        raise InputError(f"the weights {source} do not fit {settings.model}: {lines}") from reason
-    for config in (model.pretrained_cfg, model.default_cfg):
-        config.pop("state_dict", None)  # or every copy of the model would carry a copy of them
-    return model
+    state = read_state(_folder(source) or source)
+    return model_with_weights(settings.model, state, source, arguments, **kind)
 
 
 def _folder(weights: str) -> Path | None:
@@ -223,7 +204,7 @@ def dense_folder(weights: str) -> Path | None:
 
 def is_release(weights: str) -> bool:
     """Whether this is a file that one of OpenMMLab's toolboxes wrote, of a model with a head."""
-    path = Path(weights).expanduser()
+    path = local_file(weights)
     return path.is_file() and any(key.startswith(THEIR_PARTS) for key in read_tensors(path))
 
 
@@ -245,6 +226,8 @@ def preprocess_for(model: Any, settings: TrainSettings) -> Preprocess:
 
 def teacher_fingerprint(teacher: str) -> str:
     """Tells whether a run goes on with the teacher it began with."""
+    if is_weights_file(teacher):
+        return f"{teacher} {sha256(local_file(teacher))[:16]}"
     folder = find_model_folder(teacher)
     return teacher if folder is None else f"{teacher} {sha256(folder / WEIGHTS)[:16]}"
 

@@ -1,14 +1,19 @@
 """Where the numbers are crunched, and in which precision."""
 
 import ctypes
+import os
+import signal
+import subprocess
 import sys
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 
 import torch
 
 from vitreous.errors import InputError
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+ONEDNN_LIMIT = "ONEDNN_MAX_CPU_ISA"  # environment variable
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's mallopt
 
 
@@ -52,7 +57,25 @@ def autocast(device: torch.device, amp: str) -> AbstractContextManager[object]:
     """Mixed precision for the block; `off` changes nothing."""
     if amp == "off":
         return nullcontext()
+    if device.type == "cpu":
+        avoid_broken_amx()
     return torch.autocast(device.type, dtype=PRECISIONS[amp])
+
+
+@cache
+def avoid_broken_amx() -> None:
+    """Keep oneDNN, which multiplies matrices on the CPU, from instructions that would end the process.
+
+    Some virtual machines announce Intel's matrix tiles (AMX) though using them is an illegal instruction. Only a try
+    tells, and only in a process of its own. oneDNN reads its limit when it is first used, so this must come before.
+    """
+    if ONEDNN_LIMIT in os.environ or not torch.cpu._is_amx_tile_supported():
+        return
+    attempt = "import torch; x = torch.ones(64, 64, dtype=torch.bfloat16); x @ x"
+    tried = subprocess.run([sys.executable, "-c", attempt], capture_output=True)  # noqa: S603  (our own words)
+    if tried.returncode == -signal.SIGILL:
+        os.environ[ONEDNN_LIMIT] = "AVX512_CORE_FP16"
+        print("matrix tiles (AMX) are announced by this machine but cannot be used; mixed precision goes without them")
 
 
 def keep_freed_memory(device: torch.device) -> None:

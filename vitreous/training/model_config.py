@@ -36,6 +36,7 @@ class ModelConfig(NamedTuple):
     classes: tuple[str, ...]
     preprocess: Preprocess
     task_args: dict[str, Any]  # what the task needs besides the classes: its head, the scale of its images
+    val_fraction: float | None = None  # share of its data that was held out, where these had no splits
 
 
 def read_config(folder: Path) -> ModelConfig:
@@ -71,7 +72,10 @@ def _checked(path: Path) -> ModelConfig:
     except (InputError, TypeError) as reason:
         raise _wrong(path, "preprocess", values, f"preprocessing as vitreous writes it ({reason})") from reason
     task, answer = _field(path, ours, "task", str), _field(path, {"task_args": {}} | ours, "task_args", dict)
-    return ModelConfig(architecture, tuples(model_args), task, tuple(classes), preprocess, tuples(answer))
+    fraction = ours.get("val_fraction")
+    if fraction is not None and not (isinstance(fraction, float) and 0 < fraction < 1):
+        raise _wrong(path, "val_fraction", fraction, "a number above 0 and below 1")
+    return ModelConfig(architecture, tuples(model_args), task, tuple(classes), preprocess, tuples(answer), fraction)
 
 
 def _field(path: Path, content: dict[str, Any], name: str, kind: type) -> Any:
@@ -102,6 +106,7 @@ def make_config(
     classes: tuple[str, ...],
     preprocess: Preprocess,
     task_args: Mapping[str, Any],
+    val_fraction: float | None = None,
 ) -> dict[str, Any]:
     """What a folder's config.json holds."""
     inherited = dict(getattr(model, "pretrained_cfg", None) or {})
@@ -127,6 +132,7 @@ def make_config(
             "task": task,
             **({"task_args": dict(task_args)} if task_args else {}),
             "classes": list(classes),
+            **({"val_fraction": val_fraction} if val_fraction is not None else {}),
             "preprocess": preprocess.to_dict(),
         },
     }

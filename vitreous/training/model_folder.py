@@ -21,9 +21,10 @@ from torch import Tensor, nn
 
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
-from vitreous.manifest import DamagedError
+from vitreous.manifest import MANIFEST, DamagedError
 from vitreous.models.base import Backbone
-from vitreous.models.weights import misfit
+from vitreous.models.download import is_address
+from vitreous.models.weights import MisfitError, local_file, misfit
 from vitreous.reading import brief
 from vitreous.registry import construction_limit, create_model, stored_bytes
 from vitreous.tasks.base import Task, load_task
@@ -32,7 +33,9 @@ from vitreous.training.distributed import ALONE, World
 from vitreous.training.model_config import CONFIG, WEIGHTS, ModelConfig, make_config, read_config
 from vitreous.training.parallel import whole
 from vitreous.training.storage import publish_folder, published, write_json
+from vitreous.training.weights_file import load_file_model
 
+WEIGHT_FILES = (".pth", ".pt", ".safetensors", ".bin", ".ckpt", ".th", ".tar")
 PREFERRED = ("best", "final")  # which model of a run folder is meant
 
 
@@ -43,6 +46,8 @@ class TrainedModel(NamedTuple):
     classes: tuple[str, ...]
     preprocess: Preprocess
     task_args: Mapping[str, Any] = MappingProxyType({})
+    # Share of data without splits that it may be measured on; all of it, unless it was trained on such data itself.
+    val_fraction: float = 1.0
 
     def build_task(self) -> Task:
         """The task it was trained for."""
@@ -59,13 +64,14 @@ def save_model(
     classes: tuple[str, ...],
     preprocess: Preprocess,
     task_args: Mapping[str, Any] = MappingProxyType({}),
+    val_fraction: float | None = None,
     world: World = ALONE,
 ) -> None:
     """Write a model folder; one that is already there is replaced only when the new one is complete.
 
     Of several processes the first writes, but all must call: each may hold only a part of the model.
     """
-    config = make_config(model, name, model_args, task, classes, preprocess, task_args)
+    config = make_config(model, name, model_args, task, classes, preprocess, task_args, val_fraction)
 
     state = _storable(model.state_dict(), world)
 
@@ -77,15 +83,25 @@ def save_model(
     world.on_main(lambda: publish_folder(Path(folder), write))
 
 
-def load_model(source: str | Path, *, size: int | None = None, device: str = "cpu") -> TrainedModel:
-    """A model from a run folder (`best/`, else `final/`), a model folder, or the registry by name.
+def load_model(
+    source: str | Path, *, architecture: str | None = None, size: int | None = None, device: str = "cpu"
+) -> TrainedModel:
+    """A model from a run folder (`best/`, else `final/`), a model folder, a file of weights, or the registry by name.
 
-    A name, with or without a tag (`paca_tiny.ivmcl_in1k`), means the published weights. `size` is the height and width
-    to use the model with, where it is not to be the one it was trained with.
+    A name, with or without a tag (`paca_tiny.ivmcl_in1k`), means the published weights. A file (.pth, .safetensors, or
+    the URL of one) is of the `architecture` of that name, or of the one that it tells itself. `size` is the height and
+    width to use the model with, where it is not to be the one it was trained with.
     """
     place = choose_device(device)
-    folder = find_model_folder(source)
-    trained = _load_published(str(source)) if folder is None else _load_folder(folder)
+    if is_weights_file(source):
+        trained = _load_file(str(source), architecture)
+    elif architecture is not None:
+        raise InputError(
+            f"--model {architecture} goes with a file of weights; '{source}' is none, and brings its own model"
+        )
+    else:
+        folder = find_model_folder(source)
+        trained = _load_published(str(source)) if folder is None else _load_folder(folder)
     trained.model.to(place)
     return trained if size is None else at_size(trained, size)
 
@@ -123,9 +139,13 @@ def refusal_of_size(model: nn.Module, size: int) -> str | None:
 def class_columns(trained: TrainedModel, classes: tuple[str, ...]) -> tuple[int, ...]:
     """Where each of these classes is in the model's output, by name."""
     numbered = trained.task == "classify" and classes[0] not in trained.classes
-    known = _synsets(trained) if numbered else trained.classes
+    known = _imagenet_folders(trained, classes) if numbered else trained.classes
     position = {name: index for index, name in enumerate(known)}
     unknown = [name for name in classes if name not in position]
+    if len(unknown) == len(classes) == len(known) and known == numbers(len(known)):
+        order = ", ".join(f"{number} = {name}" for number, name in enumerate(classes[:3]))
+        print(f"the classes of '{trained.name}' have no names; taken for those of the data in order: {order}, …")
+        return tuple(range(len(classes)))
     if unknown:
         raise InputError(
             f"the model '{trained.name}' does not know the class {unknown[0]!r} of the data; its classes are "
@@ -134,12 +154,25 @@ def class_columns(trained: TrainedModel, classes: tuple[str, ...]) -> tuple[int,
     return tuple(position[name] for name in classes)
 
 
-def _synsets(trained: TrainedModel) -> tuple[str, ...]:
-    """ImageNet folders are named by WordNet number; published models list readable names in the same order."""
+def _imagenet_folders(trained: TrainedModel, classes: tuple[str, ...]) -> tuple[str, ...]:
+    """What ImageNet's folders may be called, in the order of the model's answers: WordNet numbers, or plain numbers.
+
+    Plain numbers, as of ImageNet-V2, could mean anything, so they count only if the model's classes are ImageNet's.
+    """
     from timm.data import ImageNetInfo, infer_imagenet_subset
 
     subset = infer_imagenet_subset(trained.model)
-    return tuple(ImageNetInfo(subset).label_names()) if subset is not None else trained.classes
+    if subset is None:
+        return trained.classes
+    info = ImageNetInfo(subset)
+    synsets = tuple(info.label_names())
+    if not all(name.isdecimal() for name in classes):
+        return synsets
+    readable = tuple(info.label_descriptions(detailed=False))
+    if trained.classes not in (synsets, readable):
+        return trained.classes
+    written = {int(name): name for name in classes}  # 7 may be written 007
+    return tuple(written.get(number, str(number)) for number in range(len(synsets)))
 
 
 def load_classifier(source: str | Path, *, size: int | None, device: str) -> TrainedModel:
@@ -154,13 +187,22 @@ def require_classifier(source: str | Path, trained: TrainedModel) -> None:
         raise InputError(f"model '{source}' was trained for the task '{trained.task}'; this verb needs a classifier")
 
 
+def is_weights_file(source: str | Path) -> bool:
+    """Whether this is a file of weights by its name, or the address of one."""
+    path = Path(source).expanduser()
+    return is_address(str(source)) or (path.suffix.lower() in WEIGHT_FILES and path.is_file())
+
+
 def find_model_folder(source: str | Path) -> Path | None:
     """The model folder that a run folder or model folder stands for; None for what must be a model name."""
     path = Path(source).expanduser()
     if path.is_dir():
         return _model_folder(path)
     if path.exists():
-        raise InputError(f"'{source}' is a file; give a run folder, a model folder or a model name (vitreous info)")
+        raise InputError(
+            f"'{source}' is a file; give a run folder, a model folder or a model name (vitreous info), or, where "
+            f"weights alone will do, a file of them ({', '.join(WEIGHT_FILES)})"
+        )
     if "/" in str(source) or "\\" in str(source):
         raise InputError(f"there is no folder '{source}'; give a run folder, a model folder or a model name")
     return None
@@ -209,8 +251,22 @@ def _load_folder(folder: Path) -> TrainedModel:
         raise DamagedError(f"{folder / WEIGHTS} is not a safetensors file: {reason}") from reason
     _fill(model, state, folder / WEIGHTS)
     return TrainedModel(
-        model.eval(), config.architecture, config.task, config.classes, config.preprocess, config.task_args
+        model.eval(),
+        config.architecture,
+        config.task,
+        config.classes,
+        config.preprocess,
+        config.task_args,
+        config.val_fraction or 1.0,
     )
+
+
+def _load_file(source: str, architecture: str | None) -> TrainedModel:
+    path = local_file(source)
+    if architecture is None and path.name == WEIGHTS and (path.parent / MANIFEST).is_file():
+        return _load_folder(path.parent)  # which knows more than the file
+    model, name = load_file_model(source, architecture)
+    return data_of(model.eval(), name)
 
 
 def _load_published(name: str) -> TrainedModel:
@@ -241,14 +297,21 @@ def _published_classes(model: Any) -> tuple[str, ...]:
         return tuple(names)
     subset = infer_imagenet_subset(model)
     if subset is None:
-        return tuple(str(index) for index in range(model.num_classes))
+        return numbers(model.num_classes)
     return tuple(ImageNetInfo(subset).label_descriptions(detailed=False))
+
+
+def numbers(count: int) -> tuple[str, ...]:
+    """Names of classes of which nobody has said the names."""
+    return tuple(str(index) for index in range(count))
 
 
 def _fill(model: nn.Module, state: dict[str, Tensor], origin: Path) -> None:
     wrong = misfit(model.state_dict(), state)
     if wrong:
-        raise InputError(f"the weights in {origin} do not fit the model in its {CONFIG}:\n" + "\n".join(wrong))
+        raise MisfitError(
+            f"the weights in {origin} do not fit the model in its {CONFIG}", wrong, "take both files from one folder"
+        )
     model.load_state_dict(state)
 
 

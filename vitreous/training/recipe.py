@@ -35,6 +35,7 @@ PERSONAL = frozenset(
     {"model", "data", "follow", "out", "recipe", "any_model", "print", "resume"}
 )  # no business of a recipe
 COUNTS = frozenset({"train_count", "val_count"})  # of the embedded shapes: a recipe uses all of any other data
+SHORT_RUN_WARMUP = 0.1  # share of a run that a warm-up takes at most which was not asked for
 HINTS = get_type_hints(TrainSettings)
 KEYS = [name for name in inspect.signature(TrainSettings).parameters if name not in PERSONAL]
 
@@ -60,7 +61,8 @@ class Recipe(NamedTuple):
 def with_recipe(*args: Any, **kwargs: Any) -> TrainSettings:
     """Settings made of what is given, the recipe it names, and the defaults, in this order."""
     given = inspect.signature(TrainSettings).bind(*args, **kwargs).arguments
-    origins = dict.fromkeys(given, "given")
+    origins, notes = dict.fromkeys(given, "given"), []
+    known: dict[str, tuple[Any, str]] = {}
     if given.get("recipe") is not None:
         given["recipe"] = str(given["recipe"])  # a Path is convenient in Python
         recipe = load_recipe(given["recipe"])
@@ -70,11 +72,51 @@ def with_recipe(*args: Any, **kwargs: Any) -> TrainSettings:
         known = recipe.values_for(architecture, given.get("head"))
         if not str(given["data"]).startswith("shapes"):
             known = {key: value for key, value in known.items() if key not in COUNTS}
-        given = {key: value for key, (value, _) in known.items()} | given
-        origins = {key: origin for key, (_, origin) in known.items()} | origins
+    if (warmup := _shortened_warmup(given, known)) is not None:
+        known["warmup_epochs"] = warmup.value, warmup.origin
+        notes = [warmup.note] if given.get("recipe") is not None else []
+    given = {key: value for key, (value, _) in known.items()} | given
+    origins = {key: origin for key, (_, origin) in known.items()} | origins
     settings = TrainSettings(**given)
     settings.origins.update(origins)
+    settings.notes.extend(notes)
+    if settings.schedule == "step" and settings.step_epochs[0] >= settings.epochs:
+        shown = " and ".join(f"{epoch:g}" for epoch in settings.step_epochs)
+        settings.notes.append(
+            f"learning rate: it would fall after epoch {shown}, but the run has {settings.epochs}; "
+            "--step-epochs sets it"
+        )
     return settings
+
+
+class _Warmup(NamedTuple):
+    value: float
+    origin: str
+    note: str
+
+
+def _shortened_warmup(given: dict[str, Any], known: dict[str, tuple[Any, str]]) -> _Warmup | None:
+    """The warm-up of a run that is too short for the one nobody asked for; None where that one fits.
+
+    The default takes at most a tenth of the run. That of a recipe belongs to the recipe's own number of epochs: in a
+    run with fewer it takes at most a tenth, or its share in the recipe if that is more.
+    """
+    if "warmup_epochs" in given:
+        return None
+    default = TrainSettings("", "")
+    whole, _ = known.get("epochs", (default.epochs, ""))
+    epochs, (usual, origin) = given.get("epochs", whole), known.get("warmup_epochs", (default.warmup_epochs, "default"))
+    if origin == "default":
+        share = SHORT_RUN_WARMUP
+    elif epochs < whole:
+        share = max(SHORT_RUN_WARMUP, usual / whole)
+    else:
+        return None
+    if usual <= share * epochs:
+        return None
+    value = round(share * epochs, 6)  # 0.3, not 0.30000000000000004
+    note = f"warm-up: {value:g} of {epochs} epochs, instead of {usual:g} ({origin}); --warmup-epochs sets it"
+    return _Warmup(value, f"{origin}, shortened with the run", note)
 
 
 def recipe_names() -> list[str]:

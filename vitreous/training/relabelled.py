@@ -25,8 +25,8 @@ class Relabelled(Wrapped):
             table = np.full(IGNORE + 1, IGNORE, np.uint8)
             table[: len(self._label)] = self._label
             return target | {"semantic": table[target["semantic"]]}
-        objects = target["objects"]
-        return target | {"objects": replace(objects, labels=self._label[objects.labels])}
+        named = {key: target[key] for key in ("objects", "annotated") if key in target}
+        return target | {key: replace(value, labels=self._label[value.labels]) for key, value in named.items()}
 
 
 def labelled_for(trained: TrainedModel, images: ImageSet) -> ImageSet:

@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 
 from typing_extensions import Doc
 
+from vitreous.data.coco_anywhere import find_coco_files, with_annotations
+from vitreous.data.held_out import VAL_FRACTION
 from vitreous.data.loader import WORKER_TIMEOUT
 from vitreous.data.mixup import Mixup
 from vitreous.data.transforms import LARGEST_SIDE, RAND_AUGMENT, Augmentation, Preprocess
@@ -31,6 +33,7 @@ FREE = frozenset(
         "print",
         "quarantine",
         "follow",
+        "val_fraction",  # as with the list of images to leave out, the data's fingerprint tells
         "max_corrupt",
         "workers",
         "device",
@@ -64,6 +67,7 @@ LIMITS: dict[str, tuple[str, Callable[[Any], bool]]] = {
         lambda x: 0 <= x <= 1,
     ),
     "at least 0 and below 1": ("ema label_smoothing drop_path cluster_dropout", lambda x: 0 <= x < 1),
+    "above 0 and below 1": ("val_fraction", lambda x: 0 < x < 1),
     "above 0 and at most 1": ("scale crop_ratio layer_decay step_factor", lambda x: 0 < x <= 1),
 }
 
@@ -138,7 +142,9 @@ class TrainSettings:
     ] = 0
     schedule: Annotated[Literal["cosine", "step", "poly"], Doc("How the learning rate falls.")] = "cosine"
     min_lr: Annotated[float, Doc("Learning rate at the end.")] = 1e-5
-    warmup_epochs: Annotated[float, Doc("Epochs over which the learning rate rises.")] = 5.0
+    warmup_epochs: Annotated[
+        float, Doc("Epochs over which the learning rate rises; if not given, at most a tenth of a short run.")
+    ] = 5.0
     warmup_lr: Annotated[float, Doc("Learning rate from which it rises.")] = 0.0
     cooldown_epochs: Annotated[int, Doc("Further epochs at the end, at min_lr.")] = 0
     step_epochs: Annotated[
@@ -178,7 +184,7 @@ class TrainSettings:
     ] = False
 
     weights: Annotated[
-        str | None, Doc("Start from this file, run or model folder instead; the classifier is new unless it fits.")
+        str | None, Doc("Start from this file, URL, run or model folder instead; the classifier is new unless it fits.")
     ] = None
 
     teacher: Annotated[str | None, Doc("Model to learn from as well: a name with weights, a run or model folder.")] = (
@@ -228,6 +234,13 @@ class TrainSettings:
     quarantine: Annotated[
         str | None, Doc("List of images to leave out; default: quarantine.txt in the data's folder, if there is one.")
     ] = None
+    annotations: Annotated[
+        tuple[str, ...],
+        Doc("COCO files of the pictures below DATA, e.g. train.json val.json; or DATA as docs/data.md."),
+    ] = ()
+    val_fraction: Annotated[
+        float, Doc("Share of the images held out for validation, by content, where the data have no splits.")
+    ] = VAL_FRACTION
     ignore: Annotated[tuple[int, ...], Doc("Values of label pictures that stand for no class; default: 255.")] = ()
     reduce_zero_label: Annotated[bool, Doc("In label pictures 0 stands for no class, and 1 for the first.")] = False
     follow: Annotated[
@@ -249,10 +262,14 @@ class TrainSettings:
     )
     resume: Annotated[bool, Doc("Continue the run in the folder; --no-resume refuses a folder that has one.")] = True
 
-    # Where each value came from, for `print`; filled in by `recipe.py`.
+    # Where each value came from, for `print`, and what to say before training; both filled in by `recipe.py`.
     origins: dict[str, str] = field(init=False, default_factory=dict, compare=False, repr=False)
+    notes: list[str] = field(init=False, default_factory=list, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        # In one word, which is also what run.json keeps.
+        object.__setattr__(self, "data", with_annotations(self.data, self.annotations))
+        object.__setattr__(self, "annotations", ())
         if isinstance(self.out, str):  # convenient in Python; the command line gives a Path
             object.__setattr__(self, "out", Path(self.out))
         for accepted, (names, fine) in LIMITS.items():
@@ -282,13 +299,15 @@ class TrainSettings:
 
     @property
     def folder(self) -> Path:
-        data = self.data if self.data.startswith("shapes") else Path(self.data).resolve().name
+        files = find_coco_files(self.data)
+        path = Path(self.data) if files is None else files.pictures[0]
+        data = self.data if self.data.startswith("shapes") else path.resolve().name
         return self.out if self.out is not None else Path("runs") / re.sub(r"[^\w.]+", "-", f"{self.model}-{data}")
 
     def arguments(self) -> dict[str, Any]:
         """Everything as JSON can hold it."""
         values = asdict(self) | {"out": str(self.folder), "peak_lr": self.peak_lr}
-        del values["origins"]
+        del values["origins"], values["notes"], values["annotations"]
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     def model_arguments(self) -> dict[str, Any]:

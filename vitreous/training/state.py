@@ -29,7 +29,7 @@ class Position:
     loss_sum: float = 0.0  # over the images since the last training line
     loss_images: int = 0
     term_sums: dict[str, float] = field(default_factory=dict)  # over the same images, of terms that have columns
-    train_loss: float = math.nan  # as in the last training line
+    train_loss: float = math.nan  # mean over the training lines of the epoch
     bad_images: int = 0  # lines of bad_images.jsonl written so far
 
 

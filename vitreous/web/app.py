@@ -21,7 +21,7 @@ from starlette.types import ASGIApp
 
 from vitreous.errors import InputError
 from vitreous.web.explorer import Explorer
-from vitreous.web.guard import BUSY, Guard, Limits, Refusal, Uploads
+from vitreous.web.guard import BROKEN, BUSY, Guard, Limits, Refusal, Uploads, refusal_body
 from vitreous.web.pictures import Pictures, Seen, UnknownPicture
 from vitreous.web.worker import Answers, Busy, Worker
 
@@ -139,6 +139,11 @@ def create_app(
         work = partial(explorer.heat, pictures[id], method, stage, target)
         return await ask(("heat", id, method, stage, target), work, later=True)
 
+    @app.get("/api/images/{id}/faithfulness")
+    async def faithfulness(id: str, method: Word, target: Target = None) -> Response:
+        work = partial(explorer.faithfulness, pictures[id], method, target)
+        return await ask(("faithfulness", id, method, target), work, later=True)
+
     @app.get("/api/images/{id}/report.html")
     async def report(id: str, stage: StageOrNone = None, target: Target = None, top_k: Drawn = 6) -> Response:
         item = pictures[id]
@@ -215,11 +220,11 @@ def add_refusals(app: FastAPI) -> None:
     on(InputError, 422, str)
     on(RequestValidationError, 422, bad_value)
     on(UnknownPicture, 404, lambda _: "this picture is not, or no longer, on the server; choose or upload it again")
-    on(Exception, 500, lambda _: "something went wrong inside the server; its console says what")
+    on(Exception, 500, lambda _: BROKEN)
 
 
 def refusal(what: Refusal) -> Response:
-    return Response(as_json({"error": what.message}), what.status, what.headers, JSON)
+    return Response(refusal_body(what), what.status, what.headers, JSON)
 
 
 def bad_value(raised: RequestValidationError) -> str:

@@ -26,7 +26,9 @@ from vitreous.layers.tap import record
 from vitreous.maps.catalogue import find_method, methods_for
 from vitreous.maps.clusters import as_distributions, entropy, stretch
 from vitreous.maps.draw import HEAT_COLOURS
-from vitreous.maps.explaining import Plan, explain_image
+from vitreous.maps.explaining import PORTIONS, Plan, explain_image
+from vitreous.maps.faithfulness import curves
+from vitreous.maps.frame import of_picture
 from vitreous.maps.gates import Rest, cluster_count, cluster_layer, users, without
 from vitreous.maps.groups import group_gates, group_maps, several
 from vitreous.maps.importance import RANKINGS, by_logit_gate
@@ -63,6 +65,8 @@ Steps = Generator[None, None, Answer]
 
 
 class Explorer:
+    portions = PORTIONS  # of the curves of insertion and deletion
+
     def __init__(self, trained: TrainedModel, chosen: Chosen = NOT_MEASURED) -> None:
         self.trained, self.model, self.chosen = trained, trained.model, chosen
         self.device = next(trained.model.parameters()).device
@@ -226,7 +230,8 @@ class Explorer:
         with torch.no_grad(), record(trunk(self.model), rest.layer.tap, *taps) as recorded:
             rest.run(FIRST)
         attention = torch.stack([recorded[tap][0].float().mean(0) for tap in taps]).mean(0)  # (M, H, W)
-        return recorded[rest.layer.tap][0].float().cpu(), attention.cpu()
+        seen = (of_picture(maps, rest.model).cpu() for maps in (recorded[rest.layer.tap][0].float(), attention))
+        return next(seen), next(seen)
 
     def importance(self, item: Seen, stage: int, number: int | None, by: str) -> Steps:
         """One ranking of the clusters, and of the groups of clusters that look alike."""
@@ -325,6 +330,14 @@ class Explorer:
         # Where a method tells for from against, the map shows what speaks for: zero and below is dark.
         shown = heat.clamp_min(0) / max(high, 1e-12) if low < 0 else stretch(heat)
         return {"method": name, "says": method.summary, "low": low, "high": high, "map": packed(shown)}
+
+    def faithfulness(self, item: Seen, name: str, number: int | None) -> Answer:
+        """Insertion minus deletion of a method's map on this picture, as in the report."""
+        network, images = self.network(item), self.inputs(item)
+        target = self.target(item, number, self.output(item))
+        heat = self.method(name)(network, images, target)
+        both = curves(network, images, heat, target, fill="blur", portions=self.portions)
+        return {"method": name, "difference": both.difference.item()}
 
     def method(self, name: str) -> Method:
         return find_method(name, self.model)

@@ -10,10 +10,18 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vitreous.errors import InputError
-from vitreous.explanations.dense import LISTED, Looked, dense_plan, explain_dense, explained_model, look
-from vitreous.explanations.findings import Wanted
+from vitreous.explanations.dense import (
+    LISTED,
+    Looked,
+    dense_plan,
+    explain_dense,
+    explained_model,
+    look,
+    numbers_now,
+)
+from vitreous.explanations.findings import Wanted, number_of
 from vitreous.maps.catalogue import find_method
-from vitreous.maps.explaining import Plan, lighter
+from vitreous.maps.explaining import LIGHT, Plan, lighter
 from vitreous.maps.method import Method
 from vitreous.maps.target import Target
 from vitreous.tasks.base import Prediction
@@ -23,11 +31,11 @@ from vitreous.web.pictures import Seen, as_png, seen
 
 @dataclass(frozen=True, eq=False)
 class SeenFindings(Seen):
-    """A picture with the first findings in it, each as a name and a target."""
+    """A picture with the first findings in it, each with its target."""
 
     looked: Looked = field(repr=False)
     drawing: bytes = field(repr=False)  # PNG of all that was found
-    findings: tuple[tuple[str, Target], ...]
+    findings: tuple[tuple[dict[str, Any], Target], ...]
     classes: tuple[int, ...]  # of the findings
     nothing: str  # what is said where nothing is sure
 
@@ -40,6 +48,8 @@ class SeenFindings(Seen):
 
 
 class Finder(Explorer):
+    portions = LIGHT["portions"]
+
     def size(self) -> tuple[int, int]:
         return self.trained.build_task().input_size(self.trained.preprocess)
 
@@ -66,7 +76,7 @@ class Finder(Explorer):
             looked=looked._replace(prediction=without_masks(looked.prediction)),
             drawing=as_png(looked.drawing),
             findings=tuple(
-                (finding["short"], choice.target.to(self.device))
+                (finding, choice.target.to(self.device))
                 for finding, choice in zip(ranked, choices, strict=True)
                 if choice.target is not None
             ),
@@ -76,9 +86,9 @@ class Finder(Explorer):
 
     def network(self, item: Seen) -> nn.Module:
         assert isinstance(item, SeenFindings)
-        return explained_model(self.model, item.classes or (0,), item.looked.seen.size)
+        return explained_model(self.trained, item.classes or (0,), item.looked.seen)
 
-    def finding(self, item: Seen, number: int | None) -> tuple[str, Target]:
+    def finding(self, item: Seen, number: int | None) -> tuple[dict[str, Any], Target]:
         assert isinstance(item, SeenFindings)
         if not item.findings:
             raise InputError(f"there is nothing to explain: {item.nothing}")
@@ -90,8 +100,7 @@ class Finder(Explorer):
 
     def png(self, item: Seen, number: int | None) -> bytes:
         assert isinstance(item, SeenFindings)
-        self.finding(item, number)  # refuses an unknown one
-        marked = item.looked.choose(Wanted(finding=(number or 0) + 1)).marked
+        marked = item.looked.choose(Wanted(finding=self.finding(item, number)[0]["rank"])).marked
         return item.png if marked is None else as_png(marked)
 
     def drawing(self, item: Seen) -> bytes:
@@ -105,24 +114,28 @@ class Finder(Explorer):
 
     def predict(self, item: Seen) -> Answer:
         assert isinstance(item, SeenFindings)
-        rows = self.rows(item, self.output(item)) if item.findings else []
-        return {"id": item.id, "name": item.name, "true": None, "classes": rows, "nothing": item.nothing}
+        return {"id": item.id, "name": item.name, "true": None, "classes": self.rows(item), "nothing": item.nothing}
 
-    def rows(self, item: Seen, output: Any) -> list[Answer]:
-        assert isinstance(item, SeenFindings)
+    def rows(self, item: SeenFindings) -> list[Answer]:
+        """With the numbers of `vitreous predict`, in their order."""
         return [
-            {"number": number, "name": name, "probability": target.on("probability")(output).item()}
-            for number, (name, target) in enumerate(item.findings)
+            {"number": number, "name": finding["short"], "probability": number_of(finding)}
+            for number, (finding, _) in enumerate(item.findings)
         ]
 
     def compared(self, item: Seen, target: Target, before: Any, after: Any) -> Answer:
-        pairs = zip(self.rows(item, before), self.rows(item, after), strict=True)
+        assert isinstance(item, SeenFindings)
+        now = numbers_now(item.looked, self.model, item.findings, after)
+        rows = [
+            row | {"probability": value, "before": row["probability"]}
+            for row, value in zip(self.rows(item), now, strict=True)
+        ]
         lost = target.holds(before) & ~target.holds(after)
-        return {"classes": [now | {"before": was["probability"]} for was, now in pairs], "changed": bool(lost[0])}
+        return {"classes": rows, "changed": bool(lost[0])}
 
     def report(self, item: Seen, stage: int | None, number: int | None, top_k: int) -> str:
         assert isinstance(item, SeenFindings)
-        wanted = Wanted() if number is None else Wanted(finding=number + 1)
+        wanted = Wanted() if number is None else Wanted(finding=self.finding(item, number)[0]["rank"])
         plan = dense_plan(self.model, self.chosen.applied(Plan(stage=stage)))
         return explain_dense(self.trained, item.looked, wanted=wanted, plan=plan).html(top_k=top_k)
 

@@ -21,6 +21,7 @@ HEADERS = {
     "X-Frame-Options": "DENY",
 }
 RETRY_AFTER = 1  # seconds
+HEAD_START = 1_000_000  # bytes
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,10 @@ class Limits:
 
     upload_bytes: int = 20_000_000
     upload_seconds: float = 30.0  # for the whole body to arrive
-    uploads: int = 8  # bodies read at once
+    arriving_bytes: int = 160_000_000  # of all bodies that are arriving
+    header_seconds: float = 10.0  # for the headers of a request to arrive
+    taking_seconds: float = 30.0  # for the client to take some of its answer
+    connections: int = 2000  # open at once, and fewer where there are fewer file descriptors
     concurrent: int = 64  # requests in work at once
     waiting: int = 16  # questions waiting for the model
     picture_bytes: int = 64_000_000  # uploaded pictures kept
@@ -46,6 +50,7 @@ class Refusal(Exception):
 
 
 BUSY = "the server is busy; try again in a moment"
+BROKEN = "something went wrong inside the server; its console says what"
 
 
 class Guard:
@@ -63,9 +68,12 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        started = False
 
         async def send_with_headers(message: Message) -> None:
+            nonlocal started
             if message["type"] == "http.response.start":
+                started = True
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers[name] = value
@@ -74,12 +82,26 @@ class Guard:
 
         try:
             self.check(Headers(scope=scope))
+            await self.run(scope, receive, send_with_headers)
         except Refusal as refusal:
             await refuse(refusal, send_with_headers)
-            return
+        except Exception:
+            if not started:
+                await refuse(Refusal(500, BROKEN), send_with_headers)
+            raise  # so that the console says what
+
+    async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def receive_aside() -> Message:
+            """A request whose body is still arriving is not in work: slow ones must not keep others out."""
+            self.running -= 1
+            try:
+                return await receive()
+            finally:
+                self.running += 1
+
         self.running += 1
         try:
-            await self.app(scope, receive, send_with_headers)
+            await self.app(scope, receive_aside, send)
         finally:
             self.running -= 1
 
@@ -89,7 +111,7 @@ class Guard:
             raise Refusal(
                 421, f"this server does not answer for {host[:100]!r}; start it with --allow-host if it should"
             )
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and site(origin) != host:
             raise Refusal(403, "this server answers to its own page only, not to that of another site")
         if self.running >= self.concurrent:
             raise Refusal(503, BUSY, retry=True)
@@ -108,36 +130,75 @@ class Guard:
         return True
 
 
+def site(origin: str) -> str | None:
+    """The host and port that an origin names; None if it is no address."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
+
+
 async def refuse(refusal: Refusal, send: Send) -> None:
     """Answer without the application: it may be the one that is busy."""
-    body = json.dumps({"error": refusal.message}).encode()
-    headers = {"content-type": "application/json", "content-length": str(len(body)), **refusal.headers}
-    raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    body = refusal_body(refusal)
+    raw = [(name.lower().encode(), value.encode()) for name, value in refusal_headers(refusal, body).items()]
     await send({"type": "http.response.start", "status": refusal.status, "headers": raw})
     await send({"type": "http.response.body", "body": body})
 
 
+def refusal_body(refusal: Refusal) -> bytes:
+    return json.dumps({"error": refusal.message}).encode()
+
+
+def refusal_headers(refusal: Refusal, body: bytes) -> dict[str, str]:
+    own = {"Content-Type": "application/json", "Content-Length": str(len(body)), "Cache-Control": "no-store"}
+    return HEADERS | own | refusal.headers
+
+
+@dataclass(eq=False)
+class Arriving:
+    """A body of which some has arrived."""
+
+    begun: float
+    deadline: asyncio.Timeout
+    size: int = 0  # what is kept of it
+    given_up: bool = False
+
+    def speed(self, now: float) -> float:
+        """Bytes per second, with a start that makes a body that has only begun a fast one."""
+        return (self.size + HEAD_START) / max(now - self.begun, 1e-9)
+
+
 class Uploads:
-    """Reads bodies, a few at a time, each within its size and time."""
+    """Reads bodies side by side, each within its size and time.
+
+    A slow one takes nothing from the others: there is no number of places, but a sum of bytes for all, and where it
+    is used up the slowest is given up.
+    """
 
     def __init__(self, limits: Limits) -> None:
-        self.limits, self.reading = limits, 0
+        self.limits = limits
+        self.most_bytes = max(limits.arriving_bytes, limits.upload_bytes)
+        self.arriving: set[Arriving] = set()
 
     async def read(self, request: Request) -> bytes:
-        if self.reading >= self.limits.uploads:
-            raise Refusal(503, BUSY, retry=True)
-        self.reading += 1
+        seconds, one = self.limits.upload_seconds, None
         try:
-            async with asyncio.timeout(self.limits.upload_seconds):
-                return await self.body(request)
+            async with asyncio.timeout(seconds) as deadline:
+                one = Arriving(asyncio.get_running_loop().time(), deadline)
+                self.arriving.add(one)
+                return await self.body(request, one)
         except TimeoutError:
-            raise Refusal(408, f"the file did not arrive within {self.limits.upload_seconds:g} seconds") from None
+            if one is not None and one.given_up:
+                raise Refusal(503, BUSY, retry=True) from None
+            raise Refusal(408, f"the file did not arrive within {seconds:g} seconds") from None
         except ClientDisconnect:
             raise Refusal(400, "the connection ended before the file did") from None
         finally:
-            self.reading -= 1
+            if one is not None:
+                self.arriving.discard(one)
 
-    async def body(self, request: Request) -> bytes:
+    async def body(self, request: Request, one: Arriving) -> bytes:
         """The body. One that is too large is still read to its end, without being kept: a browser shows an answer only
         after it has sent everything."""
         limit, size, parts = self.limits.upload_bytes, 0, []
@@ -145,8 +206,20 @@ class Uploads:
             size += len(part)
             if size <= limit:
                 parts.append(part)
+                one.size = size
+                self.make_room()
             else:
                 parts.clear()
+                one.size = 0
         if size > limit:
             raise Refusal(413, f"the file has {size:,} bytes; at most {limit:,} are accepted: scale the picture down")
         return b"".join(parts)
+
+    def make_room(self) -> None:
+        now = asyncio.get_running_loop().time()
+        while sum(one.size for one in self.arriving) > self.most_bytes:
+            slowest = min((one for one in self.arriving if one.size), key=lambda one: one.speed(now))
+            slowest.given_up = True
+            self.arriving.discard(slowest)
+            if not slowest.deadline.expired():
+                slowest.deadline.reschedule(now)

@@ -77,8 +77,10 @@ class Page {
 
   sayFindings() {
     $("answer-title").textContent = "Found";
-    $("classes").setAttribute("aria-label", "Findings and their scores; choose one to have it explained");
-    $("choose-another").textContent = "choose another finding to explain that one.";
+    const regions = this.model.task === "segment";
+    const numbers = regions ? "the share of the picture that each class covers" : "their scores";
+    $("classes").setAttribute("aria-label", `Findings and ${numbers}; choose one to have it explained`);
+    $("choose-another").textContent = `choose another finding to explain that one.${regions ? " Numbers are shares of the picture." : ""}`;
     $("found").prepend(Object.assign(new Image(), { id: "drawing", alt: "All that was found, drawn into the picture" }));
     $("found").hidden = false;
   }
@@ -285,7 +287,7 @@ class Page {
         const card = document.createElement("li");
         card.dataset.method = method.name;
         card.innerHTML =
-          '<button type="button" class="look" aria-pressed="false"></button><div class="facts"><b class="name"></b></div><p class="labels"></p><p class="says"></p>';
+          '<button type="button" class="look" aria-pressed="false"></button><div class="facts"><b class="name"></b><span class="score"></span></div><p class="labels"></p><p class="says"></p>';
         card.querySelector(".name").textContent = spaced(method.name);
         card.querySelector(".labels").append(...method.labels.map((words) => this.label(method, words)));
         card.querySelector(".says").textContent = sentence(method.says) + (method.target ? "" : ` Does not know the ${this.thing}.`);
@@ -323,7 +325,10 @@ class Page {
       place.className = "empty";
       place.textContent = `compute (${method.passes} ${method.passes === 1 ? "pass" : "passes"})`;
       this.methodCard(method.name).replaceChildren(place);
+      this.card(method.name).querySelector(".score").textContent = "";
     }
+    $("method-cards").append(...this.model.methods.map((method) => this.card(method.name))); // in their own order again
+    $("chosen").textContent = this.chosenWords();
   }
 
   markMethod(name) {
@@ -332,8 +337,12 @@ class Page {
     }
   }
 
+  card(name) {
+    return document.querySelector(`[data-method="${CSS.escape(name)}"]`);
+  }
+
   methodCard(name) {
-    return document.querySelector(`[data-method="${CSS.escape(name)}"] .look`);
+    return this.card(name).querySelector(".look");
   }
 
   async heat(name) {
@@ -396,10 +405,29 @@ class Page {
         if (id !== this.shown.id || target !== this.target) break;
         if (method.passes <= CHEAP) await this.heat(method.name);
       }
+      if (this.model.chosen.method === null) await this.measureCheap(id, target);
     } catch (error) {
       this.failed(error);
     }
     $("compute").disabled = false;
+  }
+
+  // With no measurement for the model, the most faithful map on this picture goes first.
+  async measureCheap(id, target) {
+    const first = $("show").value;
+    const measured = [];
+    for (const { name, passes } of this.model.methods) {
+      if (passes > CHEAP) continue;
+      const { difference } = await get(`images/${id}/faithfulness`, { method: name, target });
+      if (id !== this.shown.id || target !== this.target) return;
+      this.card(name).querySelector(".score").textContent = signed(difference);
+      measured.push({ name, difference });
+    }
+    measured.sort((a, b) => b.difference - a.difference);
+    $("method-cards").prepend(...measured.map(({ name }) => this.card(name)));
+    const best = measured[0];
+    $("chosen").textContent = `${sentence(`${spaced(best.name)} is the most faithful of the quick ones on this picture: insertion − deletion ${signed(best.difference)}`)} ${this.model.chosen.says}`;
+    if (first && $("show").value === first) await this.chooseMap(best.name); // unless something else was chosen
   }
 
   async download() {

@@ -9,7 +9,7 @@ const SHOWN_AT_FIRST = 12;
 const QUICK = "logit_gate";
 
 export const percent = (value) => `${(100 * value).toFixed(1)} %`;
-export const length = (share) => `${100 * share}%`;
+export const length = (share) => `${100 * Math.min(Math.max(share, 0), 1)}%`;
 
 export function signed(value) {
   const size = Math.abs(value);

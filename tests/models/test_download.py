@@ -1,0 +1,222 @@
+"""Downloads from a server of our own: whole or not at all, the right bytes, and each address a file of its own."""
+
+import hashlib
+import io
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+
+from tests.tiny_model import MODEL_ARGS
+from vitreous import registry
+from vitreous.data.shapes import CATEGORIES
+from vitreous.data.source import open_data
+from vitreous.errors import InputError
+from vitreous.models.download import cached_at, fetch, note_of
+from vitreous.models.paca import PaCa
+from vitreous.models.weights import read_state
+from vitreous.training.build import assemble
+from vitreous.training.model_folder import load_model
+from vitreous.training.settings import TrainSettings
+
+
+class Site:
+    """Files by path, how they are sent, and what was asked for."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.kind = "application/octet-stream"
+        self.missing = 0  # bytes at the end that are promised and not sent
+        self.asked: list[str] = []
+        site = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                site.asked.append(self.path)
+                path = self.path.partition("?")[0]
+                if path not in site.files:
+                    self.send_error(404)
+                    return
+                content = site.files[path]
+                self.send_response(200)
+                self.send_header("Content-Type", site.kind)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content[: len(content) - site.missing])
+
+            def log_message(self, *_arguments: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+
+    def put(self, path: str, content: bytes) -> str:
+        self.files[path] = content
+        return f"http://127.0.0.1:{self.server.server_port}{path}"
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Site]:
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
+    site = Site()
+    yield site
+    site.server.shutdown()
+    site.server.server_close()
+
+
+def leftovers(tmp_path: Path) -> list[Path]:
+    return [path for path in (tmp_path / "hub").rglob("*") if path.is_file()]
+
+
+def test_fetched_once_and_recorded(site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = site.put("/a/weights.pth", b"x" * 3_000_000)
+    place = fetch(f"{url}?signature=secret")
+    assert place.read_bytes() == b"x" * 3_000_000
+    assert place.name == "weights.pth"
+    assert f"downloading {url}, 3.0 MB" in capsys.readouterr().err
+    note = json.loads(note_of(place).read_text())
+    assert note == {"url": url, "size": 3_000_000, "sha256": hashlib.sha256(b"x" * 3_000_000).hexdigest()}
+    site.server.shutdown()
+    site.server.server_close()
+    assert fetch(f"{url}?signature=secret") == place  # without the network
+    assert len(site.asked) == 1
+    assert sorted(leftovers(tmp_path)) == sorted([place, note_of(place)])
+
+
+def test_two_addresses_with_one_name_are_two_files(site: Site) -> None:
+    first, second = (site.put(f"/{folder}/model.pth", folder.encode()) for folder in ("one", "two"))
+    assert (fetch(first).read_bytes(), fetch(second).read_bytes()) == (b"one", b"two")
+    assert fetch(first).read_bytes() == b"one"
+
+
+@pytest.mark.parametrize("name", ["", "..", "%2e%2e%2f%2e%2e%2fevil.pth", "a" * 300 + ".pth", "a%00b.pth", "a b.pth"])
+def test_names_stay_inside_the_cache(site: Site, tmp_path: Path, name: str) -> None:
+    place = cached_at(f"http://127.0.0.1/x/{name}")
+    assert place.resolve().is_relative_to(tmp_path / "hub" / "checkpoints")
+    assert place.parent.parent.name == "checkpoints"
+    assert place.name not in ("", ".", "..")
+    place.parent.mkdir(parents=True)
+    place.write_bytes(b"a name that a file can have")
+
+
+def test_a_damaged_file_is_refused_and_fetched_again_after_deletion(site: Site) -> None:
+    url = site.put("/weights.pth", b"right")
+    place = fetch(url)
+    place.write_bytes(b"wrong")
+    with pytest.raises(InputError, match=r"is not the file of its first use: its sha256 is .*; delete it, and"):
+        fetch(url)
+    place.unlink()
+    assert fetch(url).read_bytes() == b"right"
+
+
+def test_a_file_that_changed_at_its_address_is_refused(site: Site) -> None:
+    url = site.put("/weights.pth", b"first")
+    fetch(url).unlink()
+    site.put("/weights.pth", b"other")
+    with pytest.raises(InputError, match=r"not the file of its first use.*has changed and you trust the new file"):
+        fetch(url)
+    note_of(cached_at(url)).unlink()
+    assert fetch(url).read_bytes() == b"other"
+
+
+def test_a_note_that_is_none_is_refused(site: Site) -> None:
+    url = site.put("/weights.pth", b"right")
+    for content in ("{}", "[1]", '{"sha256": "short"}'):
+        note_of(fetch(url)).write_text(content)
+        with pytest.raises(InputError, match="holds no sha256; delete it"):
+            fetch(url)
+        note_of(cached_at(url)).unlink()
+
+
+def test_a_checksum_in_the_name_is_checked(site: Site, tmp_path: Path) -> None:
+    digest = hashlib.sha256(b"content").hexdigest()
+    assert not digest[:8].isdecimal(), "choose another content"
+    assert fetch(site.put(f"/net-{digest[:8]}.pth", b"content")).read_bytes() == b"content"
+    assert fetch(site.put("/net-20240131.pth", b"content")).read_bytes() == b"content"  # a date
+    before = leftovers(tmp_path)
+    with pytest.raises(InputError, match=r"net-0123abcd\.pth did not send the file that its publisher means"):
+        fetch(site.put("/net-0123abcd.pth", b"content"))
+    assert leftovers(tmp_path) == before
+
+
+def test_a_checksum_of_the_registry_is_checked(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = io.BytesIO()
+    torch.save({"head.weight": torch.ones(2)}, buffer)
+    url = site.put("/weights.pth", buffer.getvalue())
+    monkeypatch.setitem(registry.CHECKSUMS, url, "0" * 64)
+    with pytest.raises(InputError, match="did not send the file that its publisher means"):
+        read_state(url)
+    monkeypatch.setitem(registry.CHECKSUMS, url, hashlib.sha256(buffer.getvalue()).hexdigest())
+    assert read_state(url)["head.weight"].sum() == 2
+
+
+def test_registered_checksums_belong_to_their_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Local(PaCa):
+        pass
+
+    for table in ("ENTRIES", "ALIASES", "CHECKSUMS"):
+        monkeypatch.setattr(registry, table, {})
+    made = {"local_net": {"mine": {"url": "http://127.0.0.1/x.pth", "sha256": "ab" * 32}}}
+    Local.__module__ = __name__
+    registry.register(Local, {"local_net": {}}, paper="none", weights=made)
+    assert registry.CHECKSUMS == {"http://127.0.0.1/x.pth": "ab" * 32}
+    assert timm.get_pretrained_cfg("local_net.mine").url == "http://127.0.0.1/x.pth"
+    assert made["local_net"]["mine"]["sha256"]  # the table itself is left alone
+
+
+def test_a_transfer_that_breaks_off_leaves_nothing(site: Site, tmp_path: Path) -> None:
+    url = site.put("/weights.pth", bytes(2_000_000))
+    site.missing = 500_000
+    with pytest.raises(InputError, match=r"the transfer ended after 1,500,000 of 2,000,000 bytes"):
+        fetch(url)
+    assert leftovers(tmp_path) == []
+    site.missing = 0
+    assert fetch(url).stat().st_size == 2_000_000
+
+
+def test_what_is_no_file_is_refused(site: Site, tmp_path: Path) -> None:
+    page = site.put("/page.pth", b"<!DOCTYPE html><title>Sign in</title>")
+    with pytest.raises(InputError, match="is a web page and no file of weights"):
+        fetch(page)
+    site.kind = "text/html; charset=utf-8"
+    with pytest.raises(InputError, match="is a web page and no file of weights"):
+        fetch(site.put("/other.pth", b"Not here"))
+    with pytest.raises(InputError, match=r"cannot download \S+/nothing\.pth \(HTTP Error 404: Not Found\)"):
+        fetch(page.replace("page", "nothing"))
+    with pytest.raises(InputError, match=r"http://\[/weights\.pth cannot be read as an address"):
+        fetch("http://[/weights.pth")
+    assert leftovers(tmp_path) == []
+
+
+@pytest.mark.parametrize(("task", "says"), [("classify", "weights: {}"), ("segment", "the backbone's are those of {}")])
+def test_training_starts_from_an_address(site: Site, task: str, says: str) -> None:
+    buffer = io.BytesIO()
+    model = timm.create_model("paca_tiny", num_classes=len(CATEGORIES), **MODEL_ARGS)
+    torch.save(model.state_dict(), buffer)
+    url = site.put("/weights.pth", buffer.getvalue())
+    arguments = tuple(f"{name}={value}" for name, value in MODEL_ARGS.items())
+    images = open_data("shapes", "train", size=(64, 64), count=4, task=task)
+    settings = TrainSettings("paca_tiny", "shapes", task=task, size=64, weights=url, model_args=arguments)
+    made = assemble(settings, images, torch.device("cpu"))
+    assert says.format(url) in made.notes[0]
+    (stem,) = [value for key, value in made.model.state_dict().items() if key.endswith("stem.conv1.weight")]
+    assert torch.equal(stem, model.stem.conv1.weight)
+    assert site.asked == ["/weights.pth"]
+    with pytest.raises(InputError, match=r"cannot download \S+/nothing\.pth"):
+        assemble(replace(settings, weights=url.replace("weights", "nothing")), images, torch.device("cpu"))
+
+
+def test_an_address_is_a_model_to_predict_with(site: Site) -> None:
+    buffer = io.BytesIO()
+    model = timm.create_model("paca_b0", num_classes=3).eval()
+    torch.save({"state_dict": model.state_dict(), "arch": "paca_b0"}, buffer)
+    url = site.put("/weights.pth", buffer.getvalue())
+    images = torch.randn(1, 3, 64, 64)
+    for source in (url, f"{url}?x=1"):
+        torch.testing.assert_close(load_model(source).model(images), model(images))

@@ -1,0 +1,251 @@
+"""Files of weights as models: which one a file belongs to, its classes, every verb, and what does not fit."""
+
+import argparse
+import json
+import logging
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+import vitreous
+from tests.models.families import ONE_OF_EACH, small
+from tests.models.test_weights import paca_original
+from tests.tiny_model import MODEL_ARGS, save_tiny_dense, save_tiny_model
+from vitreous.data.shapes import CATEGORIES
+from vitreous.errors import InputError
+from vitreous.models.weights import layout_of
+from vitreous.registry import ENTRIES, create_model
+from vitreous.serve import open_explorer
+from vitreous.training import weights_file
+from vitreous.training.build import build_backbone, model_arguments
+from vitreous.training.model_folder import load_model
+from vitreous.training.settings import TrainSettings
+from vitreous.training.weights_file import name_within, published
+from vitreous_command import main
+
+NAME, IMAGES = "paca_b0", torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    return create_model(NAME, num_classes=10).eval()
+
+
+@pytest.fixture(scope="module")
+def file(model, tmp_path_factory) -> str:
+    path = tmp_path_factory.mktemp("files") / "weights.pth"
+    torch.save({"state_dict": model.state_dict(), "epoch": 3}, path)
+    return str(path)
+
+
+@pytest.fixture(autouse=True)
+def few_models(monkeypatch):
+    """All of them take seconds to build."""
+    some = ("paca_b0", "paca_b0_pure", "paca_tiny", "xcit_nano_12_p16", "xcit_nano_12_p8")
+    monkeypatch.setattr(weights_file, "ENTRIES", {name: ENTRIES[name] for name in some})
+
+
+# ---- every verb -------------------------------------------------------------------------------------------------
+
+
+def test_predict(file, model, tmp_path, capsys):
+    Image.new("RGB", (80, 70), "red").save(tmp_path / "red.png")
+    assert main(["predict", file, str(tmp_path / "red.png"), "--model", NAME, "--size", "64", "--device", "cpu"]) == 0
+    said = capsys.readouterr().out
+    (result,) = vitreous.predict(file, (str(tmp_path / "red.png"),), architecture=NAME, size=64, device="cpu", top_k=10)
+    inputs = load_model(file, architecture=NAME, size=64).preprocess(Image.open(tmp_path / "red.png"))[None]
+    expected = model(inputs)[0].softmax(0)
+    for row in result["predictions"]:
+        assert row["probability"] == pytest.approx(expected[int(row["class"])].item(), abs=1e-5)
+    assert f"{result['predictions'][0]['class']} {result['predictions'][0]['probability']:.1%}" in said
+
+
+def test_explain(file, tmp_path):
+    Image.new("RGB", (80, 70), "red").save(tmp_path / "red.png")
+    arguments = ["--method", "token_gradient", "--ranking", "logit_gate", "--size", "64", "--device", "cpu"]
+    out = ["--out", str(tmp_path / "out")]
+    assert main(["explain", file, str(tmp_path / "red.png"), "--model", NAME, *arguments, *out]) == 0
+    assert (tmp_path / "out" / "report.html").is_file()
+
+
+def test_evaluate(file, capsys):
+    arguments = ["--count", "12", "--size", "64", "--workers", "0", "--device", "cpu"]
+    assert main(["evaluate", file, "shapes", "--model", NAME, *arguments]) == 0
+    assert f"have no names; taken for those of the data in order: 0 = {CATEGORIES[0]}" in capsys.readouterr().out
+
+
+def test_serve(file):
+    explorer = open_explorer(file, architecture=NAME, size=64, device="cpu")
+    assert explorer.trained.name == NAME
+    assert explorer.trained.classes == tuple(map(str, range(10)))
+
+
+def test_an_architecture_goes_with_a_file_only(tmp_path):
+    folder = save_tiny_model(tmp_path / "tiny")
+    with pytest.raises(InputError, match="--model paca_b0 goes with a file of weights"):
+        load_model(folder, architecture="paca_b0")
+    assert main(["predict", folder, "shapes:val:0", "--model", "paca_b0"]) == 2
+
+
+# ---- which model it is ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrap", "reason"),
+    [
+        (lambda state: {"state_dict": state, "arch": NAME}, "its entry arch says"),
+        (lambda state: {"model": state, "args": argparse.Namespace(model=NAME, lr=1)}, "its entry args.model says"),
+        (lambda state: {"model": state, "config": {"architecture": NAME}}, "its entry config.architecture says"),
+        (lambda state: state, "the only model here with tensors of these shapes"),
+        (lambda state: {"state_dict": state, "arch": "nobody_knows"}, "the only model here with tensors of these"),
+    ],
+    ids=["arch", "args", "config", "shapes", "unknown name"],
+)
+def test_the_name_is_told_by_the_file(model, tmp_path, capsys, wrap, reason):
+    torch.save(wrap(model.state_dict()), tmp_path / "x.pth")
+    trained = load_model(tmp_path / "x.pth")
+    assert trained.name == NAME
+    assert f"x.pth: {NAME} with 10 classes" in (said := capsys.readouterr().err)
+    assert reason in said
+    torch.testing.assert_close(trained.model(IMAGES), model(IMAGES))
+
+
+def test_safetensors_tell_it_in_their_metadata_or_in_the_config_beside_them(model, tmp_path, capsys):
+    state = {key: value.contiguous() for key, value in model.state_dict().items()}
+    save_file(state, tmp_path / "x.safetensors", metadata={"architecture": NAME})
+    torch.testing.assert_close(load_model(tmp_path / "x.safetensors").model(IMAGES), model(IMAGES))
+    assert "its entry metadata.architecture says" in capsys.readouterr().err
+    save_file(state, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({"architecture": NAME, "num_classes": 10}))
+    assert load_model(tmp_path / "model.safetensors").name == NAME
+    assert "its entry config.json: architecture says" in capsys.readouterr().err
+
+
+def test_the_file_of_a_model_folder_is_the_folder(tmp_path):
+    folder = save_tiny_model(tmp_path / "tiny")
+    trained = load_model(f"{folder}/model.safetensors")
+    assert trained.classes == tuple(CATEGORIES)
+    torch.testing.assert_close(trained.model(IMAGES), load_model(folder).model(IMAGES))
+
+
+def test_original_layouts_are_recognised_by_their_shapes(tmp_path):
+    torch.manual_seed(1)
+    made = create_model("paca_tiny", num_classes=7).eval()
+    torch.save({"state_dict": paca_original(made.state_dict())}, tmp_path / "x.pth")
+    trained = load_model(tmp_path / "x.pth")
+    assert (trained.name, len(trained.classes)) == ("paca_tiny", 7)
+    torch.testing.assert_close(trained.model(IMAGES), made(IMAGES))
+
+
+@pytest.mark.slow
+def test_every_model_of_ours_has_shapes_of_its_own():
+    """So that they can be told apart at all."""
+    seen: dict[tuple, str] = {}
+    with torch.device("meta"):
+        for name in ENTRIES:
+            shapes = weights_file.trunk_shapes(create_model(name).state_dict())
+            assert seen.setdefault(tuple(sorted(shapes.items())), name) == name
+
+
+@pytest.mark.parametrize(
+    ("stem", "name"),
+    [
+        ("IMNET_224_pacavit_tiny_p2cconv_100_0", "pacavit_tiny_p2cconv_100_0"),
+        ("xcit_nano_12_p16_224_dist", "xcit_nano_12_p16"),
+        ("my-paca-b0-pure-run3", "paca_b0_pure"),
+        ("resnet18-5c106cde", "resnet18"),
+        ("checkpoint-12", None),
+    ],
+)
+def test_names_within_file_names(stem, name):
+    assert name_within(stem) == name
+
+
+def test_published_files_are_known_by_name_and_bring_their_size():
+    (found,) = published(Path("somewhere/xcit_nano_12_p16_384_dist.pth"))
+    assert found.name == "xcit_nano_12_p16.fb_dist_in1k_384"
+
+
+def test_thousand_classes_are_those_of_imagenet(tmp_path):
+    torch.save(create_model(NAME).state_dict(), tmp_path / "x.pth")
+    assert load_model(tmp_path / "x.pth").classes[0].startswith("tench")
+
+
+def test_models_of_timm(tmp_path):
+    made = timm.create_model("test_resnet", num_classes=5).eval()
+    torch.save(made.state_dict(), tmp_path / "x.pth")
+    trained = load_model(tmp_path / "x.pth", architecture="test_resnet")
+    images = torch.randn(1, 3, 160, 160)
+    torch.testing.assert_close(trained.model(images), made(images))
+    with pytest.raises(InputError, match=r"does not tell which model.*ResNet, as timm.* Give it: --model NAME"):
+        load_model(tmp_path / "x.pth")
+
+
+# ---- what does not fit ------------------------------------------------------------------------------------------
+
+
+def test_other_clusters_are_no_model_to_predict_with(tmp_path):
+    """They may start afresh before a training, but not before an answer."""
+    torch.save(create_model(NAME, clusters=(9, 9, 9, 9), num_classes=10).state_dict(), tmp_path / "x.pth")
+    with pytest.raises(InputError, match=r"do not fit paca_b0: \d+ of its \d+ tensors are in the file"):
+        load_model(tmp_path / "x.pth", architecture=NAME)
+
+
+def test_without_a_classifier_there_is_nothing_to_predict(tmp_path):
+    torch.save(create_model(NAME, num_classes=0).state_dict(), tmp_path / "x.pth")
+    with pytest.raises(InputError, match=r"no classifier for paca_b0.*vitreous train paca_b0 DATA --weights"):
+        load_model(tmp_path / "x.pth")
+
+
+def test_detectors_are_refused(tmp_path):
+    torch.save({"state_dict": {"backbone.x": torch.ones(1), "decode_head.y": torch.ones(1)}}, tmp_path / "x.pth")
+    with pytest.raises(InputError, match="OpenMMLab's toolboxes; start a run from it"):
+        load_model(tmp_path / "x.pth", architecture=NAME)
+    folder = save_tiny_dense(tmp_path / "dense", "segment", ("a", "b"))
+    save_file(load_file(f"{folder}/model.safetensors"), tmp_path / "alone.safetensors")
+    with pytest.raises(InputError, match="detector, segmenter or keypoint model of vitreous"):
+        load_model(tmp_path / "alone.safetensors")
+
+
+@pytest.mark.parametrize("name", ["test_vit", "test_resnet", NAME, "xcit_nano_12_p16"])
+def test_a_misfit_is_one_screen(name, model, tmp_path, caplog, capfd):
+    """How many match, whose names they are, five differences; and nothing of timm's."""
+    other = "test_resnet" if name != "test_resnet" else "test_vit"
+    torch.save(timm.create_model(other, num_classes=10).state_dict(), tmp_path / "x.pth")
+    assert main(["predict", str(tmp_path / "x.pth"), "shapes:val:0", "--model", name]) == 2
+    printed = capfd.readouterr().err.splitlines()
+    assert len(printed) <= 10
+    assert all(len(line) < 200 for line in printed[1:])
+    assert f"do not fit {name}: " in printed[0]
+    assert "tensors are in the file, by name and shape" in printed[0]
+    assert "ResNet" in printed[1] or "ViT" in printed[1]
+    assert (
+        sum(line.strip().startswith(("missing: ", "unexpected: ")) or "checkpoint (" in line for line in printed) == 5
+    )
+    assert not [record for record in caplog.records if record.name.startswith("timm")]
+
+
+def test_a_backbone_of_timm_with_foreign_weights_is_refused(model, tmp_path, caplog):
+    """timm itself only warns of it, and goes on with random ones."""
+    torch.save(model.state_dict(), tmp_path / "x.pth")
+    settings = TrainSettings("test_vit", "shapes", task="segment", size=160, weights=str(tmp_path / "x.pth"))
+    with pytest.raises(InputError, match="do not fit test_vit"):
+        build_backbone(settings, model_arguments(settings))
+    torch.save(timm.create_model("test_vit", num_classes=3).state_dict(), tmp_path / "x.pth")
+    with caplog.at_level(logging.WARNING):
+        build_backbone(settings, model_arguments(settings))
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_our_own_layout_is_known(name):
+    assert layout_of(small(name, 1).state_dict()) == "in the layout of vitreous"
+
+
+def test_arguments_of_the_tiny_model_are_not_in_the_registry():
+    assert not weights_file.has_shapes_of("paca_tiny", create_model("paca_tiny", **MODEL_ARGS).state_dict())

@@ -1,0 +1,172 @@
+"""Verbs called from Python take what people pass: "x" for Path("x"), one picture for several, numpy's numbers.
+
+    plot = natural(plot)
+    plot("runs/demo", out="curves")      # as plot(("runs/demo",), out=Path("curves"))
+
+The type hints of a function say what it wants, and one rule for each type brings what was given to it. What cannot be
+brought there is refused in words. Keywords are taken in the singular and in the plural, where only one is a parameter.
+"""
+
+import functools
+import inspect
+import numbers
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+from PIL import Image
+from torch import Tensor
+
+from vitreous.errors import InputError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+WORDS = {bool: "True or False", int: "a whole number", float: "a number", str: "text or a path", Path: "a path"}
+
+
+class Unfit(ValueError):
+    """A value cannot be brought to a type; the message says what is needed."""
+
+
+def natural(function: Callable[P, R], *, pictures: str | None = None) -> Callable[P, R]:
+    """The function, with every argument brought to the type of its parameter.
+
+    `pictures` names a parameter of several texts which takes pictures in memory among them.
+    """
+    signature, hints = inspect.signature(function), get_type_hints(function, include_extras=True)
+
+    @functools.wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        known = with_known_names(kwargs, signature)
+        bound = signature.bind(*args, **known)
+        for name, value in bound.arguments.items():
+            try:
+                fit = as_pictures(value) if name == pictures else fitted(value, hints.get(name, Any))
+            except Unfit as reason:
+                raise InputError(f"{name}={shortened(value)} given; {reason} is needed") from None
+            bound.arguments[name] = fit
+        return function(*bound.args, **bound.kwargs)
+
+    return called
+
+
+def with_known_names(given: dict[str, Any], signature: inspect.Signature) -> dict[str, Any]:
+    """Keywords by the names of the parameters: `method` where `methods` was written, or the other way round."""
+    known, result = signature.parameters, {}
+    for name, value in given.items():
+        others = (name.removesuffix("s"), f"{name}s")
+        meant = name if name in known else next((other for other in others if other in known), name)
+        if meant in result or (meant != name and meant in given):
+            raise InputError(f"{name} and {meant} given, which are the same; give one")
+        result[meant] = value
+    return result
+
+
+def fitted(value: Any, hint: Any) -> Any:
+    """The value as its type wants it, or `Unfit`."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return fitted(value, inner[0])
+    if origin in (Union, UnionType):
+        return of_several(value, inner)
+    if origin is Literal:
+        if isinstance(value, str | int) and value in inner:
+            return inner[inner.index(value)]
+        raise Unfit(f"one of {', '.join(map(repr, inner))}")
+    if origin is tuple:
+        return as_tuple(value, inner)
+    if hint in RULES:
+        return RULES[hint](value)
+    if isinstance(hint, type) and not isinstance(value, hint):
+        raise Unfit(f"a {hint.__name__}")
+    return value
+
+
+def of_several(value: Any, hints: tuple[Any, ...]) -> Any:
+    """The first type that fits, those that it has already first."""
+    if value is None and NoneType in hints:
+        return None
+    reasons = []
+    for hint in sorted((hint for hint in hints if hint is not NoneType), key=lambda hint: type(value) is not hint):
+        try:
+            return fitted(value, hint)
+        except Unfit as reason:
+            reasons.append(str(reason))
+    raise Unfit(" or ".join(dict.fromkeys(reasons)))
+
+
+def as_tuple(value: Any, inner: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Of any length (one value counts as a tuple of one) or of a fixed one."""
+    several = list(value) if is_several(value) else [value]
+    hints = [inner[0]] * len(several) if inner[-1] is Ellipsis else list(inner)
+    if len(hints) != len(several):
+        raise Unfit(f"{len(hints)} values")
+    return tuple(fitted(one, hint) for one, hint in zip(several, hints, strict=True))
+
+
+def is_several(value: Any) -> bool:
+    single = isinstance(value, str | bytes | os.PathLike | dict) or getattr(value, "ndim", 1) == 0
+    return isinstance(value, Iterable) and not single
+
+
+def as_pictures(value: Any) -> tuple[Any, ...]:
+    """Names as text, pictures as they are. An array is one picture, unless it has four axes."""
+    several: list[Any]
+    if isinstance(value, str | os.PathLike | Image.Image):
+        several = [value]
+    elif isinstance(value, np.ndarray | Tensor):
+        several = list(value) if value.ndim == 4 else [value]
+    elif isinstance(value, Iterable):
+        several = list(value)
+    else:
+        raise Unfit("a path or a picture, or several of them,")
+    return tuple(as_text(one) if isinstance(one, str | os.PathLike) else one for one in several)
+
+
+# ---- one rule for each type --------------------------------------------------------------------------------------
+
+
+def as_bool(value: Any) -> bool:
+    if isinstance(value, bool | np.bool_) or (isinstance(value, numbers.Integral) and value in (0, 1)):
+        return bool(value)
+    raise Unfit(WORDS[bool])
+
+
+def as_int(value: Any) -> int:
+    whole = isinstance(value, numbers.Integral) or (isinstance(value, numbers.Real) and float(value).is_integer())
+    if whole and not isinstance(value, bool):
+        return int(value)
+    raise Unfit(WORDS[int])
+
+
+def as_float(value: Any) -> float:
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+        return float(value)
+    raise Unfit(WORDS[float])
+
+
+def as_text(value: Any) -> str:
+    if isinstance(value, str | os.PathLike):
+        return str(os.fspath(value))
+    if isinstance(value, list | tuple) and value and all(isinstance(one, numbers.Real) for one in value):
+        return ",".join(str(one) for one in value)  # as on the command line: --region 10,20,200,150
+    raise Unfit(WORDS[str])
+
+
+def as_path(value: Any) -> Path:
+    if isinstance(value, str | os.PathLike):
+        return Path(value)
+    raise Unfit(WORDS[Path])
+
+
+RULES: dict[Any, Callable[[Any], Any]] = {bool: as_bool, int: as_int, float: as_float, str: as_text, Path: as_path}
+
+
+def shortened(value: Any) -> str:
+    """What was given, for a message."""
+    text = f"<{type(value).__name__}>" if isinstance(value, np.ndarray | Tensor | Image.Image) else repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}…"
