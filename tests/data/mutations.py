@@ -153,7 +153,7 @@ def _refusal(read: Callable[[], Any], what: str, limits: dict[str, Any]) -> str 
     return None
 
 
-def look_through(root: Path, task: str) -> None:
+def look_through(root: Path | str, task: str) -> None:
     """Everything that verbs do with data before a model sees them; the first fault that stops a verb comes out last."""
     refused: list[InputError] = []
     for attempt in (_as_check, _as_train):

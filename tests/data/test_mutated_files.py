@@ -250,6 +250,46 @@ def mask_data(root: Path, task: str) -> Damage:
     return one_of([damage_file(file) for file in good], good)
 
 
+def tree_data(root: Path, task: str) -> Damage:
+    """Masks whose classes a JSON or YAML file lists."""
+    mask_data(root, task)
+    (root / "classes.txt").unlink()
+    tree = {"classes": [{"name": "sky", "id": 0}, {"name": "road", "id": 1}, {"name": "car", "id": 2}]}
+    kinds = []
+    for name in ("classes.json", "masks/classes.yaml"):
+        (root / name).write_text(as_text(tree))
+        kinds += [damage_tree(root / name, tree), damage_file(root / name)]
+    good = {root / name: as_text(tree).encode() for name in ("classes.json", "masks/classes.yaml")}
+
+    def alone(rng: random.Random) -> str:
+        (root / "classes.json").unlink()  # it goes before the other
+        return rng.choice(kinds[2:])(rng)
+
+    return one_of([*kinds[:2], alone], good)
+
+
+def pet_data(root: Path, task: str) -> Damage:
+    names = [f"{kind}_{number}" for kind in ("cat", "dog") for number in range(3)]
+    for seed, name in enumerate(names):
+        picture(root / "images" / f"{name}.jpg", seed=seed)
+        mask(root / "annotations" / "trimaps" / f"{name}.png", np.arange(1200).reshape(30, 40) % 3 + 1)
+    for split, chosen in (("trainval", names[::2]), ("test", names[1::2])):
+        (root / "annotations" / f"{split}.txt").write_text("".join(f"{name} 1 1 1\n" for name in chosen))
+    good = files_below(root / "annotations")
+    return one_of(
+        [damage_file(file) for file in good] + [_damage_values(file) for file in good if file.suffix == ".txt"], good
+    )
+
+
+def instance_data(root: Path, task: str) -> Damage:
+    for seed in range(4):
+        picture(root / "PNGImages" / f"{seed}.png", seed=seed)
+        mask(root / "PedMasks" / f"{seed}_mask.png", np.arange(1200).reshape(30, 40) // 400)
+    (root / "classes.txt").write_text("walker\n")
+    good = files_below(root / "PedMasks") | {root / "classes.txt": b"walker\n"}
+    return one_of([damage_file(file) for file in good], good)
+
+
 LAYOUTS = {
     "coco": (coco_data, "detect"),
     "coco keypoints": (coco_data, "keypoints"),
@@ -259,6 +299,10 @@ LAYOUTS = {
     "arrays": (array_data, "classify"),
     "shards": (shard_data, "classify"),
     "masks": (mask_data, "segment"),
+    "trees of classes": (tree_data, "segment"),
+    "coco files": (coco_data, "detect"),
+    "pets": (pet_data, "segment"),
+    "instances": (instance_data, "detect"),
 }
 
 
@@ -266,7 +310,8 @@ def damaged_layouts(tmp_path: Path, layout: str, count: int) -> None:
     make, task = LAYOUTS[layout]
     root = tmp_path / "data"
     damage = make(root, task)
-    data = root / "toy.npz" if layout == "arrays" else root
+    files = "+".join(str(file) for file in sorted((root / "annotations").glob("*.json")))
+    data = {"arrays": f"{root}/toy.npz", "coco files": f"{root}/images+{files}"}.get(layout, str(root))
     look_through(data, task)  # in order, to begin with
     good = many(damage, lambda: look_through(data, task), count, seed=1)
     assert good < count, "some of the damage shows"
