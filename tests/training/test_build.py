@@ -10,6 +10,7 @@ from tests.tiny_model import MODEL_ARGS, save_tiny_model
 from vitreous.data.shapes import CATEGORIES
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
+from vitreous.train import train
 from vitreous.training.build import build_distillation, build_model, model_arguments
 from vitreous.training.model_folder import load_model, save_model
 from vitreous.training.settings import TrainSettings
@@ -190,3 +191,21 @@ def test_a_published_teacher_is_matched_by_wordnet_number(monkeypatch):
     published = TrainedModel(model, "test_resnet", "classify", _published_classes(model), Preprocess((64, 64)))
     monkeypatch.setattr(module, "load_classifier", lambda *_, **__: published)
     assert taught("test_resnet", tuple(ImageNetInfo().label_names())).teacher.columns == tuple(range(1000))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("dims=(99999999999999999999999,8,8,8)", "heads=(1,1,1,1)"),
+        ("dims=(9999999999999,8,8,8)", "heads=(1,1,1,1)"),
+        ("dims=(0,0,0,0)", "heads=(1,1,1,1)"),
+        ("depths=(-1,1,1,1)",),
+        ("mlp_ratios=('a','b','c','d')",),
+    ],
+)
+@pytest.mark.parametrize("task", ["classify", "detect"])
+def test_arguments_that_no_model_can_have_are_one_line(tmp_path, arguments, task):
+    with pytest.raises(InputError, match=r"model 'paca_tiny'.* (does not accept|cannot be a backbone)") as caught:
+        train("paca_tiny", "shapes", task=task, size=64, train_count=4, val_count=4, out=tmp_path / "run",
+              model_args=arguments)  # fmt: skip
+    assert "\n" not in str(caught.value)

@@ -15,6 +15,7 @@ from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.manifest import sha256
 from vitreous.models.weights import local_file, read_state, read_tensors
+from vitreous.reading import reason_of, shown
 from vitreous.registry import construction_limit, create_model, stored_arguments, stored_bytes
 from vitreous.tasks.base import Task, WithHead, load_task
 from vitreous.tasks.classify import Classify
@@ -91,9 +92,14 @@ def build_model(settings: TrainSettings, arguments: dict[str, Any], classes: int
     try:
         with _limit_of(settings):
             model, notes = _initial_model(settings, arguments, classes)
-    except TypeError as reason:
-        given = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
-        raise InputError(f"model '{settings.model}' does not accept {given} ({reason})") from reason
+    except InputError:
+        raise
+    except Exception as reason:  # arguments that do not fit make models fail in their own ways, all meaning this
+        if not arguments:
+            raise
+        raise InputError(
+            f"model '{settings.model}' does not accept {_told(arguments)} ({reason_of(reason)})"
+        ) from reason
     refusal = refusal_of_size(model, settings.size)
     if refusal is not None:
         raise InputError(
@@ -118,11 +124,20 @@ def build_backbone(settings: TrainSettings, arguments: dict[str, Any]) -> Built:
             pretrained = settings.pretrained and settings.weights is None
             model = create_model(settings.model, pretrained=pretrained, features_only=True, **arguments)
             notes = (f"weights: the backbone's are those of {settings.model}; the head is new",) if pretrained else ()
-    except (TypeError, AttributeError, RuntimeError) as reason:  # how timm's say that they give no maps
-        given = "".join(f", {name}={value!r}" for name, value in arguments.items())
-        raise InputError(f"model '{settings.model}'{given} cannot be a backbone ({reason})") from reason
+    except InputError:
+        raise
+    except Exception as reason:
+        if not arguments and not isinstance(reason, TypeError | AttributeError | RuntimeError):
+            raise
+        # These are how timm's say that they give no maps.
+        given = f", {_told(arguments)}" if arguments else ""
+        raise InputError(f"model '{settings.model}'{given} cannot be a backbone ({reason_of(reason)})") from reason
     _set_checkpointing(getattr(model, "model", model), settings)
     return Built(model, notes)
+
+
+def _told(arguments: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={shown(value)}" for name, value in arguments.items())
 
 
 def _limit_of(settings: TrainSettings) -> AbstractContextManager[None]:
