@@ -29,7 +29,8 @@ from vitreous.training.progress import track
 from vitreous.training.relabelled import labelled_for
 from vitreous.training.results import require_numbers, require_writable, result_folder
 from vitreous.training.run import versions
-from vitreous.training.storage import write_json
+from vitreous.training.storage import json_text, write_json
+from vitreous.writing import write_output, write_text
 
 Opened = Callable[..., ImageSet]  # the data at a size
 
@@ -148,9 +149,9 @@ def evaluate(
             Console().print(report.as_table(grid))
         content = {**report.as_json(evaluation), "versions": versions()}
         if json is not None and world.main:
-            write_json(json, content)
+            write_output(json, json_text(content))
         if markdown is not None and world.main:
-            markdown.write_text(report.as_markdown(evaluation, {}), encoding="utf-8")
+            write_output(markdown, report.as_markdown(evaluation, {}))
         if aside is not None:
             write_folder(aside, evaluation, content)
     if out is not None and aside is not None:
@@ -258,11 +259,11 @@ def write_folder(folder: Path, evaluation: Evaluation, content: dict[str, Any]) 
     for name, (image, _) in drawn.items():
         image.save(folder / name)
     captions = {name: caption for name, (_, caption) in drawn.items()}
-    (folder / REPORT).write_text(report.as_markdown(evaluation, captions), encoding="utf-8")
+    write_text(folder / REPORT, report.as_markdown(evaluation, captions))
     files = [*drawn, REPORT]
     matrix = None if evaluation.examination is None else report.confusion_csv(evaluation.examination)
     if matrix is not None:
-        (folder / MATRIX).write_text(matrix, encoding="utf-8")
+        write_text(folder / MATRIX, matrix)
         files.append(MATRIX)
     write_json(folder / RESULT, {**content, "files": files})
 
