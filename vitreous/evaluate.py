@@ -276,17 +276,25 @@ def evaluation_loader(
     batch_size: int,
     workers: int,
     worker_timeout: float = WORKER_TIMEOUT,
+    while_waiting: Callable[[], None] = lambda: None,
+    first: int | None = None,
     world: World = ALONE,
 ) -> Loader:
-    """Every image once, in order; several processes take turns, a batch each."""
-    sampler = BatchSampler(len(images), batch_size, rank=world.rank, world=world.size, whole_batches=True)
+    """Every image once, in order; several processes take turns, a batch each.
+
+    `first` asks for only so many: the first that can be read.
+    """
+    count = len(images) if first is None else min(first, len(images))
+    sampler = BatchSampler(count, batch_size, rank=world.rank, world=world.size, whole_batches=True)
     return Loader(
         task.dataset(images, task.evaluation_view(preprocess)),
         sampler,
         task.collate,
         workers=workers,
         worker_timeout=worker_timeout,
+        replace=first is not None,
         finish=preprocess.normalise_bytes,
+        while_waiting=while_waiting,
     )
 
 
@@ -299,11 +307,13 @@ def score(
     device: torch.device,
     amp: str = "off",
     metric: Metric | None = None,
-    label: str = "validate",
+    label: str | None = "validate",
     between_batches: Callable[[], None] = lambda: None,
     world: World = ALONE,
 ) -> Scores:
     """Loss and metric (default: the task's own) over a loader. `between_batches` may raise to end early.
+
+    With a `label` it shows how far it is.
 
     Several processes score their batches apart, and all return the figures of all.
     """
@@ -311,7 +321,8 @@ def score(
     terms: list[float] = []  # of the loss: each batch's, times its images
     unreadable: list[Unreadable] = []
     model.eval()
-    for number, batch in enumerate(track(loader, total=len(loader), label=label, unit="batches")):
+    batches = loader if label is None else track(loader, total=len(loader), label=label, unit="batches")
+    for number, batch in enumerate(batches):
         between_batches()
         unreadable += batch.unreadable
         if not batch.indices:

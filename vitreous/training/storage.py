@@ -120,6 +120,34 @@ def _writing(path: Path, action: Callable[[], T]) -> T:
         ) from reason
 
 
+def require_space(folder: Path, needed: int, purpose: str) -> None:
+    """Make sure, before the work, that a folder's disk has room for what will be written there."""
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    usage = shutil.disk_usage(there)
+    if usage.total and usage.free < needed:  # some network disks tell nothing
+        raise InputError(
+            f"{purpose} need about {_amount(needed)} in {folder}, where {_amount(usage.free)} are free; "
+            "free some space, or choose another --out"
+        )
+
+
+def _amount(count: float) -> str:
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def folder_bytes(folder: Path) -> int:
+    """How much the files below a folder take; 0 if there is none."""
+    sizes = 0
+    for path in folder.rglob("*"):
+        with suppress(OSError):  # just gone
+            sizes += path.lstat().st_size
+    return sizes
+
+
 def published(folder: Path) -> Path | None:
     """Where the folder's last whole state is, also in the instant between the two renames; nothing is changed."""
     return next((path for path in (folder, _beside(folder, "old")) if path.is_dir()), None)
