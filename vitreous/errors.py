@@ -17,8 +17,7 @@ def limit_reached(error: BaseException) -> str | None:
     files = ("Too many open files", "received 0 items of ancdata")
     if number in (errno.EMFILE, errno.ENFILE) or any(words in text for words in files):
         return "this process may open no more files; raise the limit (ulimit -n 4096), or use fewer --workers"
-    starts = ("can't start new thread", "Resource temporarily unavailable")
-    if any(words in text for words in starts):
+    if isinstance(error, BlockingIOError) or "can't start new thread" in text:
         return "no further process or thread can be started; raise the limit (ulimit -u), or use fewer --workers"
     memory = ("can't allocate memory", "Cannot allocate memory", "out of memory", "Unable to allocate")
     if isinstance(error, MemoryError) or number == errno.ENOMEM or any(words in text for words in memory):

@@ -20,9 +20,10 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from multiprocessing import util
+from multiprocessing import active_children, util
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
@@ -30,6 +31,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from vitreous.data.image import ImageError
 from vitreous.errors import InputError, limit_reached
@@ -299,8 +301,8 @@ class Loader:
     def _from_workers(self) -> Iterator[Batch | Failure]:
         loader = self._torch_loader
         if loader._iterator is None:
-            util.get_temp_dir()  # for the workers' sockets: this process clears it away, one that is killed cannot
-            started = iter(loader)  # here: workers end together with the thread that has started them
+            with worker_failures_explained(), _limits_explained():
+                started = _with_workers(loader)  # here: workers end together with the thread that has started them
             fetcher = _Fetcher(lambda: started)
         else:
             fetcher = _Fetcher(lambda: iter(loader))
@@ -379,6 +381,22 @@ class Loader:
         if force:
             parting.start()
             parting.join(PARTING)
+
+
+def _with_workers(loader: DataLoader) -> Iterator[Any]:
+    """Start the workers; if that fails halfway, none of them stays."""
+    util.get_temp_dir()  # for the workers' sockets: this process clears it away, one that is killed cannot
+    before = set(active_children())
+    try:
+        return iter(loader)
+    except BaseException as reason:
+        for frame, _ in traceback.walk_tb(reason.__traceback__):
+            if isinstance(frame.f_locals.get("self"), _MultiProcessingDataLoaderIter):
+                frame.f_locals["self"]._shutdown = True  # torch would fail to end what is not there, and say so
+        for worker in set(active_children()) - before:
+            worker.kill()
+            worker.join()
+        raise
 
 
 class _Fetcher(threading.Thread):
