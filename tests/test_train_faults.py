@@ -379,7 +379,7 @@ def little_memory() -> None:
 @pytest.mark.parametrize(
     ("limit", "changes", "says"),
     [
-        (few_files, dict(workers=4), "may open no more files; raise the limit"),
+        (few_files, dict(workers=4), "this process may open 40 files, and with 4 workers needs about"),
         (little_memory, dict(size=128, batch_size=40), "there is not enough memory; lower --batch-size"),
     ],
 )

@@ -2,6 +2,7 @@ import ctypes
 import multiprocessing
 import os
 import random
+import resource
 import signal
 import sys
 import time
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from vitreous.data.loader import (
     GLANCE,
+    USUAL_FILES,
     WORKER_TIMEOUT,
     BatchSampler,
     Loader,
@@ -316,3 +318,13 @@ def test_an_epoch_that_is_left_can_be_followed_by_another():
         assert next(iter(loader)).indices == expected[0]
     assert [batch.indices for batch in loader] == expected
     loader.close()
+
+
+def test_a_low_limit_of_open_files_is_raised_where_it_may_be():
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200, before[1]))
+        Loader(Noise(), BatchSampler(23, 4), stack, workers=1)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (min(USUAL_FILES, before[1]), before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

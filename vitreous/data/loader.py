@@ -36,6 +36,11 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from vitreous.data.image import ImageError
 from vitreous.errors import InputError, limit_reached
 
+try:
+    import resource
+except ImportError:  # Windows has no such limits
+    resource = None  # type: ignore[assignment]
+
 # Seconds without a single new image from the worker that is waited for before it counts as hung. Images, not batches:
 # storage so slow that a batch takes a minute is still at work, and is left alone.
 WORKER_TIMEOUT = 20.0
@@ -44,6 +49,8 @@ GLANCE = 1.0  # seconds between two looks at the workers' progress
 PARTING = 3.0  # seconds in which workers may end by themselves before they are killed
 STOP_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")  # the last is what schedulers send before pre-emption
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
+USUAL_FILES = 4096  # open files of a process, if the machine lets it have so many
+OWN_FILES, FILES_OF_WORKER = 48, 16  # with two loaders, each with a batch or two on its way from every worker
 LONGEST_GAP = 100  # unreadable pictures in a row after which training gives up looking for the next good one
 WINDOW = 32  # files whose samples are shuffled together, where samples that share a file are best read together
 MASK = (1 << 64) - 1
@@ -272,6 +279,8 @@ class Loader:
         """
         self.sampler, self.finish, self.worker_timeout = sampler, finish, worker_timeout
         self.while_waiting = while_waiting
+        if workers:
+            _require_files(workers)
         self._samples = SeededSamples(samples, sampler.seed, replace=replace, workers=workers)
         self._torch_loader: DataLoader = DataLoader(
             self._samples,
@@ -381,6 +390,24 @@ class Loader:
         if force:
             parting.start()
             parting.join(PARTING)
+
+
+def _require_files(workers: int) -> None:
+    """Batches on their way and workers take open files; a limit that is too low is raised where that is allowed."""
+    if resource is None:
+        return
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed == resource.RLIM_INFINITY:
+        return
+    if allowed < USUAL_FILES:
+        allowed = USUAL_FILES if most == resource.RLIM_INFINITY else min(most, USUAL_FILES)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, most))
+    needed = OWN_FILES + FILES_OF_WORKER * workers
+    if allowed < needed:
+        raise InputError(
+            f"this process may open {allowed} files, and with {workers} workers needs about {needed}; "
+            "raise the limit (ulimit -n 4096), or use fewer --workers"
+        )
 
 
 def _with_workers(loader: DataLoader) -> Iterator[Any]:

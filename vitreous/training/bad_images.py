@@ -65,7 +65,8 @@ class BadImages:
         """Go back to the first `count` of the list: those of the checkpoint from which the run continues."""
         entries = read_json_lines(self.file)[:count]
         for number, entry in enumerate(entries, 1):
-            if entry.get("split") not in self.images or not isinstance(entry.get("index"), int):
+            split, index = entry.get("split"), entry.get("index")
+            if not isinstance(split, str) or split not in self.images or not isinstance(index, int):
                 raise damaged_line(self.file, number, "it names no split or no index of an image")
         self._known = dict.fromkeys((entry["split"], entry["index"]) for entry in entries)
         if self.file.exists() and self.writes:
