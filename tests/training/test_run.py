@@ -168,10 +168,10 @@ def test_mutated_metrics_are_read_or_refused(data):
             with RunFolder(Path(folder)) as run:
                 run.cut_metrics(2)
                 run.log(step=9)
+            said = ""
         except InputError as refused:
-            assert "metrics.jsonl is damaged at line" in str(refused)
-        else:
-            assert read_metrics(Path(folder))[-1]["step"] == 9
+            said = str(refused)
+        assert "metrics.jsonl is damaged at line" in said or read_metrics(Path(folder))[-1]["step"] == 9
 
 
 @pytest.mark.parametrize("torn", ["", "{", '{"step": 2, "lo', "\x00\x00\x00", "\n\n"])
