@@ -15,6 +15,7 @@ from torch import Tensor
 
 from vitreous.errors import InputError, to_install_extra
 from vitreous.metrics.accuracy import unique_names
+from vitreous.writing import write_output
 
 Kind = Literal["bbox", "segm", "keypoints"]
 Source = str | os.PathLike[str] | dict[str, Any] | list[dict[str, Any]]
@@ -172,7 +173,7 @@ class CocoMetric:
 
     def save_results(self, path: Path) -> None:
         """Write the answers as a file that pycocotools and evaluation servers read."""
-        path.write_text(json.dumps(self.results()), encoding="utf-8")
+        write_output(path, json.dumps(self.results()))
 
 
 def coco_figures(truth: Source, results: Source, kind: Kind) -> dict[str, float]:
