@@ -9,6 +9,7 @@ import sys
 import time
 from multiprocessing import get_context
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from tests.data.test_loader import Noise, batches
 from tests.pages import blocks, dead_links, read
 from tests.test_train import PLAIN
 from tests.test_train_on_files import as_folders
-from vitreous.data.loader import WORKER_TIMEOUT, BatchSampler, Loader, Unreadable, stack
+from vitreous.data.loader import STOP_SIGNALS, WORKER_TIMEOUT, BatchSampler, Loader, Unreadable, stack
 from vitreous.data.source import open_data
 from vitreous.errors import InputError
 from vitreous.train import Training, train
@@ -29,12 +30,15 @@ from vitreous.training.checkpoint import load_checkpoint, save_checkpoint
 from vitreous.training.heartbeat import Heartbeat
 from vitreous.training.run import RunFolder, read_metrics
 from vitreous.training.settings import TrainSettings
-from vitreous.training.stop import NAMES, StopRequested
+from vitreous.training.stop import StopRequested
 
 PAGE = "docs/crash.md"
+SIGNALS = "SIGTERM, SIGUSR1 (pre-emption), SIGHUP (terminal lost) or Ctrl-C"
 ROWS = re.findall(r"^\| (.+?) \| (`.+`|nothing) \| ([^|]+) \|$", read(PAGE), re.M)
 MESSAGES = {what: message.strip("`") for what, message, _ in ROWS}
 CODES = {what: code for what, _, code in ROWS}
+DETECT = dict(model="test_convnext", data="shapes", task="detect", size=32, epochs=1, batch_size=4, train_count=4)
+DETECT |= dict(val_count=4, workers=0, device="cpu", log_every=1)
 TINY = (
     "--size 32 --epochs 1 --batch-size 8 --train-count 240 --val-count 8 --workers 0 --device cpu --log-every 1 "
     "--model-args 'dims=(8,16,24,32)' 'depths=(1,1,1,1)' 'heads=(1,2,3,4)'"
@@ -50,7 +54,7 @@ def test_commands_work(tmp_path: Path) -> None:
     done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     assert "exit code 143" in done.stdout
-    assert re.search(pattern("SIGTERM, SIGUSR1 (pre-emption) or Ctrl-C"), done.stdout)
+    assert re.search(pattern(SIGNALS), done.stdout)
     assert "continuing runs/crash at step" in done.stdout
     trained = [line["step"] for line in read_metrics(tmp_path / "runs/crash") if line["split"] == "train"]
     assert trained == list(range(1, 31))
@@ -218,7 +222,56 @@ def other_settings(folder: Path) -> str:
         return refusal(run.holds, {"lr": 0.2}, {}, free=frozenset(), resume=True)
 
 
+def little_space(folder: Path) -> str:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(total=10**9, used=10**9, free=1000))
+        return refusal(train, **PLAIN, out=folder / "run")
+
+
+def missing_package(folder: Path) -> str:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "faster_coco_eval", None)
+        return refusal(train, **DETECT, out=folder / "run")
+
+
+def single_value(folder: Path) -> str:
+    return refusal(train, **PLAIN | dict(batch_size=1), out=folder / "run")
+
+
+def no_memory(folder: Path) -> str:
+    def allocate(*_: object) -> None:
+        torch.empty(1 << 62, dtype=torch.uint8)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Training, "loss", allocate)
+        return refusal(train, **PLAIN, out=folder / "run")
+
+
+def no_descriptors() -> str:
+    def another() -> None:
+        raise OSError(24, "Too many open files")
+
+    return refusal(batches, workers=1, samples=Troubled(another))
+
+
+def damaged_metrics(folder: Path) -> str:
+    (folder / "metrics.jsonl").write_text('{"step": 1}\n{"st\n{"step": 3}\n')
+    return refusal(RunFolder(folder).__enter__)
+
+
+def prepared_link(folder: Path) -> str:
+    (folder / ".lock").symlink_to(folder / "elsewhere")
+    return refusal(RunFolder(folder).__enter__)
+
+
 CAUSES = {
+    "too little space for the run": little_space,
+    "a package is missing": missing_package,
+    "batch norm with a single value": single_value,
+    "out of memory, but not killed": no_memory,
+    "too many open files": no_descriptors,
+    "metrics.jsonl damaged": damaged_metrics,
+    "a symbolic link in the run folder": prepared_link,
     "newest checkpoint damaged": damaged_checkpoint,
     "its rename was lost": lost_rename,
     "all checkpoints damaged": damaged_checkpoints,
@@ -253,7 +306,7 @@ def test_messages_are_those_that_are_given(what: str, provoke: str) -> None:
 def test_every_row_is_checked() -> None:
     elsewhere = {
         "killed: SIGKILL, out of memory, power cut",
-        "SIGTERM, SIGUSR1 (pre-emption) or Ctrl-C",
+        SIGNALS,
         "a second Ctrl-C",
     }
     assert set(MESSAGES) == CAUSES.keys() | elsewhere
@@ -261,8 +314,8 @@ def test_every_row_is_checked() -> None:
 
 
 def test_exit_codes_of_signals() -> None:
-    codes = CODES["SIGTERM, SIGUSR1 (pre-emption) or Ctrl-C"].split(", ")
-    assert {int(code) for code in codes} == {StopRequested(getattr(signal, name)).exit_code for name in NAMES}
+    codes = CODES[SIGNALS].split(", ")
+    assert {int(code) for code in codes} == {StopRequested(getattr(signal, name)).exit_code for name in STOP_SIGNALS}
     assert int(CODES["a second Ctrl-C"]) == vitreous_command.INTERRUPTED
     assert vitreous_command.BAD_INPUT == 2
 

@@ -91,12 +91,19 @@ def test_a_run_in_its_first_epoch_has_places_up_to_one(tmp_path):
     assert [place for place, _ in chart_of("loss", path).series[0].points] == [0.5, 1.0]
 
 
-def test_torn_lines_nan_and_other_junk_are_no_problem(tmp_path):
+def test_torn_lines_nan_and_odd_values_are_no_problem(tmp_path):
     lines = [line(1, loss=1.0), line(2, loss=math.nan), line(3, loss=math.inf), line(4, loss="odd"), line(5, loss=0.5)]
-    path = write_run(tmp_path / "run", [*lines, 3, {"step": "x"}], tail='{"step": 6, "lo')
+    path = write_run(tmp_path / "run", lines, tail='{"step": 6, "lo')
     (series,) = chart_of("loss", path).series
     assert series.pieces() == [[(0.2, 1.0)], [(1.0, 0.5)]]
     plot((path,), out=tmp_path / "plot")
+
+
+@pytest.mark.parametrize("junk", [3, {"step": "x"}])
+def test_damaged_metrics_are_named_with_their_line(tmp_path, junk):
+    path = write_run(tmp_path / "run", [line(1, loss=1.0), junk, line(3, loss=0.5)])
+    with pytest.raises(InputError, match=r"metrics\.jsonl is damaged at line 2"):
+        plot((path,), out=tmp_path / "plot")
 
 
 def test_a_run_of_nothing_but_nan_is_drawn(tmp_path):

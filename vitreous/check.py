@@ -21,7 +21,8 @@ from vitreous.data.source import SHAPES, describe, open_raw, recognise, usable_a
 from vitreous.errors import InputError, printable
 from vitreous.training.progress import track
 from vitreous.training.results import require_positive, require_writable
-from vitreous.training.storage import replace_file, write_json
+from vitreous.training.storage import json_text, replace_file
+from vitreous.writing import write_output
 
 Reason = Literal["unreadable", "annotations", "boxes", "empty", "conflicts", "leaks", "duplicates"]
 TaskName = Literal["classify", "detect", "segment", "keypoints"]
@@ -171,7 +172,7 @@ def check(
     report = Report(data, purpose, layout, images, _counts(splits, seen), *_histograms(seen), found, named)
     show(report)
     if json is not None:
-        write_json(json, report.as_json())
+        write_output(json, json_text(report.as_json()))
     if write and (out is not None or layout != SHAPES.name):  # drawn pictures have no folder for a list
         _write_list(out if out is not None else usual_place(data), named, chosen=out is not None)
     return report

@@ -33,7 +33,8 @@ from vitreous.training.progress import track
 from vitreous.training.relabelled import labelled_for
 from vitreous.training.results import require_numbers, require_writable, result_folder
 from vitreous.training.run import versions
-from vitreous.training.storage import write_json
+from vitreous.training.storage import json_text, write_json
+from vitreous.writing import write_output, write_text
 
 Opened = Callable[..., ImageSet]  # the data at a size
 
@@ -180,9 +181,9 @@ def evaluate(
         content = {**report.as_json(evaluation), "versions": versions()}
         content |= {} if boxes is None else {"boxes": str(boxes)}
         if json is not None and world.main:
-            write_json(json, content)
+            write_output(json, json_text(content))
         if markdown is not None and world.main:
-            markdown.write_text(report.as_markdown(evaluation, {}), encoding="utf-8")
+            write_output(markdown, report.as_markdown(evaluation, {}))
         if aside is not None:
             write_folder(aside, evaluation, content)
     if out is not None and aside is not None:
@@ -307,11 +308,11 @@ def write_folder(folder: Path, evaluation: Evaluation, content: dict[str, Any]) 
     for name, (image, _) in drawn.items():
         image.save(folder / name)
     captions = {name: caption for name, (_, caption) in drawn.items()}
-    (folder / REPORT).write_text(report.as_markdown(evaluation, captions), encoding="utf-8")
+    write_text(folder / REPORT, report.as_markdown(evaluation, captions))
     files = [*drawn, REPORT]
     matrix = None if evaluation.examination is None else report.confusion_csv(evaluation.examination)
     if matrix is not None:
-        (folder / MATRIX).write_text(matrix, encoding="utf-8")
+        write_text(folder / MATRIX, matrix)
         files.append(MATRIX)
     write_json(folder / RESULT, {**content, "files": files})
 
@@ -324,17 +325,25 @@ def evaluation_loader(
     batch_size: int,
     workers: int,
     worker_timeout: float = WORKER_TIMEOUT,
+    while_waiting: Callable[[], None] = lambda: None,
+    first: int | None = None,
     world: World = ALONE,
 ) -> Loader:
-    """Every image once, in order; several processes take turns, a batch each."""
-    sampler = BatchSampler(len(images), batch_size, rank=world.rank, world=world.size, whole_batches=True)
+    """Every image once, in order; several processes take turns, a batch each.
+
+    `first` asks for only so many: the first that can be read.
+    """
+    count = len(images) if first is None else min(first, len(images))
+    sampler = BatchSampler(count, batch_size, rank=world.rank, world=world.size, whole_batches=True)
     return Loader(
         task.dataset(images, task.evaluation_view(preprocess)),
         sampler,
         task.collate,
         workers=workers,
         worker_timeout=worker_timeout,
+        replace=first is not None,
         finish=preprocess.normalise_bytes,
+        while_waiting=while_waiting,
     )
 
 
@@ -347,11 +356,13 @@ def score(
     device: torch.device,
     amp: str = "off",
     metric: Metric | None = None,
-    label: str = "validate",
+    label: str | None = "validate",
     between_batches: Callable[[], None] = lambda: None,
     world: World = ALONE,
 ) -> Scores:
     """Loss and metric (default: the task's own) over a loader. `between_batches` may raise to end early.
+
+    With a `label` it shows how far it is.
 
     Several processes score their batches apart, and all return the figures of all.
     """
@@ -359,7 +370,8 @@ def score(
     terms: list[float] = []  # of the loss: each batch's, times its images
     unreadable: list[Unreadable] = []
     model.eval()
-    for number, batch in enumerate(track(loader, total=len(loader), label=label, unit="batches")):
+    batches = loader if label is None else track(loader, total=len(loader), label=label, unit="batches")
+    for number, batch in enumerate(batches):
         between_batches()
         unreadable += batch.unreadable
         if not batch.indices:

@@ -29,24 +29,64 @@ def read_json(path: Path) -> Any:
         raise DamagedError(f"{path} is damaged: it cannot be read as JSON ({reason_of(reason)})") from reason
 
 
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects of a file that has one a line, none if there is no file; a DamagedError names file and line.
+
+    The last line may be torn, because its writer was killed, and is then left out.
+    """
+    try:
+        require_regular(path, LARGEST_RESULTS)
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    except FileNotFoundError:
+        return []
+    except OSError as reason:
+        raise DamagedError(f"{path} cannot be read ({reason.strerror})") from reason
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            content = parse_json(line)
+            if not isinstance(content, dict):
+                raise ValueError(f"a {type(content).__name__} where an object is expected")
+        except ValueError as reason:
+            if not any(lines[number:]):
+                break
+            raise damaged_line(path, number, str(reason)) from reason
+        found.append(content)
+    return found
+
+
+def damaged_line(path: Path, number: int, reason: str) -> DamagedError:
+    return DamagedError(f"{path} is damaged at line {number}: {reason}; mend or remove that line")
+
+
 def manifest_of(paths: Iterable[Path]) -> dict[str, Any]:
     """What the manifest of a folder with these files says."""
     return {"files": {path.name: _entry(path) for path in paths}}
 
 
-def verify_folder(folder: Path, required: Iterable[str]) -> None:
-    """Compare every file with the manifest; the first difference is a DamagedError that names the file."""
+def read_manifest(folder: Path, required: Iterable[str]) -> dict[str, Any]:
+    """What was written of every file of a folder, by name."""
     manifest = read_json(folder / MANIFEST)
     files = manifest.get("files") if isinstance(manifest, dict) else None
     if not isinstance(files, dict) or not set(required) <= set(files):
         raise DamagedError(f"{folder / MANIFEST} is damaged: it does not list {', '.join(required)}")
+    return files
+
+
+def verify_folder(folder: Path, required: Iterable[str]) -> None:
+    """Compare every file with the manifest; the first difference is a DamagedError that names the file."""
+    files = read_manifest(folder, required)
     for name, expected in files.items():
         path = folder / name
         if Path(name).name != name or not path.is_file():
             raise DamagedError(f"{path} is missing, although {MANIFEST} lists it")
         # The size first: a file of another one need not be read, however large it is.
         size = expected.get("size") if isinstance(expected, dict) else None
-        if path.stat().st_size != size or _entry(path) != expected:
+        try:
+            same = path.stat().st_size == size and _entry(path) == expected
+        except OSError as reason:
+            raise DamagedError(f"{path} cannot be read ({reason.strerror})") from reason
+        if not same:
             raise DamagedError(f"{path} is damaged: its size or sha256 differs from {MANIFEST}")
 
 

@@ -16,6 +16,7 @@ from vitreous.maps.draw import QUIET
 from vitreous.training.results import result_folder
 from vitreous.training.run import METRICS, RUN, read_metrics
 from vitreous.training.storage import write_json
+from vitreous.writing import write_text
 
 RESULT, PICTURE, PAGE = "plot.json", "curves.png", "curves.html"
 
@@ -81,7 +82,7 @@ def plot(
     with result_folder(out, RESULT) as aside:
         raster.picture(charts, heading=title, legend=[*legend, *kinds]).save(aside / PICTURE)
         html = page.render(charts, title=title, legend=legend, note=note(smooth))
-        (aside / PAGE).write_text(html, encoding="utf-8")
+        write_text(aside / PAGE, html)
         write_json(aside / RESULT, {"runs": list(runs), "curves": as_json(charts), "files": [PICTURE, PAGE]})
     for run in histories:
         print(printable(summary(run), keep="\n"))

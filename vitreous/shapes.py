@@ -15,6 +15,7 @@ from vitreous.data.run_lengths import run_lengths
 from vitreous.data.shapes import CATEGORIES, KEYPOINTS, Difficulty, Scene, Shapes
 from vitreous.errors import InputError
 from vitreous.training.progress import track
+from vitreous.writing import write_text
 
 Format = Literal["folder", "coco", "masks"]
 
@@ -117,7 +118,7 @@ def _write_masks(data: Shapes, root: Path) -> None:
     images, masks = root / "images" / data.split, root / "masks" / data.split
     images.mkdir(parents=True)
     masks.mkdir(parents=True)
-    (root / "classes.txt").write_text("\n".join(("background", *CATEGORIES)) + "\n", encoding="utf-8")
+    write_text(root / "classes.txt", "\n".join(("background", *CATEGORIES)) + "\n")
     for file, scene in _numbered(data):
         Image.fromarray(scene.image).save(images / file)
         mask = Image.fromarray(scene.semantic)
@@ -150,7 +151,7 @@ def _write_coco(data: Shapes, root: Path) -> None:
     target = root / "annotations" / f"instances_{data.split}.json"
     target.parent.mkdir(exist_ok=True)
     content = {"images": images, "annotations": annotations, "categories": categories}
-    target.write_text(json.dumps(content), encoding="utf-8")
+    write_text(target, json.dumps(content))
 
 
 def _annotation(scene: Scene, number: int) -> dict[str, Any]:

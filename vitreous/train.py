@@ -30,6 +30,8 @@ from vitreous.training.console import Clock, EpochTable, Pace, duration
 from vitreous.training.device import autocast, keep_freed_memory
 from vitreous.training.distributed import ALONE, Refusal, World, processes
 from vitreous.training.ema import WeightAverage
+from vitreous.training.failures import failures_explained
+from vitreous.training.model_config import make_config
 from vitreous.training.model_folder import save_model
 from vitreous.training.optim import build_optimizer, set_lr
 from vitreous.training.parallel import copy_on_each, part_on_each, require_splittable, whole
@@ -41,8 +43,9 @@ from vitreous.training.signature import takes
 from vitreous.training.splits import open_splits, require_same_data
 from vitreous.training.state import Position, TrainState
 from vitreous.training.stop import StopRequested, StopSignals
+from vitreous.training.storage import folder_bytes, json_text, require_space
 from vitreous.training.synced_norm import synchronise_norms
-from vitreous.training.trackers import TensorBoard
+from vitreous.training.trackers import TensorBoard, require_tensorboard
 
 DROPOUT, MIXING = 1, 2  # first number of a key, so that no two uses of the seed coincide
 
@@ -97,27 +100,41 @@ def train(settings: TrainSettings) -> Path:
             say(f"learning rate: {settings.peak_lr:g}, for batches of {settings.batch_size}")
         for note in settings.notes:
             say(note)
-        training = world.agree(lambda: Training(settings, run, stop, images, world))
-        training.spread()
-        if known:
-            training.resume()
-        else:
-            run.begin(settings.arguments(), fingerprints)
-            training.bad_images.restore(0)  # a first start that failed may have left some
-        if settings.tensorboard and world.main:
-            run.follow(TensorBoard(run.path / "tensorboard", run.seconds))
-        try:
-            with worker_failures_explained():
-                training.fit()
-        except StopRequested as request:
-            training.checkpoint()
-            step = training.state.position.step
-            say(f"{request}: checkpoint written at step {step}; the same command continues from there")
-            raise SystemExit(request.exit_code) from None
-        finally:
-            training.close()
+        with failures_explained():
+            training = prepare(settings, run, stop, images, world)
+            if known:
+                training.resume()
+            else:
+                run.begin(settings.arguments(), fingerprints)
+                training.bad_images.restore(0)  # a first start that failed may have left some
+            if settings.tensorboard and world.main:
+                run.follow(TensorBoard(run.path / "tensorboard", run.seconds))
+            try:
+                with worker_failures_explained():
+                    training.fit()
+            except StopRequested as request:
+                training.checkpoint()
+                step = training.state.position.step
+                say(f"{request}: checkpoint written at step {step}; the same command continues from there")
+                raise SystemExit(request.exit_code) from None
+            finally:
+                training.close()
         say(f"finished: {run.path}   next: {command('evaluate', run.path, settings.data)}")
     return run.path
+
+
+def prepare(
+    settings: TrainSettings, run: RunFolder, stop: StopSignals, images: dict[str, ImageSet], world: World
+) -> "Training":
+    """A run that is able to begin, or to be continued."""
+    training = world.agree(lambda: Training(settings, run, stop, images, world))
+    training.spread()
+    try:
+        training.rehearse()
+    except StopRequested as request:
+        say(f"{request}: nothing has been done yet; the same command starts again")
+        raise SystemExit(request.exit_code) from None
+    return training
 
 
 class Training:
@@ -141,7 +158,8 @@ class Training:
         self.cluster_loss = ClusterLoss(self.model, settings)
         self.cluster_terms: dict[str, Tensor] = {}  # of the latest piece
         self.layout = torch.channels_last if settings.channels_last else torch.contiguous_format
-        self.train_loader, self.val_loader = self._loaders(images["train"], images["val"])
+        self.val_images = images["val"]
+        self.train_loader, self.val_loader = self._loaders(images["train"])
         self.steps_per_epoch = self.train_loader.sampler.batches
         self.total_steps = settings.all_epochs * self.steps_per_epoch
         self.lr_factor = settings.lr_schedule(self.steps_per_epoch)
@@ -189,7 +207,7 @@ class Training:
             position=Position(),
         )
 
-    def _loaders(self, train_images: ImageSet, val_images: ImageSet) -> tuple[Loader, Loader]:
+    def _loaders(self, train_images: ImageSet) -> tuple[Loader, Loader]:
         """The one place that decides which process sees which images."""
         settings = self.settings
         sampler = BatchSampler(
@@ -213,18 +231,48 @@ class Training:
             worker_timeout=settings.worker_timeout,
             replace=True,
             finish=self.preprocess.normalise_bytes,
+            while_waiting=self.heed_signals_alone,
         )
         share = -(-sampler.batch_size // (sampler.pieces * self.world.size))  # fits into memory if training does
-        val_loader = evaluation_loader(
-            self.task,
-            val_images,
-            self.preprocess,
-            batch_size=share,
-            workers=settings.workers,
-            worker_timeout=settings.worker_timeout,
-            world=self.world,
+        return train_loader, self._validation(batch_size=share, workers=settings.workers, world=self.world)
+
+    def _validation(self, **options: Any) -> Loader:
+        timeout, waiting = self.settings.worker_timeout, self.heed_signals_alone
+        return evaluation_loader(
+            self.task, self.val_images, self.preprocess, worker_timeout=timeout, while_waiting=waiting, **options
         )
-        return train_loader, val_loader
+
+    def rehearse(self) -> None:
+        """Try what the run will need later, so that it shows before the first step; nothing of it stays."""
+        if self.settings.tensorboard:
+            self.world.agree(require_tensorboard)
+        self.world.on_main(self.require_space)
+        self.world.agree(self.require_storable)
+        # Each process by itself, so that all of them fail alike.
+        self.world.agree(self.try_evaluation)
+
+    def require_space(self) -> None:
+        """Two checkpoints stay while a third is written, and so does the best model."""
+        checkpoint, path = self.state.stored_bytes(), self.run.path
+        model = sum(tensor.numel() * tensor.element_size() for tensor in self.state.shown_model.state_dict().values())
+        there = sum(folder_bytes(path / name) for name in ("checkpoints", "best", "final"))
+        require_space(path, 3 * checkpoint + model - there, "the checkpoints of this run and its model")
+
+    def require_storable(self) -> None:
+        config = make_config(self.state.shown_model, **self.description())
+        try:
+            json_text(config)
+        except (TypeError, ValueError) as reason:
+            raise InputError(f"the settings of this model cannot be stored with it: {reason}") from reason
+
+    def try_evaluation(self) -> None:
+        """As after an epoch, on two pictures."""
+        loader = self._validation(batch_size=2, first=2, workers=min(self.settings.workers, 1))
+        try:
+            with worker_failures_explained():
+                score(self.task, self.state.shown_model, loader, device=self.device, amp=self.settings.amp, label=None)
+        finally:
+            loader.close()
 
     def fit(self) -> None:
         """From the current position to the end."""
@@ -330,6 +378,11 @@ class Training:
         if any(signals):
             raise StopRequested(int(max(signals)))
 
+    def heed_signals_alone(self) -> None:
+        """As above while a single process waits for images; several must agree on it, and do so at the next step."""
+        if self.world.size == 1 and self.stop.received:
+            raise StopRequested(self.stop.received)
+
     def validate(self, epoch: int) -> Scores:
         return score(
             self.task,
@@ -343,7 +396,7 @@ class Training:
         )
 
     def finish_epoch(self, epoch: int, scores: Scores, seconds: float) -> None:
-        """Log, keep the weights if they are the best so far, then checkpoint: a kill in between repeats all."""
+        """Log, keep the weights if they are the best so far, then note it: a kill in between repeats the evaluation."""
         position, value = self.state.position, scores.values[self.task.main_metric]
         rate = round(scores.images_per_second, 1)
         self.bad_images.note("val", scores.unreadable)
@@ -355,7 +408,7 @@ class Training:
             position.best = value
             self.save_model("best")
         position.epochs_done = epoch + 1
-        self.checkpoint()
+        self.checkpoint_position()
         self.show_epoch(epoch, scores, seconds, improved)
 
     def show_epoch(self, epoch: int, scores: Scores, seconds: float, improved: bool) -> None:
@@ -374,6 +427,13 @@ class Training:
         save_model(
             self.run.path / name,
             self.state.shown_model,
+            **self.description(),
+            world=self.world,
+        )
+
+    def description(self) -> dict[str, Any]:
+        """What is stored with the weights."""
+        return dict(
             name=stored_arguments(self.settings.model)[0],
             model_args=self.model_args,
             task=self.settings.task,
@@ -381,7 +441,6 @@ class Training:
             preprocess=self.preprocess,
             task_args=self.task.arguments(),
             val_fraction=self.val_fraction,
-            world=self.world,
         )
 
     def settle_bad_images(self) -> None:
@@ -390,15 +449,22 @@ class Training:
         self.state.position.bad_images = len(self.bad_images)
 
     def checkpoint(self) -> None:
-        self.settle_bad_images()
+        try:
+            self.settle_bad_images()
+        finally:  # too many of them end the run, but not what it has learnt so far
+            self.state.position.metric_lines = self.run.metric_lines
+            self.state.save(self.run.path / "checkpoints", self.world)
+            self.saved_at = time.monotonic()
+
+    def checkpoint_position(self) -> None:
+        """After an evaluation: the weights are those of the checkpoint before it."""
         self.state.position.metric_lines = self.run.metric_lines
-        self.state.save(self.run.path / "checkpoints", self.world)
-        self.saved_at = time.monotonic()
+        self.state.save_position(self.run.path / "checkpoints", self.world)
 
     def checkpoint_due(self, late: bool) -> bool:
         every, step = self.settings.checkpoint_steps, self.state.position.step
         if step % self.steps_per_epoch == 0:
-            return False  # validation comes first; finish_epoch saves
+            return True  # evaluation comes next: whatever happens there, the epoch is not lost
         return late or (every > 0 and step % every == 0)
 
     def resume(self) -> None:

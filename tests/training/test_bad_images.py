@@ -79,3 +79,16 @@ def test_going_back_forgets_what_came_later(tmp_path, images):
     assert again.settle() == 1
     again.restore(0)
     assert listed(again) == []
+
+
+@pytest.mark.parametrize(
+    "line", ["{", "3", '{"index": 1}', '{"split": [], "index": 1}', '{"split": "train", "index": ""}']
+)
+def test_a_damaged_list_is_named_with_its_line(tmp_path, images, line):
+    found = BadImages(tmp_path, images, 0.5)
+    found.note("train", bad(1, 2))
+    found.settle()
+    first, second = found.file.read_text().splitlines()
+    found.file.write_text("\n".join([first, line, second, ""]))
+    with pytest.raises(InputError, match=r"bad_images\.jsonl is damaged at line 2"):
+        BadImages(tmp_path, images, 0.5).restore(3)

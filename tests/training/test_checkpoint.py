@@ -4,10 +4,11 @@ import shutil
 import pytest
 import torch
 
+from vitreous import manifest
 from vitreous.errors import InputError
 from vitreous.manifest import DamagedError
 from vitreous.training import storage
-from vitreous.training.checkpoint import LATEST, load_checkpoint, save_checkpoint
+from vitreous.training.checkpoint import LATEST, load_checkpoint, save_checkpoint, save_record
 from vitreous.training.storage import recover
 
 
@@ -133,3 +134,139 @@ def test_the_last_one_has_none_before_it(folder):
     with pytest.raises(DamagedError) as reason:
         load_checkpoint(folder)
     assert str(reason.value).count("falling back to the one before") == 1
+
+
+def damage(generation) -> None:
+    path = generation / "tensors.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def test_a_run_that_fell_back_can_fall_back_again(folder):
+    """What is damaged is no reserve: the next save removes it, and keeps the one that was resumed from."""
+    damage(folder / "step-00000020")
+    assert load_checkpoint(folder).step == 10
+    save_checkpoint(folder, 14, tensors(14), {})
+    assert sorted(path.name for path in folder.glob("step-*")) == ["step-00000010", "step-00000014"]
+    damage(folder / "step-00000014")
+    found = load_checkpoint(folder)
+    assert (found.step, len(found.notes)) == (10, 1)
+    assert torch.equal(found.tensors["weights"], tensors(10)["weights"])
+
+
+def test_a_reserve_that_was_damaged_since_is_not_counted(folder):
+    save_checkpoint(folder, 30, tensors(30), {}, keep=3)
+    damage(folder / "step-00000030")  # nobody has read it since
+    save_checkpoint(folder, 40, tensors(40), {})
+    assert sorted(path.name for path in folder.glob("step-*")) == ["step-00000020", "step-00000040"]
+    damage(folder / "step-00000040")
+    assert load_checkpoint(folder).step == 20
+
+
+CALLS = ("rename", "replace", "unlink", "rmdir", "fsync", "open", "mkdir", "link")
+
+
+class Killed(BaseException):
+    """As a kill: nothing that handles errors sees it."""
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before the call", "after it"])
+def test_a_kill_at_any_call_leaves_whole_generations(tmp_path, monkeypatch, before):
+    """Of the system, while a generation is written, LATEST moved, and older ones removed."""
+    moment, finished = 0, False
+    while not finished:
+        place, seen = tmp_path / str(moment), []
+        for step in (10, 20):
+            save_checkpoint(place, step, tensors(step), {})
+
+        def counted(original, seen=seen, moment=moment):
+            def call(*args, **kwargs):
+                seen.append(original)
+                kill = len(seen) == moment
+                if kill and before:
+                    raise Killed
+                try:
+                    return original(*args, **kwargs)
+                finally:
+                    if kill:
+                        raise Killed
+
+            return call
+
+        with monkeypatch.context() as patch:
+            for name in CALLS:
+                patch.setattr(storage.os, name, counted(getattr(storage.os, name)))
+            try:
+                save_checkpoint(place, 30, tensors(30), {})
+                finished = moment > 0
+            except Killed:
+                pass
+        for generation in place.glob("step-*"):
+            assert {path.name for path in generation.iterdir()} == {
+                "manifest.json",
+                "record.json",
+                "tensors.safetensors",
+            }
+        recover(place)
+        found = load_checkpoint(place)
+        assert found.step in (20, 30)
+        assert torch.equal(found.tensors["weights"], tensors(found.step)["weights"])
+        assert not [note for note in found.notes if "cannot be used" in note]
+        save_checkpoint(place, 40, tensors(40), {})
+        damage(place / "step-00000040")
+        assert load_checkpoint(place).step == found.step
+        assert not list(place.glob(".*"))
+        moment += 1
+    assert moment > 15, "pruning was reached"
+
+
+def test_another_record_for_the_same_tensors(folder):
+    before = (folder / "step-00000020" / "tensors.safetensors").stat()
+    assert save_record(folder, 20, {"note": "later"})
+    found = load_checkpoint(folder)
+    assert (found.step, found.record, found.notes) == (20, {"note": "later"}, ())
+    assert torch.equal(found.tensors["weights"], tensors(20)["weights"])
+    after = (folder / "step-00000020" / "tensors.safetensors").stat()
+    assert (after.st_ino, after.st_nlink) == (before.st_ino, 1)
+    assert not save_record(folder, 30, {}), "there is no such step"
+
+
+def test_another_record_does_not_hide_damage(folder):
+    path = folder / "step-00000020" / "tensors.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    assert save_record(folder, 20, {})
+    assert load_checkpoint(folder).step == 10
+
+
+def test_a_file_system_without_links(folder, monkeypatch):
+    def refuse(*_):
+        raise OSError(1, "Operation not permitted")
+
+    monkeypatch.setattr("os.link", refuse)
+    assert not save_record(folder, 20, {"note": "later"})
+    assert load_checkpoint(folder).record == {"note": 20}
+    assert not list(folder.glob(".*"))
+
+
+def test_a_file_that_cannot_be_read_falls_back(folder, monkeypatch):
+    original = manifest.sha256
+
+    def unreadable(path):
+        if "step-00000020" in str(path):
+            raise OSError(5, "Input/output error")
+        return original(path)
+
+    monkeypatch.setattr(manifest, "sha256", unreadable)
+    found = load_checkpoint(folder)
+    assert found.step == 10
+    assert "Input/output error" in found.notes[0]
+
+
+@pytest.mark.parametrize("record", ["[]", "3", '{"step": "x"}', '{"step": null}'])
+def test_a_record_that_is_not_ours_falls_back(folder, record):
+    generation = folder / "step-00000020"
+    (generation / "record.json").write_text(record)
+    files = manifest.manifest_of([generation / name for name in ("record.json", "tensors.safetensors")])
+    storage.write_json(generation / "manifest.json", files)
+    assert load_checkpoint(folder).step == 10

@@ -1,8 +1,12 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from vitreous.errors import InputError
 from vitreous.training.run import METRICS, RunFolder, read_metrics
@@ -115,3 +119,69 @@ def test_odd_record_of_a_run_is_named(tmp_path, content):
     (tmp_path / "run.json").write_text(content)
     with RunFolder(tmp_path) as run, pytest.raises(InputError, match=r"run\.json is damaged: its field"):
         holds(run)
+
+
+DAMAGED_LINES = [
+    "{",
+    "null",
+    "7",
+    "[1, 2]",
+    '"text"',
+    "\x00\x00",
+    "\ufffd",
+    "[" * 100_000,
+    "1" * 5000,
+    '{"step": "three"}',
+    '{"step": true}',
+    '{"step": 1e400}',
+    '{"step": NaN}',
+    '{"step": -1}',
+    '{"step": 2, "seconds": "long"}',
+    '{"step": 2, "seconds": []}',
+]
+
+
+@pytest.mark.parametrize("line", DAMAGED_LINES, ids=range(len(DAMAGED_LINES)))
+def test_damaged_metrics_are_named_with_their_line(tmp_path, line):
+    content = f'{{"step": 1, "split": "train"}}\n{line}\n{{"step": 3, "split": "train"}}\n'
+    (tmp_path / METRICS).write_text(content)
+    with pytest.raises(InputError, match=r"metrics\.jsonl is damaged at line 2: ") as refused:
+        RunFolder(tmp_path).__enter__()
+    assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 500 + len(str(tmp_path))
+    assert (tmp_path / METRICS).read_text() == content, "nothing is lost"
+    with pytest.raises(InputError, match="damaged at line 2"):  # and the folder is free again
+        RunFolder(tmp_path).__enter__()
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_mutated_metrics_are_read_or_refused(data):
+    whole = b"".join(b'{"step": %d, "split": "train", "loss": 0.5, "seconds": 1.5}\n' % step for step in range(4))
+    content = bytearray(whole)
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(0, len(content) - 1))
+        content[place : place + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
+    with TemporaryDirectory() as folder:
+        (Path(folder) / METRICS).write_bytes(content)
+        try:
+            with RunFolder(Path(folder)) as run:
+                run.cut_metrics(2)
+                run.log(step=9)
+            said = ""
+        except InputError as refused:
+            said = str(refused)
+        assert "metrics.jsonl is damaged at line" in said or read_metrics(Path(folder))[-1]["step"] == 9
+
+
+@pytest.mark.parametrize("torn", ["", "{", '{"step": 2, "lo', "\x00\x00\x00", "\n\n"])
+def test_a_torn_end_is_left_out(tmp_path, torn):
+    (tmp_path / METRICS).write_text(f'{{"step": 1}}\n{torn}')
+    with RunFolder(tmp_path) as run:
+        assert run.metric_lines == 1
+
+
+def test_metrics_that_cannot_be_read(tmp_path):
+    (tmp_path / METRICS).mkdir()
+    with pytest.raises(InputError, match=r"metrics\.jsonl cannot be read"):
+        read_metrics(tmp_path)

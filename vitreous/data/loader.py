@@ -3,6 +3,13 @@
 The main process decides which sample comes when (`BatchSampler`); a sample's randomness is seeded from (seed,
 epoch, index) where it is made, so it does not matter which worker makes it.
 
+A worker process may freeze at any moment: stopped from outside, or stuck in C code that keeps the interpreter's lock.
+Whoever then takes a batch it has announced waits for ever, because torch asks the worker itself for the memory that
+holds it, without a time limit. So the main thread never does that: another one takes batches, while the main one
+waits for it, looks at the workers' progress, heeds signals, and kills workers that are silent. Memory shared by name
+(torch's `file_system`) would need no answer from the worker, but a further process to clean up, and a worker stopped
+in the middle of a message would still be waited for.
+
 A picture that cannot be read never ends an epoch and never goes unnoticed: training takes the next one in its place,
 which is again a function of the data alone, evaluation goes without, and the batch tells of it.
 """
@@ -11,25 +18,39 @@ import ctypes
 import random
 import signal
 import sys
+import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from multiprocessing import active_children, util
+from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from vitreous.data.image import ImageError
-from vitreous.errors import InputError
+from vitreous.errors import InputError, limit_reached
 
-# Seconds without a single new image from any worker before they count as hung. Images, not batches: storage so slow
-# that a batch takes a minute is still at work, and is left alone.
+try:
+    import resource
+except ImportError:  # Windows has no such limits
+    resource = None  # type: ignore[assignment]
+
+# Seconds without a single new image from the worker that is waited for before it counts as hung. Images, not batches:
+# storage so slow that a batch takes a minute is still at work, and is left alone.
 WORKER_TIMEOUT = 20.0
 START_TIMEOUT = 120.0  # until the first worker is there: where they are not forked, each imports torch anew
 GLANCE = 1.0  # seconds between two looks at the workers' progress
+PARTING = 3.0  # seconds in which workers may end by themselves before they are killed
+STOP_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")  # the last is what schedulers send before pre-emption
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
+USUAL_FILES = 4096  # open files of a process, if the machine lets it have so many
+OWN_FILES, FILES_OF_WORKER = 48, 16  # with two loaders, each with a batch or two on its way from every worker
 LONGEST_GAP = 100  # unreadable pictures in a row after which training gives up looking for the next good one
 WINDOW = 32  # files whose samples are shuffled together, where samples that share a file are best read together
 MASK = (1 << 64) - 1
@@ -250,9 +271,16 @@ class Loader:
         worker_timeout: float = WORKER_TIMEOUT,
         replace: bool = False,
         finish: Callable[[Tensor], Tensor] = lambda images: images,
+        while_waiting: Callable[[], None] = lambda: None,
     ) -> None:
-        """`replace` as in `SeededSamples`; `finish` is done to a whole batch of images where the model is."""
+        """`replace` as in `SeededSamples`; `finish` is done to a whole batch of images where the model is.
+
+        `while_waiting` is called every second in which no batch comes from the workers, and may raise.
+        """
         self.sampler, self.finish, self.worker_timeout = sampler, finish, worker_timeout
+        self.while_waiting = while_waiting
+        if workers:
+            _require_files(workers)
         self._samples = SeededSamples(samples, sampler.seed, replace=replace, workers=workers)
         self._torch_loader: DataLoader = DataLoader(
             self._samples,
@@ -261,7 +289,6 @@ class Loader:
             num_workers=workers,
             persistent_workers=workers > 0,
             worker_init_fn=_start_worker,
-            timeout=GLANCE if workers else 0,
             pin_memory=torch.cuda.is_available(),
             # Its own generator: torch would otherwise draw a worker seed from the global one.
             generator=torch.Generator(),
@@ -274,38 +301,64 @@ class Loader:
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[Batch]:
-        batches = iter(self._torch_loader)
-        while True:
-            try:
-                with worker_failures_explained():
-                    batch = self._next(batches)
-            except StopIteration:
-                return
-            except InputError:
-                self.close(force=True)
-                raise
+        batches = self._from_workers() if self._torch_loader.num_workers else iter(self._torch_loader)
+        for batch in batches:
             if isinstance(batch, Failure):
                 raise InputError(batch.message)
             yield batch
 
-    def _next(self, batches: Iterator[Any]) -> Any:
-        """Wait for a batch for as long as the workers get anything done."""
-        done, since = int(self._samples.progress.sum()), time.monotonic()
+    def _from_workers(self) -> Iterator[Batch | Failure]:
+        loader = self._torch_loader
+        if loader._iterator is None:
+            with worker_failures_explained(), _limits_explained():
+                started = _with_workers(loader)  # here: workers end together with the thread that has started them
+            fetcher = _Fetcher(lambda: started)
+        else:
+            fetcher = _Fetcher(lambda: iter(loader))
+        fetcher.start()
+        try:
+            while True:
+                with worker_failures_explained(), _limits_explained():
+                    batch = self._next(fetcher)
+                if batch is None:
+                    return
+                yield batch
+        except GeneratorExit:
+            raise
+        except BaseException:
+            self.close(force=True)
+            raise
+        finally:
+            fetcher.dismiss()
+
+    def _next(self, fetcher: "_Fetcher") -> Batch | Failure | None:
+        """Wait for a batch, None after the last, for as long as the worker that makes it gets anything done."""
+        fetcher.ask()
+        seen, silent, looked = self._progress(), 0.0, time.monotonic()
         while True:
-            try:
-                return next(batches)
-            except RuntimeError as reason:
-                if "timed out" not in str(reason):
-                    raise
-            progress, now = int(self._samples.progress.sum()), time.monotonic()
-            if progress > done:
-                done, since = progress, now
-            limit = self.worker_timeout if progress else max(self.worker_timeout, START_TIMEOUT)
-            if now - since > limit:
+            with suppress(Empty):
+                return fetcher.answer(GLANCE)
+            self.while_waiting()
+            now = time.monotonic()
+            silent += min(now - looked, 2 * GLANCE)  # without the time for which all of us were stopped, by Ctrl-Z
+            looked, before, seen = now, seen, self._progress()
+            if seen != before:
+                silent = 0.0
+            limit = self.worker_timeout if seen[1] else max(self.worker_timeout, START_TIMEOUT)
+            if silent > limit:
+                who = "the worker processes" if seen[0] is None else f"worker process {seen[0]}"
                 raise InputError(
-                    f"loading data failed: no worker process got an image done within {limit:g} s; if the storage is "
-                    "that slow, raise --worker-timeout; otherwise use --workers 0 to see what hangs"
+                    f"loading data failed: {who} got no image done within {limit:g} s; if the storage is that slow, "
+                    "raise --worker-timeout; otherwise use --workers 0 to see what hangs"
                 )
+
+    def _progress(self) -> tuple[int | None, int]:
+        """Of the worker that owes the next batch: its process id and how many images it has made; else of all."""
+        iterator: Any = self._torch_loader._iterator
+        owes = getattr(iterator, "_task_info", {}).get(getattr(iterator, "_rcvd_idx", None))
+        if owes is None:  # between two epochs, when all must answer
+            return None, int(self._samples.progress.sum())
+        return iterator._workers[owes[0]].pid, int(self._samples.progress[owes[0]])
 
     def on(
         self, batch: Batch, device: torch.device, layout: torch.memory_format = torch.contiguous_format
@@ -316,16 +369,109 @@ class Loader:
         return self.finish(images), targets
 
     def close(self, *, force: bool = False) -> None:
-        """End the worker processes; `force` also ends those that no longer answer."""
-        iterator, self._torch_loader._iterator = self._torch_loader._iterator, None
+        """End the worker processes, also those that no longer answer; with `force` without asking them first.
+
+        torch's own way waits for locks that a frozen worker may hold, and its last resort, SIGTERM, does not reach
+        one; so it gets a thread and a little time, and who is still there then is killed.
+        """
+        iterator: Any = self._torch_loader._iterator
+        self._torch_loader._iterator = None
         if iterator is None:
             return
-        if force:
-            for worker in getattr(iterator, "_workers", []):
-                with suppress(Exception):
+        parting = threading.Thread(target=_quietly, args=(iterator._shutdown_workers,), daemon=True)
+        if not force:
+            parting.start()
+            parting.join(PARTING)
+        for worker in iterator._workers:
+            while worker.is_alive():
+                with suppress(RuntimeError):  # torch's report of the worker that was just killed
                     worker.kill()
-        with suppress(RuntimeError):  # torch's report of the workers that were just killed
-            iterator._shutdown_workers()  # type: ignore[attr-defined]
+                    worker.join(GLANCE)
+        if force:
+            parting.start()
+            parting.join(PARTING)
+
+
+def _require_files(workers: int) -> None:
+    """Batches on their way and workers take open files; a limit that is too low is raised where that is allowed."""
+    if resource is None:
+        return
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed == resource.RLIM_INFINITY:
+        return
+    if allowed < USUAL_FILES:
+        allowed = USUAL_FILES if most == resource.RLIM_INFINITY else min(most, USUAL_FILES)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, most))
+    needed = OWN_FILES + FILES_OF_WORKER * workers
+    if allowed < needed:
+        raise InputError(
+            f"this process may open {allowed} files, and with {workers} workers needs about {needed}; "
+            "raise the limit (ulimit -n 4096), or use fewer --workers"
+        )
+
+
+def _with_workers(loader: DataLoader) -> Iterator[Any]:
+    """Start the workers; if that fails halfway, none of them stays."""
+    util.get_temp_dir()  # for the workers' sockets: this process clears it away, one that is killed cannot
+    before = set(active_children())
+    try:
+        return iter(loader)
+    except BaseException as reason:
+        for frame, _ in traceback.walk_tb(reason.__traceback__):
+            if isinstance(frame.f_locals.get("self"), _MultiProcessingDataLoaderIter):
+                frame.f_locals["self"]._shutdown = True  # torch would fail to end what is not there, and say so
+        for worker in set(active_children()) - before:
+            worker.kill()
+            worker.join()
+        raise
+
+
+class _Fetcher(threading.Thread):
+    """Takes batches from torch's loader, one whenever it is asked to; see above for why this is no work for the main
+    thread. A daemon: one that waits for a frozen worker for ever keeps no process from ending."""
+
+    def __init__(self, begin: Callable[[], Iterator[Any]]) -> None:
+        super().__init__(daemon=True)
+        self._begin = begin
+        self._asked: SimpleQueue[bool] = SimpleQueue()
+        self._answers: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+
+    def run(self) -> None:
+        try:
+            batches = self._begin()
+            while self._asked.get():
+                self._answers.put((next(batches, None), None))
+        except BaseException as error:
+            self._answers.put((None, error))
+
+    def ask(self) -> None:
+        self._asked.put(True)
+
+    def answer(self, seconds: float) -> Any:
+        batch, error = self._answers.get(timeout=seconds)
+        if error is not None:
+            raise error
+        return batch
+
+    def dismiss(self) -> None:
+        self._asked.put(False)
+
+
+@contextmanager
+def _limits_explained() -> Iterator[None]:
+    """Turn what a worker, or taking its batch, failed for into a message if it is a limit of the machine."""
+    try:
+        yield
+    except (RuntimeError, OSError, MemoryError) as reason:
+        limit = limit_reached(reason)
+        if limit is None:
+            raise
+        raise InputError(f"loading data failed: {limit}") from reason
+
+
+def _quietly(action: Callable[[], None]) -> None:
+    with suppress(Exception):
+        action()
 
 
 def moved_to(value: Any, device: torch.device) -> Any:
@@ -394,7 +540,7 @@ def _share(piece: Sequence[int], rank: int, world: int) -> Sequence[int]:
 
 def _start_worker(_: int) -> None:
     """A signal to the process group is for the main process, which ends the workers when it has saved its work."""
-    for name in ("SIGINT", "SIGTERM", "SIGUSR1"):
+    for name in STOP_SIGNALS:
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
     if sys.platform == "linux":  # elsewhere torch looks for its parent now and then, unless a sample hangs

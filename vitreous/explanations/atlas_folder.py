@@ -25,6 +25,7 @@ from vitreous.maps.clusters import Layer
 from vitreous.training.model_folder import TrainedModel
 from vitreous.training.progress import track
 from vitreous.training.storage import write_json
+from vitreous.writing import write_text
 
 RESULT, PAGE, LIKE = "atlas.json", "index.html", "like.jpg"
 QUALITY = 88  # of JPEG
@@ -93,7 +94,7 @@ def write_folder(
         sections=sections,
         like=like,
     )
-    (folder / PAGE).write_text(page, encoding="utf-8")
+    write_text(folder / PAGE, page)
     write_json(folder / RESULT, content(about, summary, by_class, sections, like))
     return in_words(summary, by_class, clusters)
 

@@ -32,6 +32,7 @@ from vitreous.training.model_folder import TrainedModel
 from vitreous.training.progress import track
 from vitreous.training.results import result_folder
 from vitreous.training.storage import write_json
+from vitreous.writing import write_text
 
 RESULT, REPORT, CHART = "faithfulness.json", "faithfulness.md", "faithfulness.png"
 SANITY = 8  # images on which randomisation and stability are measured too; they take three more maps each
@@ -98,7 +99,7 @@ def write_scores(folder: Path, scores: Scores, default: Chosen, about: dict[str,
     heading = f"How faithful are the maps of {about['model']}? {about['images']} images of {about['data']}"
     charts.picture(scores, heading=heading, default=default.method).save(folder / CHART)
     page = charts.as_markdown(scores, about, chart=CHART, default=f"{default.method}. {default.reason}")
-    (folder / REPORT).write_text(page, encoding="utf-8")
+    write_text(folder / REPORT, page)
     content = {**about, "default": default._asdict(), "methods": scores.rows(), "files": [REPORT, CHART]}
     write_json(folder / RESULT, content)
 

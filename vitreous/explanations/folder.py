@@ -13,6 +13,7 @@ from vitreous.maps.report_pieces import named
 from vitreous.maps.sheet import draw_sheet
 from vitreous.training.results import file_name
 from vitreous.training.storage import write_json
+from vitreous.writing import write_text
 
 RESULT, REPORT = "explanation.json", "report.html"
 
@@ -40,7 +41,7 @@ def write_explanations(
         top_k=top_k,
         beside=beside,
     )
-    (folder / REPORT).write_text(page, encoding="utf-8")
+    write_text(folder / REPORT, page)
     numbers = [as_json(item) | {"sheet": sheet} for item, sheet in zip(explanations, sheets, strict=True)]
     others = {"beside": [as_json(item) for item in beside]} if beside else {}
     write_json(folder / RESULT, {**about, "images": numbers, **others, "files": [*sheets, REPORT]})

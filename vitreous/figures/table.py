@@ -12,6 +12,7 @@ import timm
 import torch
 
 from vitreous.figures.counting import figures_of
+from vitreous.writing import replace_content
 
 FILE = Path(__file__).with_name("table.json")
 Row = dict[str, Any]
@@ -35,4 +36,4 @@ def count(name: str, size: tuple[int, int] | None = None) -> Row:
 
 def write_table(names: Iterable[str]) -> None:
     lines = [f"{json.dumps(name)}: {json.dumps(count(name))}" for name in names]
-    FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    replace_content(FILE, ("{\n" + ",\n".join(lines) + "\n}\n").encode())

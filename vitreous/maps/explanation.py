@@ -13,6 +13,7 @@ import html
 import json
 import webbrowser
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ from torch import Tensor
 from vitreous.errors import InputError
 from vitreous.maps.clusters import Layer
 from vitreous.maps.scoring import DECIDES
+from vitreous.writing import write_output
 
 NOTEBOOK_HEIGHT = 900  # pixels of the frame in which a notebook shows the page
 
@@ -140,11 +142,13 @@ class Explanation:
 
         path = Path(path)
         if path.suffix == ".html":
-            path.write_text(self.html(top_k=top_k), encoding="utf-8")
+            write_output(path, self.html(top_k=top_k))
         elif path.suffix == ".png":
-            draw_sheet(self, top_k).save(path)
+            sheet = BytesIO()
+            draw_sheet(self, top_k).save(sheet, "PNG")
+            write_output(path, sheet.getvalue())
         elif path.suffix == ".json":
-            path.write_text(json.dumps(as_json(self), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+            write_output(path, json.dumps(as_json(self), indent=1, allow_nan=False) + "\n")
         else:
             raise InputError(f"cannot save an explanation as {path.name!r}; its name must end in .html, .png or .json")
         return path

@@ -17,6 +17,7 @@ from vitreous.errors import InputError, to_install_extra
 from vitreous.limits import LARGEST_ANNOTATIONS
 from vitreous.metrics.accuracy import unique_names
 from vitreous.reading import read_json
+from vitreous.writing import write_output
 
 Kind = Literal["bbox", "segm", "keypoints"]
 Source = str | os.PathLike[str] | dict[str, Any] | list[dict[str, Any]]
@@ -174,7 +175,7 @@ class CocoMetric:
 
     def save_results(self, path: Path) -> None:
         """Write the answers as a file that pycocotools and evaluation servers read."""
-        path.write_text(json.dumps(self.results()), encoding="utf-8")
+        write_output(path, json.dumps(self.results()))
 
 
 def coco_figures(truth: Source, results: Source, kind: Kind) -> dict[str, float]:

@@ -25,6 +25,7 @@ import torch
 
 from vitreous.errors import InputError
 from vitreous.manifest import read_json, sha256
+from vitreous.writing import open_own, replace_content
 
 SECONDS = 30.0  # without a byte
 PIECE = 1 << 20
@@ -90,10 +91,7 @@ def recorded_digest(place: Path) -> str | None:
 
 def record(url: str, place: Path, digest: str) -> None:
     note = {"url": shown(url), "size": place.stat().st_size, "sha256": digest}
-    part = part_of(note_of(place))
-    with part.open("x", encoding="utf-8") as file:
-        json.dump(note, file, indent=1)
-    part.replace(note_of(place))
+    replace_content(note_of(place), json.dumps(note, indent=1).encode())
 
 
 def shown(url: str) -> str:
@@ -114,7 +112,7 @@ def download(url: str, place: Path, digest: str) -> None:
         with ExitStack() as cleanup:
             part = part_of(place)
             cleanup.callback(part.unlink, missing_ok=True)
-            with part.open("xb") as file:
+            with open_own(part, "x", binary=True) as file:
                 found = receive(url, file)
             check_digest(found, digest, f"{shown(url)} did not send the file that its publisher means: ", "try again")
             part.replace(place)

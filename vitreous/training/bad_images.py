@@ -10,7 +10,9 @@ from pathlib import Path
 from vitreous.data.image_set import ImageSet
 from vitreous.data.loader import Unreadable
 from vitreous.errors import InputError
+from vitreous.manifest import damaged_line, read_json_lines
 from vitreous.training.storage import replace_file
+from vitreous.writing import open_own
 
 FILE = "bad_images.jsonl"
 
@@ -61,16 +63,19 @@ class BadImages:
 
     def restore(self, count: int) -> None:
         """Go back to the first `count` of the list: those of the checkpoint from which the run continues."""
-        lines = self.file.read_text(encoding="utf-8").splitlines()[:count] if self.file.exists() else []
-        entries = [json.loads(line) for line in lines]
+        entries = read_json_lines(self.file)[:count]
+        for number, entry in enumerate(entries, 1):
+            split, index = entry.get("split"), entry.get("index")
+            if not isinstance(split, str) or split not in self.images or not isinstance(index, int):
+                raise damaged_line(self.file, number, "it names no split or no index of an image")
         self._known = dict.fromkeys((entry["split"], entry["index"]) for entry in entries)
         if self.file.exists() and self.writes:
-            replace_file(self.file, "".join(line + "\n" for line in lines))
+            replace_file(self.file, "".join(json.dumps(entry) + "\n" for entry in entries))
 
     def _list(self, fresh: dict[Key, str]) -> None:
         if not fresh or not self.writes:
             return
-        with open(self.file, "a", encoding="utf-8") as file:
+        with open_own(self.file, "a") as file:
             for (split, sample), reason in fresh.items():
                 entry = {"split": split, "index": sample, "name": self.images[split].name(sample), "reason": reason}
                 file.write(json.dumps(entry) + "\n")

@@ -1,5 +1,8 @@
 """Checkpoints in generations: each whole or absent, checked when read, the previous one kept in reserve.
 
+A reserve is checked again before what is older goes: what is damaged, or what a run that fell back to an older
+generation has left behind it, is no reserve and is removed first.
+
     checkpoints/
       step-00000120/   tensors.safetensors, record.json, manifest.json
       step-00000180/   also tensors-1.safetensors, … where the model is split among processes, each writing its rows
@@ -9,8 +12,8 @@ No pickle anywhere: tensors go to safetensors, numbers to JSON. Nothing depends 
 rows of a tensor, in the order of the files, are the tensor.
 """
 
+import os
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,9 +23,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from vitreous.manifest import DamagedError, read_json, verify_folder
+from vitreous.errors import InputError
+from vitreous.manifest import DamagedError, read_json, read_manifest, verify_folder
 from vitreous.training.distributed import ALONE, World
-from vitreous.training.storage import publish_folder, replace_file, write_json
+from vitreous.training.storage import discard_folder, publish_folder, replace_file, write_json
 
 TENSORS, RECORD, LATEST = "tensors.safetensors", "record.json", "LATEST"
 GENERATION = re.compile(r"step-\d{8,}")
@@ -84,7 +88,7 @@ def save_checkpoint(
     keep: int = 2,
     world: World = ALONE,
 ) -> None:
-    """Write a generation, point `LATEST` at it, then drop all but the `keep` newest.
+    """Write a generation, point `LATEST` at it, then drop all but the `keep` newest that are whole.
 
     Of several processes the first gives all that is not split; each gives its rows of what is.
     """
@@ -102,12 +106,59 @@ def save_checkpoint(
 
     def point() -> None:
         replace_file(folder / LATEST, generation.name + "\n")
-        for old in _generations(folder)[keep:]:
-            shutil.rmtree(old, ignore_errors=True)
+        for surplus in _surplus(folder, generation, keep - 1):
+            discard_folder(surplus)
 
-    generation = folder / f"step-{step:08d}"
+    generation = _place(folder, step)
     publish_folder(generation, write, world)
     world.on_main(point)
+
+
+def save_record(folder: Path, step: int, record: dict[str, Any]) -> bool:
+    """Give the generation of this step, whose tensors still hold, another record; whether that could be done.
+
+    The tensors are linked, not copied, and keep their checksums: it takes no longer than a small file.
+    """
+    generation = _place(folder, step)
+
+    def write(aside: Path) -> list[str]:
+        for name in known:
+            os.link(generation / name, aside / name)
+        write_json(aside / RECORD, {"step": step, **record})
+        return [*known, RECORD]
+
+    try:
+        files = read_manifest(generation, (TENSORS, RECORD))
+        known = {name: entry for name, entry in files.items() if name == TENSORS or PART.fullmatch(name)}
+        publish_folder(generation, write, known=known)
+    except InputError:  # no generation of this step, or a file system without links
+        return False
+    return True
+
+
+def _surplus(folder: Path, written: Path, reserves: int) -> list[Path]:
+    """Generations to remove, those of no use first; `reserves` that are whole stay beside the one just written."""
+    useless, old, kept = [], [], 0
+    for generation in _generations(folder):
+        if generation == written:
+            continue
+        if _number(generation) > _number(written):  # it could not be used, and the run went back behind it
+            useless.append(generation)
+        elif kept == reserves:
+            old.append(generation)
+        elif _is_whole(generation):
+            kept += 1
+        else:
+            useless.append(generation)
+    return useless + old
+
+
+def _is_whole(generation: Path) -> bool:
+    try:
+        verify_folder(generation, (TENSORS, RECORD))
+    except DamagedError:
+        return False
+    return True
 
 
 def load_checkpoint(folder: Path) -> Checkpoint | None:
@@ -138,7 +189,7 @@ def _read(generation: Path) -> tuple[int, StoredTensors, dict[str, Any]]:
     record = read_json(generation / RECORD)
     try:
         return int(record.pop("step")), StoredTensors(generation), record
-    except (SafetensorError, KeyError, AttributeError) as reason:
+    except (SafetensorError, KeyError, AttributeError, TypeError, ValueError, OSError) as reason:
         raise DamagedError(f"{generation} was not written by vitreous ({reason})") from reason
 
 
@@ -147,7 +198,15 @@ def _generations(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     found = [path for path in folder.iterdir() if GENERATION.fullmatch(path.name) and path.is_dir()]
-    return sorted(found, key=lambda path: int(path.name.partition("-")[2]), reverse=True)
+    return sorted(found, key=_number, reverse=True)
+
+
+def _place(folder: Path, step: int) -> Path:
+    return folder / f"step-{step:08d}"
+
+
+def _number(generation: Path) -> int:
+    return int(generation.name.partition("-")[2])
 
 
 def _stale_pointer(folder: Path, generations: list[Path]) -> list[str]:

@@ -75,7 +75,8 @@ def avoid_broken_amx() -> None:
     tried = subprocess.run([sys.executable, "-c", attempt], capture_output=True)  # noqa: S603  (our own words)
     if tried.returncode == -signal.SIGILL:
         os.environ[ONEDNN_LIMIT] = "AVX512_CORE_FP16"
-        print("matrix tiles (AMX) are announced by this machine but cannot be used; mixed precision goes without them")
+        note = "matrix tiles (AMX) are announced by this machine but cannot be used; mixed precision goes without them"
+        print(note, file=sys.stderr)
 
 
 def keep_freed_memory(device: torch.device) -> None:

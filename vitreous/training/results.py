@@ -7,7 +7,6 @@ whatever fails or interrupts the work before, the earlier result is still there.
 import json
 import os
 import re
-import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,7 +20,7 @@ from vitreous.data.pictures import Picture
 from vitreous.errors import InputError, printable
 from vitreous.limits import LARGEST_RESULTS
 from vitreous.reading import read_json
-from vitreous.training.storage import write_json
+from vitreous.training.storage import remove, write_json
 
 UNFINISHED = ".unfinished"  # a killed verb leaves it behind; the next one clears it away
 
@@ -37,7 +36,7 @@ def result_folder(out: Path, marker: str) -> Iterator[Path]:
     absent = [path for path in (out, *out.parents) if not path.exists()]
     aside = out / UNFINISHED
     try:
-        shutil.rmtree(aside, ignore_errors=True)
+        remove(aside)
         aside.mkdir(parents=True)
     except OSError as reason:
         _remove_empty(absent)
@@ -46,7 +45,7 @@ def result_folder(out: Path, marker: str) -> Iterator[Path]:
         yield aside
         _publish(aside, out, marker)
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        remove(aside)
         _remove_empty(absent)
 
 

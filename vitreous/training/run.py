@@ -7,6 +7,7 @@ best/, final/   model folders, see model_folder.py
 """
 
 import json
+import math
 import os
 import platform
 import sys
@@ -16,10 +17,11 @@ from typing import IO, Any
 
 import vitreous
 from vitreous.errors import InputError
-from vitreous.manifest import DamagedError, read_json
+from vitreous.manifest import DamagedError, damaged_line, read_json, read_json_lines
 from vitreous.training.distributed import ALONE, World
 from vitreous.training.storage import recover, replace_file
 from vitreous.training.trackers import Tracker
+from vitreous.writing import open_own, refuse_link
 
 try:
     import fcntl
@@ -27,6 +29,7 @@ except ImportError:  # Windows has no record locks; the pid in the lock file sti
     fcntl = None  # type: ignore[assignment]
 
 RUN, METRICS, LOCK = "run.json", "metrics.jsonl", ".lock"
+WRITTEN = (RUN, METRICS, LOCK, "bad_images.jsonl", "checkpoints", "best", "final", "tensorboard")
 
 _held: set[Path] = set()  # record locks do not exclude a second run in the same process; this does
 
@@ -52,21 +55,30 @@ class RunFolder:
             raise self._in_use("this process")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self.path / LOCK, "a+", encoding="utf-8")  # noqa: SIM115  (held until __exit__)
+            for name in WRITTEN:
+                refuse_link(self.path / name)
+            self._lock = open_own(self.path / LOCK, "a+")  # held until __exit__
         except OSError as reason:
             raise InputError(
                 f"cannot write to output folder '{self.path}' ({reason.strerror}); choose another --out"
             ) from reason
         self._acquire()
-        for folder in (self.path, self.path / "checkpoints"):
-            recover(folder)
-        self._continue_after(read_metrics(self.path))
+        try:
+            for folder in (self.path, self.path / "checkpoints"):
+                recover(folder)
+            self._continue_after(read_metrics(self.path))
+        except BaseException:
+            self._release()
+            raise
 
     def __exit__(self, *_: object) -> None:
         if not self.world.main:
             return
         for tracker in self._trackers:
             tracker.close()
+        self._release()
+
+    def _release(self) -> None:
         _held.discard(self.path.resolve())
         if {path.name for path in self.path.iterdir()} == {LOCK}:  # nothing came of it: leave no trace
             (self.path / LOCK).unlink()
@@ -167,7 +179,7 @@ class RunFolder:
             return
         line = {**values, "seconds": round(self.seconds, 2)}
         try:
-            with open(self.path / METRICS, "a", encoding="utf-8") as file:
+            with open_own(self.path / METRICS, "a") as file:
                 file.write(json.dumps(line) + "\n")
         except OSError as reason:
             raise InputError(
@@ -200,17 +212,13 @@ class RunFolder:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a run's metrics.jsonl; a line torn by a kill, and what follows it, is left out."""
-    try:
-        text = (path / METRICS).read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        return []
-    lines = []
-    for line in text.splitlines():
-        try:
-            lines.append(json.loads(line))
-        except ValueError:
-            break
+    """The whole lines of a run's metrics.jsonl; one torn by a kill is left out, other damage is an InputError."""
+    lines = read_json_lines(path / METRICS)
+    for number, line in enumerate(lines, 1):
+        for name in ("step", "seconds"):
+            value = line.get(name, 0)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+                raise damaged_line(path / METRICS, number, f"{name!r} is {str(value)[:40]!r}, not a number from 0 up")
     return lines
 
 

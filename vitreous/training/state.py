@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from vitreous.manifest import DamagedError
-from vitreous.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from vitreous.training.checkpoint import RECORD, Checkpoint, load_checkpoint, save_checkpoint, save_record
 from vitreous.training.distributed import ALONE, World
 from vitreous.training.ema import WeightAverage
 from vitreous.training.optim import optimizer_tensors, restore_optimizer
@@ -55,8 +55,20 @@ class TrainState:
         tensors = self._weights() | _under("optimizer/", optimizer_tensors(self.model, self.optimizer))
         own = {name: own_part(tensor) for name, tensor in tensors.items() if world.main or isinstance(tensor, DTensor)}
         own = {name: part for name, part in own.items() if world.main or len(part)}
-        record = {"position": _json(asdict(self.position)), "scaler": self.scaler.state_dict()}
-        save_checkpoint(folder, self.position.step, own, record, world=world)
+        save_checkpoint(folder, self.position.step, own, self._record(), world=world)
+
+    def save_position(self, folder: Path, world: World = ALONE) -> None:
+        """As `save` after a `save` at the same step, since when nothing but the position has changed."""
+        if not world.on_main(lambda: save_record(folder, self.position.step, self._record())):
+            self.save(folder, world)
+
+    def _record(self) -> dict[str, Any]:
+        return {"position": _json(asdict(self.position)), "scaler": self.scaler.state_dict()}
+
+    def stored_bytes(self) -> int:
+        """How much a checkpoint takes, also before the first step, when the optimiser remembers nothing yet."""
+        moments = 2 * sum(_bytes(parameter) for parameter in self.model.parameters() if parameter.requires_grad)
+        return sum(map(_bytes, self._weights().values())) + moments
 
     @torch.no_grad()
     def load(self, folder: Path, world: World = ALONE) -> tuple[str, ...] | None:
@@ -77,8 +89,15 @@ class TrainState:
         for name, tensor in weights.items():
             own_part(tensor).copy_(tensors[name])
         restore_optimizer(self.model, self.optimizer, _below("optimizer/", tensors))
-        self.scaler.load_state_dict(checkpoint.record["scaler"])
-        self.position = Position(**_numbers(checkpoint.record["position"]))
+        try:
+            self.scaler.load_state_dict(checkpoint.record["scaler"])
+            self.position = Position(**_numbers(checkpoint.record["position"]))
+        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as reason:
+            place = folder / f"step-{checkpoint.step:08d}" / RECORD
+            raise DamagedError(
+                f"{place} is damaged: its 'scaler' or 'position' is not what vitreous writes ({reason!r}); "
+                "remove that checkpoint to continue from the one before"
+            ) from reason
         return checkpoint.notes
 
     def _weights(self) -> dict[str, Tensor]:
@@ -103,6 +122,10 @@ def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()  # of all processes together, if it is split among them
 
 
 def _json(values: dict[str, Any]) -> dict[str, Any]:

@@ -1,11 +1,14 @@
 """Signals that ask a run to end: noted at once, obeyed at the next place where the state is whole."""
 
+import os
 import signal
+import stat
 import threading
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
-NAMES = ("SIGINT", "SIGTERM", "SIGUSR1")  # the last is what schedulers send before pre-emption
+from vitreous.data.loader import STOP_SIGNALS
 
 
 class StopRequested(Exception):
@@ -19,7 +22,8 @@ class StopRequested(Exception):
 class StopSignals:
     """While the `with` block runs, a stop signal is only noted in `received`.
 
-    A second SIGINT interrupts at once. Outside the main thread signals are left alone, as Python demands.
+    A second SIGINT interrupts at once. SIGHUP, of a lost terminal, stays ignored where nohup has made it so. Outside
+    the main thread signals are left alone, as Python demands.
     """
 
     def __init__(self) -> None:
@@ -28,9 +32,8 @@ class StopSignals:
 
     def __enter__(self) -> "StopSignals":
         if threading.current_thread() is threading.main_thread():
-            for name in NAMES:
-                if hasattr(signal, name):
-                    number = getattr(signal, name)
+            for number in (getattr(signal, name) for name in STOP_SIGNALS if hasattr(signal, name)):
+                if signal.Signals(number).name != "SIGHUP" or signal.getsignal(number) is not signal.SIG_IGN:
                     self._before[number] = signal.signal(number, self._note)
         return self
 
@@ -42,3 +45,15 @@ class StopSignals:
         if number == signal.SIGINT and self.received == signal.SIGINT:
             raise KeyboardInterrupt
         self.received = number
+        if signal.Signals(number).name == "SIGHUP":
+            _give_up_lost_terminal()
+
+
+def _give_up_lost_terminal() -> None:
+    """Whatever is shown on a terminal that is gone raises an error: before the checkpoint, if it is not prevented."""
+    for handle in (1, 2):
+        with suppress(OSError):
+            if stat.S_ISCHR(os.fstat(handle).st_mode) and not os.isatty(handle):  # it was one: pipes and files differ
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, handle)
+                os.close(nowhere)

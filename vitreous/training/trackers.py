@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import Any, Protocol
 
+from vitreous.errors import InputError
+
 PLACES = {"step", "epoch", "split", "seconds"}  # of a line: what says where it belongs rather than what was measured
 
 
@@ -17,6 +19,13 @@ class Tracker(Protocol):
     def close(self) -> None: ...
 
 
+def require_tensorboard() -> None:
+    try:
+        import torch.utils.tensorboard  # noqa: F401
+    except ImportError as error:
+        raise InputError('--tensorboard needs the package tensorboard: pip install "vitreous[log]"') from error
+
+
 class TensorBoard:
     """Scalars named split/metric in a folder for `tensorboard --logdir`.
 
@@ -25,7 +34,8 @@ class TensorBoard:
     """
 
     def __init__(self, folder: Path, spent: float) -> None:
-        from torch.utils.tensorboard import SummaryWriter  # needs the extra `log`
+        require_tensorboard()
+        from torch.utils.tensorboard import SummaryWriter
 
         for earlier in folder.glob("events.out.tfevents.*"):
             earlier.unlink()
@@ -37,7 +47,7 @@ class TensorBoard:
         for name, value in numbers.items():
             # The time of the measurement, not of the copy, so that TensorBoard's axis of time is right.
             at = self._start + line.get("seconds", 0.0)
-            self._writer.add_scalar(f"{line['split']}/{name}", value, line["step"], walltime=at)
+            self._writer.add_scalar(f"{line.get('split', 'train')}/{name}", value, line.get("step", 0), walltime=at)
         self._writer.flush()
 
     def close(self) -> None:
