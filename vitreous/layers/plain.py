@@ -1,0 +1,24 @@
+"""Whether a layer's weights say all there is to know about it.
+
+Some of our layers use the weights of another layer without calling it, which is cheaper and equal. It is wrong where
+somebody changed that layer: LoRA and quantisation put another module or another kind of weight in its place,
+parametrisations change its class, hooks and replaced `forward` methods expect to be called.
+"""
+
+from torch import nn
+
+PLAIN = (nn.Linear, nn.Conv2d, nn.BatchNorm2d, nn.SyncBatchNorm)
+
+
+def is_plain(*layers: nn.Module) -> bool:
+    """Whether calling each of these layers would do nothing but what its class does with ordinary weights."""
+    return all(_is_plain(layer) for layer in layers)
+
+
+def _is_plain(layer: nn.Module) -> bool:
+    if type(layer) not in PLAIN or "forward" in layer.__dict__:
+        return False
+    if layer._forward_pre_hooks or layer._forward_hooks or layer._backward_pre_hooks or layer._backward_hooks:
+        return False
+    # Tensors that stand for others, such as quantised ones, have this method by torch's protocol.
+    return not hasattr(layer.weight, "__tensor_flatten__")
