@@ -6,8 +6,9 @@ parametrisations change its class, hooks and replaced `forward` methods expect t
 """
 
 from torch import nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear  # the output layer of nn.MultiheadAttention
 
-PLAIN = (nn.Linear, nn.Conv2d, nn.BatchNorm2d, nn.SyncBatchNorm)
+PLAIN = (nn.Linear, NonDynamicallyQuantizableLinear, nn.Conv2d, nn.BatchNorm2d, nn.SyncBatchNorm)
 
 
 def is_plain(*layers: nn.Module) -> bool:
