@@ -6,9 +6,12 @@ from fractions import Fraction
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from accelerate.hooks import ModelHook, add_hook_to_module
 from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parametrize, prune, weight_norm
 from torchao.quantization import Int8WeightOnlyConfig, quantize_
 
@@ -185,3 +188,46 @@ def test_norms_without_statistics_are_called() -> None:
     x = torch.randn(2, 5, 5, 3)
     expected = F.batch_norm(layer.conv(x.permute(0, 3, 1, 2)), None, None, training=True, eps=layer.norm.eps)
     torch.testing.assert_close(layer(x), expected.permute(0, 2, 3, 1))
+
+
+# Where others hold the layers ---------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def one_process() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
+@pytest.mark.parametrize("wrap", [DistributedDataParallel, lambda layer: fully_shard(layer)], ids=["DDP", "FSDP"])
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.usefixtures("one_process")
+def test_layers_of_wrapped_models_are_plain(name: str, wrap: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, x = made(name)
+    with torch.no_grad():
+        expected = layer(x)
+        wrapped = wrap(layer)
+        with calls(monkeypatch) as seen:
+            assert torch.equal(wrapped(x), expected)
+    assert not {layer.get_submodule(path) for path in READERS[name][2]} & set(seen)
+
+
+@pytest.mark.usefixtures("one_process")
+@pytest.mark.parametrize("name", READERS)
+def test_layers_that_are_split_by_themselves_are_called(name: str) -> None:
+    layer, x = made(name)
+    with torch.no_grad():
+        expected = layer(x)
+        for path in READERS[name][2]:
+            fully_shard(layer.get_submodule(path))
+        torch.testing.assert_close(layer(x), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_layers_of_exported_models_are_plain(strict: bool) -> None:
+    """Also where a module stands in two places, which makes torch.export look at all of them through stand-ins."""
+    model = nn.Sequential(ConvNorm(3, 8), tap := nn.Identity(), ConvNorm(8, 8, 1), tap).eval()
+    graph = torch.export.export(model, (torch.randn(2, 6, 6, 3),), strict=strict).graph
+    assert not [node for node in graph.nodes if "batch_norm" in str(node.target)]

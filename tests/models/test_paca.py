@@ -177,8 +177,11 @@ def test_blocks_that_cluster_anew_drop_anew() -> None:
     assert not torch.equal(*learning.gates)
 
 
+EACH_KIND = [name for name in VARIANTS if name.startswith(("paca_tiny", "paca_small_c", "paca_b0"))]
+
+
 @torch.no_grad()
-@pytest.mark.parametrize("name", [name for name in VARIANTS if "pure" not in name])
+@pytest.mark.parametrize("name", [name for name in EACH_KIND if "pure" not in name])
 def test_one_pattern_takes_the_assignments_of_every_variant(name: str) -> None:
     """Whether a stage makes one, several, or is given it by a teacher."""
     model = small(name, 2).eval()
@@ -194,7 +197,7 @@ def test_one_pattern_takes_the_assignments_of_every_variant(name: str) -> None:
         torch.testing.assert_close(value.sum((2, 3)), torch.ones(value.shape[:2]), msg=path)
 
 
-@pytest.mark.parametrize("name", [name for name in VARIANTS if "pure" in name])
+@pytest.mark.parametrize("name", [name for name in EACH_KIND if "pure" in name])
 def test_without_clusters_the_taps_there_are_named(name: str) -> None:
     model = small(name, 1)
     with pytest.raises(InputError, match=r"no tap matches 'stages.\*.clusters'; PaCa has: stages.0.blocks.0.att"):

@@ -16,8 +16,13 @@ def is_plain(*layers: nn.Module) -> bool:
     return all(_is_plain(layer) for layer in layers)
 
 
+def _is_of_plain_class(kind: type) -> bool:
+    # torch.export may look at a layer through a stand-in whose class has the same name in the same module.
+    return kind in PLAIN or any(kind.__qualname__ == k.__qualname__ and kind.__module__ == k.__module__ for k in PLAIN)
+
+
 def _is_plain(layer: nn.Module) -> bool:
-    if type(layer) not in PLAIN or "forward" in layer.__dict__:
+    if not _is_of_plain_class(type(layer)) or "forward" in layer.__dict__:
         return False
     if layer._forward_pre_hooks or layer._forward_hooks or layer._backward_pre_hooks or layer._backward_hooks:
         return False
