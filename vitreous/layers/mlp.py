@@ -49,7 +49,7 @@ class ConvMlp(nn.Module):
         self.depthwise = nn.Conv2d(hidden, hidden, 3, padding=1, groups=hidden) if depthwise else None
         self.fc2 = nn.Linear(hidden, dim, bias=bias)
         self.dropout = nn.Dropout(dropout)
-        self.shortcut = shortcut
+        self.hidden, self.shortcut = hidden, shortcut
 
     def forward(self, x: Tensor) -> Tensor:
         kernel = self.kernel()
@@ -67,11 +67,11 @@ class ConvMlp(nn.Module):
 
     def worth_strips(self, x: Tensor) -> bool:
         """Strips pay off where memory is the limit. Layers that somebody watches or changed get all of x at once."""
-        layers = (self.fc1, self.fc2) if self.depthwise is None else (self.fc1, self.depthwise, self.fc2)
-        if not (eager_inference(x) and is_plain(*layers)):
+        if not eager_inference(x):
             return False
         B, H, W, _ = x.shape
-        return B * H * W * self.fc1.out_features * x.element_size() > STRIP_BYTES
+        layers = (self.fc1, self.fc2) if self.depthwise is None else (self.fc1, self.depthwise, self.fc2)
+        return B * H * W * self.hidden * x.element_size() > STRIP_BYTES and is_plain(*layers)
 
     def branch(self, x: Tensor, kernel: Tensor | None) -> Tensor:
         u = self.fc1(x)  # (B, H, W, R)

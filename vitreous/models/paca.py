@@ -5,8 +5,9 @@ arXiv 2203.11987. Generation 1 is version 1 of the paper (B0-B2, no public code)
 (Tiny, Small, Base; public weights by iVMCL, MIT licence).
 
 Every patch keeps its query, but keys and values come from M clusters. A small network gives each cluster a map over
-all positions that sums to one (the tap `stages.<i>.clusters`), the cluster token is the mean of the patches under that
-map, and the attention of a patch over the M tokens is `stages.<i>.blocks.<j>.attention.map`.
+all positions that sums to one: the tap `stages.<i>.clusters`, or `stages.<i>.clusters.<j>` where several blocks j of a
+stage make their own. The cluster token is the mean of the patches under that map, and the attention of a patch over the
+M tokens is `stages.<i>.blocks.<j>.attention.map`.
 
 Beyond the original: any image size with every option, any number of clusters in any stage beside a teacher, position
 embeddings that follow the image size, stems of stride 1 and 2 for small images.
