@@ -39,6 +39,8 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
         lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     except FileNotFoundError:
         return []
+    except InputError as reason:
+        raise DamagedError(str(reason)) from reason
     except OSError as reason:
         raise DamagedError(f"{path} cannot be read ({reason.strerror})") from reason
     found = []

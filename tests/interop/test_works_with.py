@@ -9,7 +9,7 @@ import torch
 from tests.pages import blocks, dead_links, read
 
 PAGE = "docs/works-with.md"
-SECTIONS = re.findall(r"^## (.*)$", read(PAGE), re.M)
+SECTIONS = [text.partition("\n")[0] for text in read(PAGE).split("\n## ") if "```python" in text]
 STATED = re.compile(r"^\s*(\w+) = .*# (\([\d, ]+\))", re.M)  # name = …  # (2, 3, 128, 192)
 
 
@@ -33,6 +33,7 @@ def test_page_is_linked_and_its_links_lead_somewhere() -> None:
 
 
 def test_packages_named_are_those_the_tests_install() -> None:
-    (command,) = blocks(PAGE, "bash")
+    command, scripts = blocks(PAGE, "bash")
     for package in command.split()[2:]:
         assert f'"{package}>=' in read("pyproject.toml"), package
+    assert all("-m vitreous.models train.py --model paca_b0 " in line for line in scripts.strip().splitlines())

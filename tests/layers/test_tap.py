@@ -52,7 +52,11 @@ def test_nothing_is_left_behind_even_after_an_error(model: PaCa) -> None:
 def test_only_the_chosen_taps_listen(model: PaCa) -> None:
     with torch.no_grad(), record(model, "stages.*.clusters", "stages.3.blocks.*") as maps:
         model(torch.randn(1, 3, 64, 64))
-    assert set(maps) == {"stages.0.clusters", "stages.2.clusters", "stages.3.blocks.0.attention.map"}
+    assigned = {"stages.0.clusters", "stages.1.clusters.0", "stages.1.clusters.1", "stages.2.clusters"}
+    assert set(maps) == {*assigned, "stages.3.blocks.0.attention.map"}
+    with torch.no_grad(), record(model, "stages.1.clusters.1") as maps:
+        model(torch.randn(1, 3, 64, 64))
+    assert set(maps) == {"stages.1.clusters.1"}
 
 
 def test_blocks_may_be_nested(model: PaCa) -> None:

@@ -1,12 +1,13 @@
 """A small member of every family, and what tests need of it: few blocks, and weights that leave no part silent."""
 
+import itertools
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import timm
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import vitreous  # noqa: F401  (registers the models)
 from vitreous.data.transforms import Preprocess
@@ -74,3 +75,21 @@ def assert_every_parameter_has_a_gradient(model: nn.Module) -> None:
     assert not without, f"no gradient: {without}"
     broken = [name for name, gradient in gradients.items() if not torch.isfinite(gradient).all()]
     assert not broken, f"gradient not finite: {broken}"
+
+
+def tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = value.values()
+    return list(itertools.chain.from_iterable(map(tensors, value))) if isinstance(value, list | tuple) else []
+
+
+def assert_whole(model: nn.Module) -> None:
+    """A state dict holds all there is; a constant kept besides is on no device but the CPU."""
+    beyond = dict(model.named_buffers()).keys() - model.state_dict().keys()
+    assert not beyond, f"buffers that no file brings back: {beyond}"
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            kept = [] if name in ("_parameters", "_buffers", "_modules") else tensors(value)
+            assert all(tensor.device.type == "cpu" for tensor in kept), f"{path}.{name}"

@@ -5,11 +5,12 @@ import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.models.families import assert_trains
+from tests.models.families import assert_trains, small
 from vitreous import record
+from vitreous.errors import InputError
 from vitreous.layers.cluster_training import ClusterTraining
 from vitreous.maps.gates import gated
-from vitreous.models.paca import PaCa
+from vitreous.models.paca import VARIANTS, PaCa
 
 SHAPE = dict(dims=(16, 24, 32, 40), depths=(1, 1, 2, 1), heads=(2, 2, 4, 4), clusters=(5, 6, 7, 0), num_classes=3)
 
@@ -174,3 +175,31 @@ def test_blocks_that_cluster_anew_drop_anew() -> None:
     model(torch.randn(2, 3, 64, 64))
     assert len(learning.gates) == 2
     assert not torch.equal(*learning.gates)
+
+
+EACH_KIND = [name for name in VARIANTS if name.startswith(("paca_tiny", "paca_small_c", "paca_b0"))]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", [name for name in EACH_KIND if "pure" not in name])
+def test_one_pattern_takes_the_assignments_of_every_variant(name: str) -> None:
+    """Whether a stage makes one, several, or is given it by a teacher."""
+    model = small(name, 2).eval()
+    side = 8 * model.strides[0]
+    with record(model, "stages.*.clusters") as maps:
+        model(torch.randn(1, 3, side, side))
+    counts = VARIANTS[name]["clusters"]
+    seen = {(int(path.split(".")[1]), value.shape[1]) for path, value in maps.items()}
+    assert seen == {(stage, count) for stage, count in enumerate(counts) if count}
+    makers = sum(block.clustering is not None for stage in model.stages for block in stage.blocks)
+    assert len(maps) == (makers or sum(count > 0 for count in counts))
+    for path, value in maps.items():
+        torch.testing.assert_close(value.sum((2, 3)), torch.ones(value.shape[:2]), msg=path)
+
+
+@pytest.mark.parametrize("name", [name for name in EACH_KIND if "pure" in name])
+def test_without_clusters_the_taps_there_are_named(name: str) -> None:
+    model = small(name, 1)
+    with pytest.raises(InputError, match=r"no tap matches 'stages.\*.clusters'; PaCa has: stages.0.blocks.0.att"):
+        with record(model, "stages.*.clusters"):
+            pass

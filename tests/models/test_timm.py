@@ -200,17 +200,19 @@ class TestTimmContract:
 
 
 @pytest.mark.filterwarnings("ignore:The nodes obtained by tracing")  # folded norms make training another graph
+@pytest.mark.parametrize("gradients", [True, False])
 @pytest.mark.parametrize("name", FAMILIES)
-def test_symbolic_tracing(name: str) -> None:
+def test_symbolic_tracing(name: str, gradients: bool) -> None:
     """timm's feature extractors trace with torch.fx, which cannot follow a branch on a size.
 
     So a stage is one node of the graph. torch.jit is not supported by any family; torch.export takes its place, see
     test_graphs.py.
     """
     model = small(name, 1).eval()
-    _, nodes = get_graph_node_names(model)
-    assert {"stages.0", "stages.3", "head"} <= set(nodes)
-    extractor = create_feature_extractor(model, {"stages.1": "inner", "head": "logits"})
+    with torch.set_grad_enabled(gradients):
+        _, nodes = get_graph_node_names(model)
+        assert {"stages.0", "stages.3", "head"} <= set(nodes)
+        extractor = create_feature_extractor(model, {"stages.1": "inner", "head": "logits"})
     for size in ((64, 64), (70, 99)):
         images = torch.randn(2, 3, *size)
         with torch.no_grad():

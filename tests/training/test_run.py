@@ -183,5 +183,5 @@ def test_a_torn_end_is_left_out(tmp_path, torn):
 
 def test_metrics_that_cannot_be_read(tmp_path):
     (tmp_path / METRICS).mkdir()
-    with pytest.raises(InputError, match=r"metrics\.jsonl cannot be read"):
+    with pytest.raises(InputError, match=r"metrics\.jsonl is not a regular file"):
         read_metrics(tmp_path)

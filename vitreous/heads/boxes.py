@@ -187,8 +187,12 @@ class Anchors(nn.Module):
 
 
 def cell_boxes(sizes: Sequence[float], ratios: Sequence[float]) -> Tensor:
-    """Boxes around 0 of all sizes (side of a square of the same area) in all ratios (height by width), ratios first."""
-    size, ratio = torch.tensor(sizes, dtype=torch.float32), torch.tensor(ratios, dtype=torch.float32)[:, None]
+    """Boxes around 0 of all sizes (side of a square of the same area) in all ratios (height by width), ratios first.
+
+    On the CPU whatever the default device: they are constants, which no file brings back to a model made on "meta".
+    """
+    size, ratio = (torch.tensor(values, dtype=torch.float32, device="cpu") for values in (sizes, ratios))
+    ratio = ratio[:, None]
     half = torch.stack([size / ratio.sqrt(), size * ratio.sqrt()], 2).flatten(0, 1) / 2  # (ratios x sizes, 2)
     return torch.cat([-half, half], 1)
 

@@ -19,6 +19,8 @@ from vitreous.errors import InputError, to_install_extra
 from vitreous.heads.boxes import Considered, Decode, Detector, Selection, Shape, Truth, left_out
 from vitreous.heads.pyramid import Pyramid, pyramid
 from vitreous.heads.regions import RegionAlign
+from vitreous.layers.attention import split_heads
+from vitreous.layers.plain import is_plain
 
 WEIGHTS = {"class": 2.0, "box": 5.0, "overlap": 2.0}  # of the losses, and of the costs of a match
 CELLS = 7  # of a region, along each side
@@ -48,6 +50,15 @@ def tower(width: int, layers: int) -> nn.Sequential:
     return nn.Sequential(*(part for layer in parts for part in layer))
 
 
+def self_attention(attention: nn.MultiheadAttention, x: Tensor) -> Tensor:
+    """Attention of (B, N, C) to itself. torch's module reads its output layer's weights instead of calling it."""
+    if is_plain(attention.out_proj):
+        return attention(x, x, x, need_weights=False)[0]
+    qkv = F.linear(x, attention.in_proj_weight, attention.in_proj_bias)
+    q, k, v = (split_heads(y, attention.num_heads) for y in qkv.chunk(3, -1))  # (B, h, N, d)
+    return attention.out_proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
 class DynamicHead(nn.Module):
     """One round: proposals look at each other, at their regions, and answer."""
 
@@ -63,7 +74,7 @@ class DynamicHead(nn.Module):
     def forward(self, proposals: Tensor, regions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Proposals (B, N, C), regions (BN, 49, C) -> logits (B, N, K), codes (B, N, 4), proposals."""
         B, N, _ = proposals.shape
-        x = self.norm1(proposals + self.attention(proposals, proposals, proposals, need_weights=False)[0])
+        x = self.norm1(proposals + self_attention(self.attention, proposals))
         x = self.norm2(x + self.interaction(x.flatten(0, 1), regions).unflatten(0, (B, N)))
         x = self.norm3(x + self.mlp(x))
         return self.logits(self.class_tower(x)).float(), self.codes(self.box_tower(x)).float(), x

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.layers.mlp import eager_inference
+from vitreous.layers.plain import is_plain
 from vitreous.layers.tap import Tap
 
 
@@ -29,7 +30,8 @@ class ChannelAttention(nn.Module):
         # Sums of squares over all positions leave float16's range, to which autocast would bring them.
         exact = x.dtype.itemsize >= 4 and not torch.is_autocast_enabled("cpu")
         many = exact and eager_inference(x) and H * W > 2 * C
-        return (self.through_covariance(tokens) if many else self.per_position(tokens)).unflatten(1, (H, W))
+        shorter = many and is_plain(self.qkv, self.proj)
+        return (self.through_covariance(tokens) if shorter else self.per_position(tokens)).unflatten(1, (H, W))
 
     def per_position(self, tokens: Tensor) -> Tensor:
         """As published: queries, keys and values of every position."""

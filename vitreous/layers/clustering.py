@@ -7,7 +7,6 @@ all positions. The layer whose shape depends on M is called `logits` in each of 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -103,17 +102,15 @@ class Mixer(nn.Module):
 class BlurDown(nn.Module):
     """Fixed 3x3 binomial blur against aliasing, then a strided convolution to the next level's channels."""
 
-    blur: Tensor
-
     def __init__(self, dim: int, next_dim: int) -> None:
         super().__init__()
-        row = torch.tensor([1.0, 2.0, 1.0]) / 4
-        self.register_buffer("blur", (row[:, None] * row).expand(dim, 1, 3, 3).clone(), persistent=False)
         self.conv = nn.Conv2d(dim, next_dim, 3, 2, 1)
         self.after = activate(next_dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.after(self.conv(F.conv2d(x, self.blur, padding=1, groups=x.shape[1])))
+        row = F.pad(x.new_full((1,), 2.0), (1, 1), value=1.0) / 4  # 1/4, 1/2, 1/4; a buffer would not survive meta
+        kernel = (row[:, None] * row).expand(x.shape[1], 1, 3, 3).contiguous()
+        return self.after(self.conv(F.conv2d(x, kernel, padding=1, groups=x.shape[1])))
 
 
 class ClusteringTeacher(nn.Module):

@@ -4,11 +4,11 @@ Outside training a batch norm is one factor and one shift per channel, which the
 its kernel: the folded layer reads and writes every map once instead of twice.
 """
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.layers.patch import HALVINGS
+from vitreous.layers.plain import is_plain
 
 
 class ConvNorm(nn.Module):
@@ -23,7 +23,8 @@ class ConvNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.permute(0, 3, 1, 2)
-        y = self.norm(self.conv(x)) if self.norm.training else self.folded(x)
+        fixed = not self.norm.training and self.norm.running_mean is not None
+        y = self.folded(x) if fixed and is_plain(self.conv, self.norm) else self.norm(self.conv(x))
         return y.permute(0, 2, 3, 1)
 
     def folded(self, x: Tensor) -> Tensor:
@@ -65,15 +66,21 @@ class Projection(nn.Module):
 
 
 class PositionConv(nn.Conv2d):
-    """Depth-wise 3x3 convolution added to its input: one convolution whose kernels have a one in the centre added."""
-
-    identity: Tensor
+    """Depth-wise 3x3 convolution of pictures (B, C, H, W), like any Conv2d, added to its input."""
 
     def __init__(self, dim: int) -> None:
         super().__init__(dim, dim, 3, padding=1, groups=dim)
-        centre = torch.zeros(1, 1, 3, 3)
-        centre[..., 1, 1] = 1.0
-        self.register_buffer("identity", centre, persistent=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self._conv_forward(x.permute(0, 3, 1, 2), self.weight + self.identity, self.bias).permute(0, 2, 3, 1)
+    def forward(self, input: Tensor) -> Tensor:
+        return self._conv_forward(input, with_shortcut(self.weight), self.bias)
+
+
+def with_shortcut(kernel: Tensor) -> Tensor:
+    """Depth-wise 3x3 kernels whose convolution also adds its input: a one is added to their centres.
+
+    The one is made when it is needed. A buffer for it would be lost where models are made on the meta device and
+    filled from files, which hold no constants.
+    """
+    centre = kernel.new_zeros(9)
+    centre[4] = 1
+    return kernel + centre.view(3, 3)

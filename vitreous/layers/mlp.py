@@ -11,6 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from vitreous.layers.conv_norm import with_shortcut
+from vitreous.layers.picture import picture
+from vitreous.layers.plain import is_plain
+
 # Hidden maps larger than this are computed in strips at inference on the CPU. Above 32 MB the allocator maps
 # fresh pages for every operation, and far below that a strip still stays in cache between the operations.
 # Measured on 2 cores (AMD EPYC, torch 2.15, 8 x 56 x 56 x 96, R = 4 C): whole 139 ms, strips of 2.4 MB 57 ms.
@@ -45,32 +49,38 @@ class ConvMlp(nn.Module):
         self.depthwise = nn.Conv2d(hidden, hidden, 3, padding=1, groups=hidden) if depthwise else None
         self.fc2 = nn.Linear(hidden, dim, bias=bias)
         self.dropout = nn.Dropout(dropout)
-        if depthwise and shortcut:
-            centre = torch.zeros(1, 1, 3, 3)
-            centre[..., 1, 1] = 1.0
-            self.register_buffer("identity", centre, persistent=False)
-        else:
-            self.identity = None
+        self.hidden, self.shortcut = hidden, shortcut
 
     def forward(self, x: Tensor) -> Tensor:
-        B, H, W, _ = x.shape
         kernel = self.kernel()
         if self.recompute and torch.is_grad_enabled():
             return checkpoint(self.branch, x, kernel, use_reentrant=False)
-        if not worth_strips(x, B * H * W * self.fc1.out_features):
+        if not self.worth_strips(x):
             return self.branch(x, kernel)
         return self.in_pieces(x) if kernel is None else self.in_strips(x, kernel)
 
     def kernel(self) -> Tensor | None:
-        if self.depthwise is None or self.identity is None:
-            return None if self.depthwise is None else self.depthwise.weight
-        return self.depthwise.weight + self.identity
+        """What the convolution comes to, if it may be used without calling its layer."""
+        if self.depthwise is None or not is_plain(self.depthwise):
+            return None
+        return with_shortcut(self.depthwise.weight) if self.shortcut else self.depthwise.weight
+
+    def worth_strips(self, x: Tensor) -> bool:
+        """Strips pay off where memory is the limit. Layers that somebody watches or changed get all of x at once."""
+        if not eager_inference(x):
+            return False
+        B, H, W, _ = x.shape
+        layers = (self.fc1, self.fc2) if self.depthwise is None else (self.fc1, self.depthwise, self.fc2)
+        return B * H * W * self.hidden * x.element_size() > STRIP_BYTES and is_plain(*layers)
 
     def branch(self, x: Tensor, kernel: Tensor | None) -> Tensor:
         u = self.fc1(x)  # (B, H, W, R)
         if kernel is not None:
             bias = self.depthwise.bias  # type: ignore[union-attr]
             u = F.conv2d(u.permute(0, 3, 1, 2), kernel, bias, padding=1, groups=len(kernel)).permute(0, 2, 3, 1)
+        elif self.depthwise is not None:
+            v = picture(self.depthwise, u)
+            u = u + v if self.shortcut else v
         return self.dropout(self.fc2(self.dropout(F.gelu(u))))  # (B, H, W, C)
 
     def in_pieces(self, x: Tensor) -> Tensor:
@@ -88,14 +98,13 @@ class ConvMlp(nn.Module):
         return out
 
 
-def worth_strips(x: Tensor, hidden_elements: int) -> bool:
-    """Strips pay off where memory is the limit."""
-    return eager_inference(x) and hidden_elements * x.element_size() > STRIP_BYTES
-
-
 def eager_inference(x: Tensor) -> bool:
-    """Whether this is a plain forward pass on a CPU, where an equal but cheaper way may be taken."""
-    return not (torch.compiler.is_compiling() or torch.is_grad_enabled()) and x.device.type == "cpu"
+    """Whether this is a plain forward pass on a CPU, where an equal but cheaper way may be taken.
+
+    Nothing records a program then, neither with tensors nor with the stand-ins of torch.fx: sizes may be looked at.
+    """
+    traced = not isinstance(x, Tensor) or torch.compiler.is_compiling() or torch.jit.is_tracing()
+    return not (traced or torch.is_grad_enabled()) and x.device.type == "cpu"
 
 
 def strips(images: int, rows: int, row_bytes: int) -> Iterator[tuple[slice, slice, slice]]:

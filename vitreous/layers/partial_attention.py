@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.layers.attention import split_heads
+from vitreous.layers.plain import is_plain
 from vitreous.layers.tap import Tap
 
 
@@ -55,7 +56,9 @@ class HeadMixer(nn.Module):
 
 
 def along_heads(linear: nn.Linear, x: Tensor) -> Tensor:
-    """A linear layer over the second axis of (B, h, …), without moving that axis."""
+    """A linear layer over the second axis of (B, h, n), if possible without moving that axis."""
+    if not is_plain(linear):
+        return linear(x.transpose(1, 2)).transpose(1, 2)
     return torch.baddbmm(linear.bias[:, None], linear.weight.expand(x.shape[0], -1, -1), x)
 
 
@@ -86,7 +89,7 @@ class PartialAttention(nn.Module):
         z = torch.cat([self.token.to(x.dtype).expand(B, 1, C), x.flatten(1, 2)], 1)  # (B, 1 + N, C)
         chosen = self.choose(self.score(score))  # (B, m)
         rows = (chosen + torch.arange(B, device=x.device)[:, None] * z.shape[1]).flatten()  # (B m), in the whole batch
-        if self.settings.project == "needed":
+        if self.settings.project == "needed" and is_plain(self.qkv):
             front = self.attend_foreground(self.qkv(pick(z, rows, chosen)), chosen, (H, W))  # (B, m, C)
             read = self.attend_tokens(front[:, :1], z, chosen, (H, W))  # (B, 1, C)
         else:
@@ -116,9 +119,10 @@ class PartialAttention(nn.Module):
         return chosen
 
     def foreground_count(self, tokens: int) -> int | torch.SymInt:
-        # Integer arithmetic that also holds for the symbolic sizes of torch.export.
-        count = torch.sym_max(1, tokens * self.fraction.numerator // self.fraction.denominator)
-        cap = self.settings.max_foreground
+        cap, share = self.settings.max_foreground, tokens * self.fraction.numerator // self.fraction.denominator
+        if isinstance(share, Tensor):  # to torch.jit.trace, on which fvcore builds, sizes are tensors
+            return share.clamp(min=1, max=cap)
+        count = torch.sym_max(1, share)  # integer arithmetic that also holds for the symbolic sizes of torch.export
         return count if cap is None else torch.sym_min(count, cap)
 
     def attend_foreground(self, qkv: Tensor, chosen: Tensor, grid: tuple[int, int]) -> Tensor:

@@ -32,13 +32,16 @@ def tap_names(model: nn.Module) -> list[str]:
 def record(model: nn.Module, *patterns: str) -> Iterator[dict[str, Tensor]]:
     """Record what passes the taps whose path matches any of the shell-style patterns (default: all).
 
+    Taps that are kept together, such as the `clusters.<j>` of a stage that makes several assignments, also match by the
+    name they are kept under: "stages.*.clusters" takes all assignments of a model, however many each stage makes.
     The tensors stay attached to the autograd graph, so that explanations can differentiate through them.
     When the block ends no hook is left behind, and the dictionary keeps what the last forward pass wrote.
     """
     names = tap_names(model)
-    chosen = [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns or ("*",))]
+    matching = {pattern: [name for name in names if _matches(model, name, pattern)] for pattern in patterns or ("*",)}
+    chosen = [name for name in names if any(name in found for found in matching.values())]
     for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in names):
+        if not matching[pattern]:
             raise InputError(
                 f"no tap matches {pattern!r}; {type(model).__name__} has: {', '.join(names) or 'no taps'}. "
                 "Patterns are shell-style, e.g. 'stages.*.clusters'"
@@ -48,6 +51,12 @@ def record(model: nn.Module, *patterns: str) -> Iterator[dict[str, Tensor]]:
         for name in chosen:
             cleanup.enter_context(_listen(model.get_submodule(name), name, maps))
         yield maps
+
+
+def _matches(model: nn.Module, name: str, pattern: str) -> bool:
+    group = name.rpartition(".")[0]
+    grouped = isinstance(model.get_submodule(group), nn.ModuleDict)
+    return fnmatchcase(name, pattern) or (grouped and fnmatchcase(group, pattern))
 
 
 @contextmanager

@@ -43,9 +43,12 @@ class Stage(nn.Module):
 
     grad_checkpointing = False
 
-    def __init__(self, downsample: nn.Module, blocks: Sequence[nn.Module], norm: nn.Module) -> None:
+    def __init__(self, downsample: nn.Module, blocks: Sequence[nn.Module], norm: nn.Module, **taps: nn.Module) -> None:
+        """`taps`: those of blocks that go by the stage's name for them, as a module's name is its first path."""
         super().__init__()
         self.downsample = downsample
+        for name, tap in taps.items():
+            self.add_module(name, tap)
         self.blocks = nn.ModuleList(blocks)
         self.output = Tap()
         self.norm = norm

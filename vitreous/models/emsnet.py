@@ -38,6 +38,7 @@ from vitreous.layers.drop import drop_path, drop_path_rates
 from vitreous.layers.mlp import ConvMlp
 from vitreous.layers.patch import HALVINGS
 from vitreous.layers.picture import picture
+from vitreous.layers.plain import is_plain
 from vitreous.layers.pooled import Coordinates, GlobalAttention, LocalAttention, PooledBranch, pool
 from vitreous.layers.tap import Tap
 from vitreous.models.arguments import check_rows, check_stem_stride, split_options
@@ -93,11 +94,11 @@ class Static(nn.Module):
 
     def whitening(self, x: Tensor) -> Tensor:
         """A linear layer minus its mean. Over channels that is another linear layer, which costs nothing per token."""
-        weight, bias = self.whiten.weight, self.whiten.bias
-        if self.over_channels:
+        if self.over_channels and is_plain(self.whiten):
+            weight, bias = self.whiten.weight, self.whiten.bias
             return F.linear(x, weight - weight.mean(0), bias - bias.mean())
         y = self.whiten(x)
-        return y - y.mean((1, 2), keepdim=True)
+        return y - y.mean(-1 if self.over_channels else (1, 2), keepdim=True)
 
 
 class Dynamic(nn.Module):

@@ -128,7 +128,7 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, windows: Windows | None) -> Tensor:
         if self.attention is not None:
-            x = self.position(x)
+            x = picture(self.position, x)
             x = x + self.drop_path(self.attention(self.norm1(x), windows))
         return x + self.drop_path(self.mlp(self.norm2(x)))
 

@@ -5,8 +5,9 @@ arXiv 2203.11987. Generation 1 is version 1 of the paper (B0-B2, no public code)
 (Tiny, Small, Base; public weights by iVMCL, MIT licence).
 
 Every patch keeps its query, but keys and values come from M clusters. A small network gives each cluster a map over
-all positions that sums to one (the tap `stages.<i>.clusters`), the cluster token is the mean of the patches under that
-map, and the attention of a patch over the M tokens is `stages.<i>.blocks.<j>.attention.map`.
+all positions that sums to one: the tap `stages.<i>.clusters`, or `stages.<i>.clusters.<j>` where several blocks j of a
+stage make their own. The cluster token is the mean of the patches under that map, and the attention of a patch over the
+M tokens is `stages.<i>.blocks.<j>.attention.map`.
 
 Beyond the original: any image size with every option, any number of clusters in any stage beside a teacher, position
 embeddings that follow the image size, stems of stride 1 and 2 for small images.
@@ -132,6 +133,7 @@ class Block(nn.Module):
             assert isinstance(settings.kernel_size, int)
             self.clustering = CLUSTERINGS[settings.clustering](dim, clusters, hidden, settings.kernel_size)
             self.temperature = settings.cluster_temperature
+            self.clusters = Tap()  # named by the stage
         self.attention = ClusterAttention(dim, heads, clusters, settings)
         self.norm1_after = nn.LayerNorm(dim, 1e-6) if after else nn.Identity()
         self.norm2 = nn.LayerNorm(dim, 1e-6) if before else nn.Identity()
@@ -149,13 +151,12 @@ class Block(nn.Module):
         x: Tensor,
         assignment: Tensor | None,
         kept: Tensor | None,
-        tap: nn.Module,
         learning: ClusterTraining | None,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Tokens, and what the blocks after this one share with it: the assignment and which clusters are kept."""
         y = self.norm1(x)
         if self.clustering is not None:
-            assignment = tap(assign(self.clustering(y), self.temperature))  # (B, M, H, W)
+            assignment = self.clusters(assign(self.clustering(y), self.temperature))  # (B, M, H, W)
             kept = None if learning is None else learning.kept(assignment)
         x = self.add(x, self.norm1_after(self.attention(y, assignment, kept=kept)), self.gamma1)
         x = self.add(x, self.norm2_after(self.mlp(self.norm2(x))), self.gamma2)
@@ -168,21 +169,23 @@ class Block(nn.Module):
 class ClusterStage(Stage):
     """A stage whose blocks share cluster assignments. Its norm is part of the trunk."""
 
+    clusters: nn.Module
     cluster_training: ClusterTraining | None = None  # `train_clusters` sets it on the instance; no effect on inference
     cluster_terms: dict[str, Tensor] | None = None  # of the latest forward pass in training, until they are taken
 
     def __init__(
         self, downsample: nn.Module, blocks: list[Block], dim: int, *, clustered: bool, position_grid: int | None
     ) -> None:
-        super().__init__(downsample, blocks, nn.LayerNorm(dim, 1e-6))
+        makers = {str(j): block.clusters for j, block in enumerate(blocks) if block.clustering is not None}
+        # One assignment per stage is tapped as `clusters`, several as `clusters.<j>` after the blocks that make them.
+        if len(makers) > 1:
+            taps: nn.Module = nn.ModuleDict(makers)
+        else:
+            taps = next(iter(makers.values()), Tap() if clustered else nn.Identity())
+        super().__init__(downsample, blocks, nn.LayerNorm(dim, 1e-6), clusters=taps)
         grid = (1, dim, position_grid, position_grid) if position_grid else None
         self.position = nn.Parameter(torch.zeros(grid)) if grid else None
         self.clustered = clustered
-        makers = sum(block.clustering is not None for block in blocks)
-        # One assignment per stage is tapped as `clusters`, several as `clusters.<j>` after the blocks that make them.
-        self.clusters: nn.Module = Tap() if clustered else nn.Identity()
-        if makers > 1:
-            self.clusters = nn.ModuleDict({str(j): Tap() for j, block in enumerate(blocks) if block.clustering})
 
     def forward(self, x: Tensor, given: Tensor | None = None, extra: Tensor | None = None) -> Tensor:
         """`given`: the teacher's assignment (B, M, H, W); `extra`: the teacher's map, added before the norm."""
@@ -194,20 +197,12 @@ class ClusterStage(Stage):
         assignment = given if given is None else self.clusters(given)
         kept = None if learning is None or assignment is None else learning.kept(assignment)
         made = [] if assignment is None else [assignment]
-        for j, block in enumerate(self.blocks):
-            x, assignment, kept = run_block(
-                block, x, assignment, kept, self.tap(j), learning, recompute=self.grad_checkpointing
-            )
+        for block in self.blocks:
+            x, assignment, kept = run_block(block, x, assignment, kept, learning, recompute=self.grad_checkpointing)
             made += [assignment] if block.clustering is not None else []
         if learning is not None:  # outside of blocks, which may be computed twice
             self.cluster_terms = learning.terms(made)
         return picture(self.output, self.norm(x if extra is None else x + extra))
-
-    def tap(self, j: int) -> nn.Module:
-        """Where block j shows the assignment it makes."""
-        if isinstance(self.clusters, nn.ModuleDict) and str(j) in self.clusters:
-            return self.clusters[str(j)]
-        return self.clusters
 
 
 class PaCa(Backbone):

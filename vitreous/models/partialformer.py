@@ -26,6 +26,7 @@ from vitreous.layers.conv_norm import ConvNorm, ConvStem, PositionConv
 from vitreous.layers.drop import drop_path, drop_path_rates
 from vitreous.layers.mlp import ConvMlp
 from vitreous.layers.partial_attention import AttentionSettings, PartialAttention
+from vitreous.layers.picture import picture
 from vitreous.models.arguments import Common, check_counts, check_flags, check_heads, check_rows, check_stem_stride
 from vitreous.models.base import Backbone, Stage
 from vitreous.registry import Published, register
@@ -46,7 +47,7 @@ class Block(nn.Module):
         self.drop_path = drop_path(drop_rate)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.position(x)
+        x = picture(self.position, x)
         # Before the norm: after it every token's mean is the same. Never in half precision, which makes many equal.
         score = x.mean(-1, dtype=torch.promote_types(x.dtype, torch.float32))  # (B, H, W)
         x = x + self.drop_path(self.attention(self.norm1(x), score))

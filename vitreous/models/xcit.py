@@ -64,16 +64,12 @@ class FourierPosition(nn.Module):
         self.bands = bands
         self.projection = nn.Linear(2 * bands, dim)
 
-    def forward(self, height: int, width: int) -> Tensor:
-        weight = self.projection.weight
-        waves = torch.cat(
-            [
-                self.waves(height, weight.device)[:, None].expand(-1, width, -1),
-                self.waves(width, weight.device)[None].expand(height, -1, -1),
-            ],
-            -1,
-        )
-        return self.projection(waves.to(weight.dtype))  # (H, W, C)
+    def forward(self, x: Tensor) -> Tensor:
+        """Tokens (B, H, W, C), of which only the sizes count -> (H, W, C)."""
+        _, H, W, _ = x.shape
+        down, across = self.waves(H, x.device)[:, None], self.waves(W, x.device)[None]
+        waves = torch.cat([down.expand(-1, W, -1), across.expand(H, -1, -1)], -1)  # (H, W, 2 bands)
+        return self.projection(waves.to(x.dtype))
 
     def waves(self, length: int, device: torch.device) -> Tensor:
         """(length, bands): sine in even and cosine in odd channels, of angles that fill one turn."""
@@ -258,7 +254,7 @@ class XCiT(Backbone):
 
     def embed(self, images: Tensor) -> Tensor:
         x = super().embed(images)  # (B, H, W, C)
-        return x + self.position(x.shape[1], x.shape[2])
+        return x + self.position(x)
 
     def maps(self, x: Tensor, depth: int | None = None) -> list[Tensor]:
         """Levels end where the image does: enlarging the last, partly empty patches gives rows too many."""

@@ -119,11 +119,11 @@ def make_config(
         "crop_pct": preprocess.crop_ratio,
         "interpolation": preprocess.interpolation,
         "num_classes": len(classes),
-        "label_names": list(classes),
     }
     return {
         "architecture": architecture,
         "num_classes": len(classes),
+        "label_names": list(classes),  # where timm writes it, and transformers looks for it
         "num_features": getattr(model, "num_features", None),
         "pretrained_cfg": pretrained_cfg,
         "model_args": model_args,
