@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any, Protocol
 
-from vitreous.errors import InputError
+from vitreous.errors import InputError, to_install_extra
 
 PLACES = {"step", "epoch", "split", "seconds"}  # of a line: what says where it belongs rather than what was measured
 
@@ -23,7 +23,7 @@ def require_tensorboard() -> None:
     try:
         import torch.utils.tensorboard  # noqa: F401
     except ImportError as error:
-        raise InputError('--tensorboard needs the package tensorboard: pip install "vitreous[log]"') from error
+        raise InputError(f"--tensorboard needs the package tensorboard: {to_install_extra('log')}") from error
 
 
 class TensorBoard:
