@@ -100,7 +100,7 @@ def test_pictures_without_a_finding_are_left_out_and_counted(runs, tmp_path, mon
     trained = load_model(runs["detect"])
     monkeypatch.setattr(findings, "SURE", 0.0)
     best = []
-    images = opened(trained, "shapes", "val")
+    images = opened(trained, "shapes", "val", follow=False)
     for found in best_findings(trained, images, selection(len(images), 4), Tally(), label="look"):
         best.append(found.target.on("probability")(trained.model(found_inputs(trained, found))).item())
     least = sorted(best)
@@ -256,7 +256,7 @@ def test_an_atlas_of_pictures_that_differ_in_shape(runs, streets, tmp_path, caps
 @pytest.mark.parametrize("task", ["detect", "keypoints"])
 def test_an_atlas_counts_findings_by_what_is_really_there(runs, easily_sure, task):
     trained = load_model(runs[task])
-    images = opened(trained, "shapes", "val")
+    images = opened(trained, "shapes", "val", follow=False)
     tally, layer = Tally(), cluster_layer(trained.model)
     atlas = gather(trained, images, layer, measure="logit_gate", limit=6, batch_size=4, tally=tally)
     names = classes_of(trained)
