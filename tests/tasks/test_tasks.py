@@ -1,5 +1,7 @@
 """Every task: overfits eight toy images; perfect predictions score 1. A new task is a new row of TASKS."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -15,6 +17,7 @@ from vitreous.heads.detect import paste_masks
 from vitreous.tasks.base import load_task
 from vitreous.tasks.classify import Classify
 from vitreous.tasks.detect import whole_masks
+from vitreous.training.settings import TrainSettings
 
 TASKS = ("classify",)
 
@@ -104,3 +107,14 @@ def test_masks_are_pasted_alike_alone_and_within_their_boxes():
     assert found.any((1, 2)).sum() > 20
     assert torch.equal(found, paste_masks(masks, boxes, (48, 56)) >= 0.5)
     assert whole_masks(masks[:0], boxes[:0], (4, 5)).shape == (0, 4, 5)
+
+
+@pytest.mark.parametrize(("task", "usual"), [("detect", 800), ("segment", 512)])
+def test_shapes_are_seen_at_the_size_they_are_drawn_at(task, usual):
+    """Pictures of 64 pixels blown up to 800 would only take time and memory."""
+    images = open_data("shapes", "train", size=(64, 64), count=2, task=task)
+    kind, settings = load_task(task), TrainSettings("paca_b0", "shapes", task=task, size=64)
+    assert kind.from_settings(settings, images).short == 64
+    assert kind.from_settings(replace(settings, short=(96,)), images).short == 96
+    images.drawn_side = None  # as of files
+    assert kind.from_settings(settings, images).short == usual

@@ -29,6 +29,7 @@ class ImageSet(ABC):
     skeleton: tuple[tuple[int, int], ...] = ()  # pairs of keypoints joined by a line in drawings
     faults: tuple[str, ...] = ()  # of the annotations that were left out for them, each with file and id
     passed_over: tuple[str, ...] = ()  # endings of files that are pictures, but of a kind that is not read
+    drawn_side: int | None = None  # shorter side of pictures that are drawn on demand, at the size that was asked for
     val_fraction: float | None = None  # share held out by content, where the data have no splits of their own
 
     @property

@@ -32,7 +32,7 @@ class ShapesImages(ImageSet):
             seed=SHAPES_SEED,
             difficulty=difficulty,  # type: ignore[arg-type]  # checked by Shapes
         )
-        self._task = task
+        self._task, self.drawn_side = task, min(size)
         self._last: tuple[int, Scene] | None = None
         self.classes = ("background", *CATEGORIES) if task == "segment" else CATEGORIES
         if task in ("detect", "keypoints"):

@@ -50,7 +50,7 @@ class Detect(WithHead):
 
     @classmethod
     def from_settings(cls, settings: Any, images: ImageSet) -> Self:
-        short = max(settings.short, default=800)
+        short = max(settings.short, default=images.drawn_side or 800)
         return cls(
             images.classes,
             head=settings.head,

@@ -51,7 +51,7 @@ class Segment(WithHead):
     def from_settings(cls, settings: Any, images: ImageSet) -> Self:
         if len(settings.crop) not in (0, 2):
             raise InputError(f"--crop {settings.crop} given; the task segment needs a height and a width")
-        short = max(settings.short) if settings.short else 512
+        short = max(settings.short, default=images.drawn_side or 512)
         return cls(
             images.classes,
             head=settings.head,

@@ -116,7 +116,10 @@ class TrainSettings:
     ] = 224
     short: Annotated[
         tuple[int, ...],
-        Doc("Length of a picture's shorter side in pixels, of several a random one; the largest for validation."),
+        Doc(
+            "Length of a picture's shorter side in pixels, of several a random one; the largest for validation. "
+            "Default: detect 800, segment 512, and --size for `shapes`."
+        ),
     ] = ()
     longest: Annotated[int | None, Doc("Most pixels of its longer side, which then decides.")] = None
     crop: Annotated[
