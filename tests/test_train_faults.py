@@ -292,13 +292,14 @@ def test_a_signal_ends_a_run_whose_loader_is_stopped(tmp_path):
 
 @needs_proc
 @pytest.mark.timeout(150)
-def test_a_run_whose_loader_is_stopped_ends(tmp_path):
-    process = start(tmp_path / "run", workers=2, worker_timeout=2.0, train_count=4000)
+def test_a_run_whose_loader_is_stopped_ends_and_keeps_what_it_has_learnt(tmp_path):
+    process = start(tmp_path / "run", workers=2, worker_timeout=2.0, train_count=4000, checkpoint_steps=0)
     wait_for_step(tmp_path / "run", 3, process)
     workers = children(process.pid)
     os.kill(workers[0], signal.SIGSTOP)
     process.join(60)
     assert process.exitcode == 1  # of an InputError outside the command line
+    assert load_checkpoint(tmp_path / "run" / "checkpoints").step >= 3
     assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
 
 

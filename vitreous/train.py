@@ -17,7 +17,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitreous.data.loader import Batch, BatchSampler, Loader, mix, seed_everything, worker_failures_explained
+from vitreous.data.loader import (
+    Batch,
+    BatchSampler,
+    Loader,
+    LoadingError,
+    mix,
+    seed_everything,
+    worker_failures_explained,
+)
 from vitreous.data.source import ImageSet, describe
 from vitreous.errors import InputError, command, printable
 from vitreous.evaluate import Scores, evaluation_loader, score
@@ -110,8 +118,8 @@ def train(settings: TrainSettings) -> Path:
             if settings.tensorboard and world.main:
                 run.follow(TensorBoard(run.path / "tensorboard", run.seconds))
             try:
-                with worker_failures_explained():
-                    training.fit()
+                with worker_failures_explained():  # a worker's death may be told in the middle of a step, too
+                    training.fit_as_far_as_data_come()
             except StopRequested as request:
                 training.checkpoint()
                 step = training.state.position.step
@@ -273,6 +281,20 @@ class Training:
                 score(self.task, self.state.shown_model, loader, device=self.device, amp=self.settings.amp, label=None)
         finally:
             loader.close()
+
+    def fit_as_far_as_data_come(self) -> None:
+        """From the current position to the end; where the loader fails, what was learnt before is kept.
+
+        Of several processes the others still wait for this one, and none can write without them.
+        """
+        try:
+            self.fit()
+        except LoadingError:
+            if self.world.size == 1 and self.state.position.step:
+                self.checkpoint()
+                step = self.state.position.step
+                say(f"checkpoint written at step {step}; the same command continues from there")
+            raise
 
     def fit(self) -> None:
         """From the current position to the end."""

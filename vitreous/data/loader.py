@@ -86,6 +86,10 @@ class Batch(NamedTuple):
     unreadable: tuple[Unreadable, ...] = ()
 
 
+class LoadingError(InputError):
+    """No more batches come. Out of a `Loader`, it is raised while the caller waits, who has done nothing by halves."""
+
+
 class Failure(NamedTuple):
     """An InputError on its way out of a worker process; torch would bury its message in a traceback."""
 
@@ -304,7 +308,7 @@ class Loader:
         batches = self._from_workers() if self._torch_loader.num_workers else iter(self._torch_loader)
         for batch in batches:
             if isinstance(batch, Failure):
-                raise InputError(batch.message)
+                raise LoadingError(batch.message)
             yield batch
 
     def _from_workers(self) -> Iterator[Batch | Failure]:
@@ -347,7 +351,7 @@ class Loader:
             limit = self.worker_timeout if seen[1] else max(self.worker_timeout, START_TIMEOUT)
             if silent > limit:
                 who = "the worker processes" if seen[0] is None else f"worker process {seen[0]}"
-                raise InputError(
+                raise LoadingError(
                     f"loading data failed: {who} got no image done within {limit:g} s; if the storage is that slow, "
                     "raise --worker-timeout; otherwise use --workers 0 to see what hangs"
                 )
@@ -466,7 +470,7 @@ def _limits_explained() -> Iterator[None]:
         limit = limit_reached(reason)
         if limit is None:
             raise
-        raise InputError(f"loading data failed: {limit}") from reason
+        raise LoadingError(f"loading data failed: {limit}") from reason
 
 
 def _quietly(action: Callable[[], None]) -> None:
@@ -492,7 +496,7 @@ def worker_failures_explained() -> Iterator[None]:
         if isinstance(reason, RuntimeError) and "DataLoader worker" not in str(reason):
             raise
         first_line = (str(reason).strip() or type(reason).__name__).splitlines()[0]
-        raise InputError(
+        raise LoadingError(
             f"loading data failed: {first_line}; a worker process died (often for lack of memory); "
             "try fewer --workers, or --workers 0 to see the cause"
         ) from reason
