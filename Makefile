@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 CORE := $(VENV)/core-installed
 DEV := $(VENV)/dev-installed
 
-.PHONY: demo test test-slow check format figures bench clean
+.PHONY: demo test test-slow check format figures bench docs wheel clean
 
 $(CORE): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -44,5 +44,12 @@ figures: $(CORE)
 bench: $(DEV)
 	$(BIN)/python benchmarks/speed.py
 
+# The pages of docs/ as a site in site/, which can be read offline; a dead link or an unknown name fails.
+docs: $(DEV)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+wheel: $(DEV)
+	$(BIN)/python -m hatchling build -t wheel
+
 clean:
-	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) dist build site .pytest_cache .mypy_cache .ruff_cache .hypothesis

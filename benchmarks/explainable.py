@@ -5,7 +5,7 @@
 
 Every run is trained on the embedded shapes with one thread and then measured on pictures that it was not chosen on;
 runs and figures that exist are kept, so that the command can be interrupted and given again. It ends with the table
-of benchmarks/README.md: means over seeds and pictures, and 95 % intervals of a bootstrap that draws both.
+of docs/benchmarks.md: means over seeds and pictures, and 95 % intervals of a bootstrap that draws both.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Every head learns with the shipped recipes, within a stated amount of work on a CPU.
 
-benchmarks/README.md has the commands and what was measured; the limits here leave room for other machines.
+docs/benchmarks.md has the commands and what was measured; the limits here leave room for other machines.
 """
 
 from pathlib import Path

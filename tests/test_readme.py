@@ -51,7 +51,7 @@ def test_commands_work_in_order(tmp_path: Path) -> None:
 def test_snippets_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Names of one snippet are used in the text after it, so each is run by itself and then looked at."""
     monkeypatch.chdir(tmp_path)
-    first, second = blocks("README.md", "python")
+    (first,), (second,) = blocks("README.md", "python"), blocks("docs/models.md", "python")
     names: dict = {}
     exec(first, names)
     shape = names["maps"]["stages.2.clusters"].shape
@@ -72,12 +72,18 @@ def test_make_targets_exist_and_run_what_the_readme_says() -> None:
     assert "make test" in (ROOT / ".ci/run").read_text()
 
 
-def test_table_is_what_info_prints(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_are_what_info_prints(capsys: pytest.CaptureFixture[str]) -> None:
     from vitreous.info import info
 
     info(markdown=True)
-    assert capsys.readouterr().out.strip() in README, "run: vitreous info --markdown, and put it into the README"
+    table = capsys.readouterr().out.strip()
+    assert table in read("docs/models.md"), "run: vitreous info --markdown, and put it into docs/models.md"
+    shown = [line for line in README.splitlines() if line.startswith("| `")]
+    assert len(shown) == 10
+    assert not set(shown) - set(table.splitlines()), "rows of the README are rows of docs/models.md"
+    assert f"All {len(table.splitlines()) - 2} models" in README
 
 
-def test_links_lead_somewhere() -> None:
-    assert not dead_links("README.md")
+@pytest.mark.parametrize("page", ["README.md", "docs/models.md", "docs/benchmarks.md", "docs/index.md"])
+def test_links_lead_somewhere(page: str) -> None:
+    assert not dead_links(page)
