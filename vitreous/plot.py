@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from vitreous.charts import page, raster
+from vitreous.charts import curves, page
 from vitreous.charts.chart import COLOURS, Chart, Point, Series, shown, thin
 from vitreous.errors import InputError, nearest, printable
 from vitreous.maps.draw import QUIET
@@ -77,10 +77,10 @@ def plot(
     scale, label = x_scale(histories, x)
     charts = [draw_up(metric, histories, x, scale, label, smooth) for metric in chosen]
     title = histories[0].name if len(histories) == 1 else f"{len(histories)} runs"
-    legend = [raster.Key(run.name, colour_of(index)) for index, run in enumerate(histories)]
-    kinds = [raster.Key("training", QUIET), raster.Key("validation", QUIET, dashed=True)]
+    legend = [curves.Key(run.name, colour_of(index)) for index, run in enumerate(histories)]
+    kinds = [curves.Key("training", QUIET), curves.Key("validation", QUIET, dashed=True)]
     with result_folder(out, RESULT) as aside:
-        raster.picture(charts, heading=title, legend=[*legend, *kinds]).save(aside / PICTURE)
+        curves.picture(charts, heading=title, legend=[*legend, *kinds]).save(aside / PICTURE)
         html = page.render(charts, title=title, legend=legend, note=note(smooth))
         write_text(aside / PAGE, html)
         write_json(aside / RESULT, {"runs": list(runs), "curves": as_json(charts), "files": [PICTURE, PAGE]})

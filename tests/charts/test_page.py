@@ -6,8 +6,8 @@ import re
 
 from tests.maps.test_report import HOSTILE, needs_chromium, visit
 from vitreous.charts.chart import COLOURS, Chart, Series
+from vitreous.charts.curves import Key
 from vitreous.charts.page import render
-from vitreous.charts.raster import Key
 
 
 def page(name: str = "run") -> str:

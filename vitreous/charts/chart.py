@@ -1,6 +1,6 @@
 """What a chart of curves consists of, before anybody draws it: series, axes, ticks and the place of every point.
 
-`raster.py` draws it as a picture and `page.py` as a web page; both take every place from here.
+`curves.py` draws it as a picture and `page.py` as a web page; both take every place from here.
 """
 
 import math

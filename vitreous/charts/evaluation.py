@@ -11,7 +11,7 @@ from rich.text import Text
 
 from vitreous.charts.chart import COLOURS, Chart, Series
 from vitreous.charts.confusion import confusion_picture, groups
-from vitreous.charts.raster import Key, picture
+from vitreous.charts.curves import Key, picture
 from vitreous.charts.reliability import reliability_picture
 from vitreous.errors import printable
 from vitreous.maps.draw import Panel, contact_sheet, enlarge

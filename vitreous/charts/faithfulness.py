@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from PIL import Image, ImageDraw
+from PIL import Image
 
 from vitreous.charts.chart import COLOURS, axis
 from vitreous.charts.evaluation import Grid, markdown_rows, plain
-from vitreous.charts.raster import FINE, dashes
-from vitreous.maps.draw import INK, LINE, MARGIN, PAPER, QUIET, TEXT, TITLE, fitted, font
+from vitreous.charts.figure import TEXT, TITLE, as_image, new_figure, set_heading, shortened, style_axes
+from vitreous.maps.draw import INK, QUIET
 from vitreous.maps.scoring import DECIDES, IGNORANT, Scores
 
 HEADINGS = {  # measure -> column
@@ -25,7 +25,8 @@ HEADINGS = {  # measure -> column
     "stability": "stability",
 }
 SHORT = (DECIDES, "pointing_near", "stability")  # what fits a console of 80 columns
-ROW, NAMES, PLOT = 40, 420, 620  # pixels: a row's height, the width of the names and of the plot
+WIDTH, ROW = 1104, 40  # pixels: of the chart, and a row's height
+KEY = "orange: does not beat its controls; grey: control; dashed: random map and centre blob"
 READING = (
     "Insertion − deletion: the area between the curves of the probability as the image is shown, and hidden, in "
     "the order of the map, where hidden means blurred. In brackets the 95 % bootstrap "
@@ -76,60 +77,28 @@ def picture(scores: Scores, *, heading: str, default: str | None = None) -> Imag
     """A row a method: the mean of insertion − deletion and its interval; dashed, what the ignorant controls reach."""
     names = [str(row["method"]) for row in scores.rows()]
     found = {name: scores.interval(name) for name in names}
-    across = axis([0.0, *(end for one in found.values() for end in one)], pad=0.03)
-    top = MARGIN + TITLE + TEXT + 34
-    width, height = 2 * MARGIN + NAMES + PLOT, top + ROW * len(names) + 96
-    left, bottom = MARGIN + NAMES, top + ROW * len(names)
-    fine = Image.new("RGB", (width * FINE, height * FINE), PAPER)
-    draw = ImageDraw.Draw(fine)
-    for value, _ in across.ticks:
-        x = (left + PLOT * across.share(value)) * FINE
-        draw.line((x, top * FINE, x, bottom * FINE), QUIET if value == 0 else LINE, FINE)
+    figure = new_figure(WIDTH, 170 + ROW * len(names), head=50)
+    set_heading(figure, shortened(heading, 88), size=TITLE)
+    axes = figure.subplots()
+    style_axes(axes, grid="x")
+    axes.axvline(0, color=QUIET, linewidth=1)
     for name in IGNORANT:
         if name in found:
-            x = (left + PLOT * across.share(found[name].mean)) * FINE
-            for stroke in dashes([(x, top * FINE), (x, bottom * FINE)], 8 * FINE, 6 * FINE):
-                draw.line(stroke, QUIET, FINE)
+            axes.axvline(found[name].mean, color=QUIET, linewidth=1, linestyle=(0, (5, 4)))
     for row, name in enumerate(names):
-        y, colour = (top + ROW * (row + 0.5)) * FINE, colour_of(scores, name)
-        low, mean, high = (
-            (left + PLOT * across.share(v)) * FINE for v in (found[name].low, found[name].mean, found[name].high)
-        )
-        draw.line((low, y, high, y), colour, 4 * FINE)
-        draw.circle((mean, y), 7 * FINE, colour)
-    sheet = fine.reduce(FINE)
-    write_labels(ImageDraw.Draw(sheet), scores, names, heading, default, (left, top, bottom))
-    for value, label in across.ticks:
-        place = (left + PLOT * across.share(value), bottom + 10)
-        ImageDraw.Draw(sheet).text(place, label, QUIET, font(TEXT), anchor="ma")
-    return sheet
-
-
-def write_labels(
-    draw: ImageDraw.ImageDraw,
-    scores: Scores,
-    names: Sequence[str],
-    heading: str,
-    default: str | None,
-    frame: tuple[int, int, int],
-) -> None:
-    """Text is drawn at its own size: reduced, it would be blurred."""
-    left, top, bottom = frame
-    width = NAMES + PLOT
-    draw.text((MARGIN, MARGIN - 6), fitted(heading, TITLE, width), INK, font(TITLE))
-    key = "orange: does not beat its controls; grey: control; dashed: random map and centre blob"
-    draw.text((MARGIN, MARGIN + TITLE + 6), key, QUIET, font(TEXT))
-    for row, name in enumerate(names):
-        text = f"{name} (default)" if name == default else name
-        colour = QUIET if name in scores.controls else INK
-        draw.text((MARGIN, top + ROW * (row + 0.5)), fitted(text, TEXT, NAMES - 20), colour, font(TEXT), anchor="lm")
-    draw.text(
-        (left + PLOT / 2, bottom + 40),
-        "insertion minus deletion, mean and 95 % interval",
-        QUIET,
-        font(TEXT),
-        anchor="ma",
-    )
+        colour, here = colour_of(scores, name), found[name]
+        axes.plot([here.low, here.high], [row, row], color=colour, linewidth=3, solid_capstyle="butt")
+        axes.plot(here.mean, row, color=colour, marker="o", markersize=10)
+    across = axis([0.0, *(end for one in found.values() for end in one)], pad=0.03)
+    axes.set_xlim(across.low, across.high)
+    axes.set_xticks([value for value, _ in across.ticks], [label for _, label in across.ticks])
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_yticks(range(len(names)), [f"{name} (default)" if name == default else name for name in names])
+    for label, name in zip(axes.get_yticklabels(), names, strict=True):
+        label.set_color(QUIET if name in scores.controls else INK)
+    axes.set_title(KEY, loc="left", x=0, color=QUIET, fontsize=TEXT - 2)
+    axes.set_xlabel("insertion minus deletion, mean and 95 % interval", color=QUIET, fontsize=TEXT)
+    return as_image(figure)
 
 
 def colour_of(scores: Scores, method: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from html import escape
 
 from vitreous.charts.chart import Chart, Series, shown
-from vitreous.charts.raster import Key
+from vitreous.charts.curves import Key
 from vitreous.maps.page import fill
 
 
