@@ -4,6 +4,7 @@ import functools
 import importlib
 import inspect
 import json
+import re
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Literal, Union, get_args, get_origin, get_type_hints
@@ -215,10 +216,33 @@ def test_a_network_input_is_one_only_when_it_is_said(place, answers, task):
     if task == "classify":
         assert again == answers[task]
     assert said(place / task, inputs[None].numpy(), preprocessed=True) == again
-    with pytest.raises(InputError, match=r"with values from -.* looks like a normalised network input: say preprocess"):
+    with pytest.raises(InputError, match=r"with values from -.* looks like a normalised network input: give the pict"):
         said(place / task, inputs)
     with pytest.raises(InputError, match="looks like a normalised network input"):
         vitreous.predict(place / task, inputs, device="cpu")
+
+
+@pytest.mark.parametrize("verb", ["predict", "explain"])
+def test_the_advice_about_network_inputs_works_when_it_is_followed(place, tmp_path, verb):
+    folder = place / "classify"
+    inputs = load_model(folder).preprocess(Image.open(place / "photo.png"))
+    options = {"method": "centre_blob", "out": tmp_path / "out"} if verb == "explain" else {}
+    with pytest.raises(InputError) as refused:
+        getattr(vitreous, verb)(folder, inputs, device="cpu", **options)
+    advice = re.search(r"vitreous\.explain\(vitreous\.load_model\(\.\.\.\), .*?\)", str(refused.value))[0]
+    followed = eval(advice.replace("...", repr(str(folder))), {"vitreous": vitreous, "inputs": inputs})
+    assert followed.probabilities == said(folder, place / "photo.png")["answer"]
+
+
+def test_keywords_of_the_other_kind_of_model_are_refused_in_words(place, tmp_path):
+    folder, photo = place / "classify", place / "photo.png"
+    with pytest.raises(InputError, match=r"^preprocessed given, which goes with a model in memory.*load_model"):
+        vitreous.explain(folder, photo, preprocessed=True, out=tmp_path / "out")
+    with pytest.raises(InputError, match=r"^out given, which goes with a folder, file or name of a model"):
+        vitreous.explain(load_model(folder), photo, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(TypeError, match="colour"):
+        vitreous.explain(load_model(folder), photo, colour="red")
 
 
 def test_a_module_by_itself_follows_the_same_rule(place):

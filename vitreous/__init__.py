@@ -13,12 +13,13 @@ Arguments are taken in the types people have: text or paths, one or several, pic
 """
 
 from functools import wraps
+from inspect import signature
 from typing import Any
 
 from torch import nn
 
 from vitreous import models  # noqa: F401  (registers the models with timm)
-from vitreous.calling import natural
+from vitreous.calling import natural, with_known_names
 from vitreous.check import check
 from vitreous.demo import demo
 from vitreous.errors import InputError
@@ -45,7 +46,19 @@ explain_run, explain_model = natural(explain_run, pictures="images"), natural(ex
 @wraps(explain_run)
 def explain(model: Any, *args: Any, **kwargs: Any) -> Any:
     """What it returns depends on what it is given."""
-    return (explain_model if isinstance(model, nn.Module | TrainedModel) else explain_run)(model, *args, **kwargs)
+    in_memory = isinstance(model, nn.Module | TrainedModel)
+    function, other = (explain_model, explain_run) if in_memory else (explain_run, explain_model)
+    known, elsewhere = signature(function), signature(other).parameters
+    for word in with_known_names(kwargs, known):
+        if word in elsewhere and word not in known.parameters:
+            raise InputError(f"{word} given, which goes with {WITHOUT[in_memory]}")
+    return function(model, *args, **kwargs)
+
+
+WITHOUT = {  # what takes a keyword that was given to the other kind of model; by whether the model is in memory
+    True: 'a folder, file or name of a model, of which a report is written: vitreous.explain("runs/demo", ...)',
+    False: "a model in memory, of which an object is returned: vitreous.explain(vitreous.load_model(...), ...)",
+}
 
 
 __version__ = "0.1.0"

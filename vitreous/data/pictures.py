@@ -90,8 +90,8 @@ def _as_bytes(values: NDArray[Any], given: Tensor | NDArray[Any]) -> NDArray[np.
         return (values.clip(0, 1) * 255).round().astype(np.uint8)
     if low < 0:
         what = (
-            "which looks like a normalised network input: say preprocessed=True to vitreous.explain if it is, or give "
-            "the picture itself"
+            "which looks like a normalised network input: give the picture itself, or, to have the input explained, "
+            "vitreous.explain(vitreous.load_model(...), inputs, preprocessed=True)"
         )
     elif high <= 255 + SLACK:
         what = "which look like bytes: convert it to uint8, or divide it by 255"
