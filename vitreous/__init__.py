@@ -9,7 +9,8 @@ Importing it registers the models with timm:
 
 Every verb of the command line is a function of the same name and arguments: `vitreous.train("paca_b0", "shapes")`.
 Arguments are taken in the types people have: text or paths, one or several, pictures in memory where files are.
-`vitreous.explain` also takes a model in memory and one image, and then returns the explanation as an object.
+`vitreous.explain` also takes a model in memory, and then returns the explanation of an image as an object, and those of
+several images as a list; `vitreous.predict` also takes what `vitreous.load_model` gives.
 """
 
 from functools import wraps
@@ -39,7 +40,7 @@ from vitreous.training.model_folder import TrainedModel, load_model
 
 check, demo, evaluate, info = natural(check), natural(demo), natural(evaluate), natural(info)
 plot, serve, shapes, train = natural(plot), natural(serve), natural(shapes), natural(train)
-predict = natural(predict, pictures="images")
+predict = natural(predict, pictures="images", trained=TrainedModel)
 explain_run, explain_model = natural(explain_run, pictures="images"), natural(explain_model)
 
 
@@ -52,6 +53,10 @@ def explain(model: Any, *args: Any, **kwargs: Any) -> Any:
     for word in with_known_names(kwargs, known):
         if word in elsewhere and word not in known.parameters:
             raise InputError(f"{word} given, which goes with {WITHOUT[in_memory]}")
+    if in_memory:
+        given = known.bind_partial(model, *args, **with_known_names(kwargs, known)).arguments
+        if isinstance(given.get("image"), list | tuple):
+            return [function(**given | {"image": one}) for one in given["image"]]
     return function(model, *args, **kwargs)
 
 

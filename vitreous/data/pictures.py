@@ -49,7 +49,7 @@ def as_picture(given: Pictured) -> Image.Image:
     if isinstance(given, Image.Image):
         return _decoded(given)
     if not isinstance(given, Tensor | np.ndarray):
-        raise InputError(f"a {type(given).__name__} was given as a picture; accepted: {PICTURES}")
+        raise InputError(f"{_described_other(given)}. Accepted: {PICTURES}")
     return upright_rgb(Image.fromarray(_as_bytes(_colours_last(given), given)))
 
 
@@ -105,6 +105,14 @@ def _as_bytes(values: NDArray[Any], given: Tensor | NDArray[Any]) -> NDArray[np.
 def _described(given: Tensor | NDArray[Any]) -> str:
     kind = "a tensor" if isinstance(given, Tensor) else "an array"
     return f"{kind} of {str(given.dtype).removeprefix('torch.')} and shape {tuple(given.shape)}"
+
+
+def _described_other(given: Any) -> str:
+    if isinstance(given, bytes | bytearray):
+        return "the content of a file was given as a picture; open it first: PIL.Image.open(io.BytesIO(content))"
+    if hasattr(given, "read"):
+        return "an open file was given as a picture; give its path, or PIL.Image.open(file)"
+    return f"a value of the type {type(given).__name__} was given as a picture"
 
 
 class Picture(NamedTuple):
