@@ -3,7 +3,10 @@
 import functools
 import importlib
 import inspect
+import io
 import json
+import math
+import re
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Literal, Union, get_args, get_origin, get_type_hints
@@ -12,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import nn
 
 import vitreous
 from tests.tiny_model import save_tiny_dense, save_tiny_model
@@ -19,13 +23,14 @@ from vitreous.calling import natural
 from vitreous.data.transforms import to_bytes
 from vitreous.errors import InputError
 from vitreous.training.model_folder import load_model
+from vitreous.training.settings import parse_model_arg
 from vitreous_command import VERBS
 
 # What a parameter of a type may be given, and what its verb must then get.
 NATURAL = {
-    bool: [(True, True), (np.bool_(False), False), (1, True)],
-    int: [(3, 3), (np.int64(3), 3), (3.0, 3), (np.float32(3), 3)],
-    float: [(0.5, 0.5), (1, 1.0), (np.float64(0.5), 0.5), (np.int32(2), 2.0)],
+    bool: [(True, True), (np.bool_(False), False), (1, True), (torch.tensor(True), True)],
+    int: [(3, 3), (np.int64(3), 3), (3.0, 3), (np.float32(3), 3), (torch.tensor(3), 3), (torch.tensor([3]), 3)],
+    float: [(0.5, 0.5), (1, 1.0), (np.float64(0.5), 0.5), (np.int32(2), 2.0), (torch.tensor(0.5), 0.5)],
     str: [("x", "x"), (Path("a/x"), "a/x"), (np.str_("x"), "x"), ((1, 2.5), "1,2.5")],
     Path: [(Path("x"), Path("x")), ("a/x", Path("a/x"))],
 }
@@ -141,6 +146,34 @@ def test_one_and_many_are_the_same_word(verb, given, name):
         received(verb, **{given: "x", name: "y"})
 
 
+@pytest.mark.parametrize("verb", [verb for verb, name, _ in PARAMETERS if name == "device"])
+def test_a_device_is_taken_as_torch_has_it(verb):
+    assert received(verb, device=torch.device("cuda", 1))["device"] == "cuda:1"
+
+
+@pytest.mark.parametrize(("verb", "name"), [pair[:2] for pair in PARAMETERS if pair[1] in ("model_args", "head_args")])
+def test_arguments_of_models_are_taken_as_a_dictionary(verb, name):
+    given = {"depths": (1, 1, 1, 1), "norm": "layer", "rate": np.float64(0.5), "bias": True, "token": None}
+    texts = received(verb, **{name: given})[name]
+    assert texts[0] == "depths=(1, 1, 1, 1)"
+    assert dict(map(parse_model_arg, texts)) == given
+
+
+@pytest.mark.parametrize("value", [np.ones(2), nn.GELU, math.nan], ids=["array", "class", "nan"])
+def test_a_dictionary_that_text_cannot_hold_is_refused(value):
+    with pytest.raises(InputError, match="a dictionary of names to numbers, texts and tuples of them is needed"):
+        received("train", model_args={"depths": value})
+
+
+def test_a_model_is_named_in_one_line(place):
+    trained = load_model(place / "classify")
+    for given in (trained, trained.model):
+        with pytest.raises(InputError, match=rf"^model=<{type(given).__name__}> given; text or a path is needed$"):
+            vitreous.evaluate(given, "shapes")
+    with pytest.raises(InputError, match=r"given; text or a path, or what vitreous\.load_model gives, is needed$"):
+        vitreous.predict(trained.model, "shapes:val:0")
+
+
 def test_unknown_words_stay_unknown():
     with pytest.raises(TypeError, match="colour"):
         vitreous.plot("x", colour="red")
@@ -215,10 +248,33 @@ def test_a_network_input_is_one_only_when_it_is_said(place, answers, task):
     if task == "classify":
         assert again == answers[task]
     assert said(place / task, inputs[None].numpy(), preprocessed=True) == again
-    with pytest.raises(InputError, match=r"with values from -.* looks like a normalised network input: say preprocess"):
+    with pytest.raises(InputError, match=r"with values from -.* looks like a normalised network input: give the pict"):
         said(place / task, inputs)
     with pytest.raises(InputError, match="looks like a normalised network input"):
         vitreous.predict(place / task, inputs, device="cpu")
+
+
+@pytest.mark.parametrize("verb", ["predict", "explain"])
+def test_the_advice_about_network_inputs_works_when_it_is_followed(place, tmp_path, verb):
+    folder = place / "classify"
+    inputs = load_model(folder).preprocess(Image.open(place / "photo.png"))
+    options = {"method": "centre_blob", "out": tmp_path / "out"} if verb == "explain" else {}
+    with pytest.raises(InputError) as refused:
+        getattr(vitreous, verb)(folder, inputs, device="cpu", **options)
+    advice = re.search(r"vitreous\.explain\(vitreous\.load_model\(\.\.\.\), .*?\)", str(refused.value))[0]
+    followed = eval(advice.replace("...", repr(str(folder))), {"vitreous": vitreous, "inputs": inputs})
+    assert followed.probabilities == said(folder, place / "photo.png")["answer"]
+
+
+def test_keywords_of_the_other_kind_of_model_are_refused_in_words(place, tmp_path):
+    folder, photo = place / "classify", place / "photo.png"
+    with pytest.raises(InputError, match=r"^preprocessed given, which goes with a model in memory.*load_model"):
+        vitreous.explain(folder, photo, preprocessed=True, out=tmp_path / "out")
+    with pytest.raises(InputError, match=r"^out given, which goes with a folder, file or name of a model"):
+        vitreous.explain(load_model(folder), photo, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(TypeError, match="colour"):
+        vitreous.explain(load_model(folder), photo, colour="red")
 
 
 def test_a_module_by_itself_follows_the_same_rule(place):
@@ -240,8 +296,9 @@ def test_a_module_by_itself_follows_the_same_rule(place):
         (np.zeros((5, 8, 8), np.uint8), r"an array of uint8 and shape \(5, 8, 8\)"),
         (np.zeros((2, 8, 8, 3), np.uint8), "give several pictures as a list"),
         (np.zeros((0, 8, 3), np.uint8), r"shape \(0, 8, 3\)"),
-        (42, "a int was given as a picture"),
-        (b"bytes", "a bytes was given as a picture"),
+        (42, "a value of the type int was given as a picture"),
+        (b"bytes", r"the content of a file was given .*: PIL\.Image\.open\(io\.BytesIO"),
+        (io.BytesIO(b"bytes"), "an open file was given as a picture; give its path, or PIL"),
     ],
 )
 def test_what_is_no_picture_is_refused_in_words(place, given, message):
@@ -288,6 +345,52 @@ def test_a_file_that_pil_has_opened_may_be_damaged(tmp_path, place):
     (tmp_path / "torn.png").write_bytes((tmp_path / "whole.png").read_bytes()[:800])
     with pytest.raises(InputError, match=r"torn\.png' cannot be decoded"):
         vitreous.predict(place / "classify", Image.open(tmp_path / "torn.png"), device="cpu")
+
+
+@pytest.mark.parametrize("given", [b"bytes", bytearray(b"bytes"), io.BytesIO(b"bytes")], ids=["bytes", "array", "file"])
+def test_content_of_files_is_refused_in_words_by_verbs_too(place, given):
+    for images in (given, [given]):
+        with pytest.raises(InputError, match=r"(content of a|open) file was given as a picture.* PIL\.Image\.open"):
+            vitreous.predict(place / "classify", images, device="cpu")
+
+
+def test_a_class_is_given_by_number_tensor_or_name(place):
+    trained, photo = load_model(place / "classify"), place / "photo.png"
+    name = trained.classes[2]
+    items = [
+        vitreous.explain(trained, photo, target=target, method="centre_blob")
+        for target in (2, torch.tensor(2), torch.tensor([2]), name)
+    ]
+    assert len({str((item.watched, item.scores)) for item in items}) == 1
+    other = vitreous.explain(trained, photo, target=trained.classes[0], method="centre_blob")
+    assert other.scores != items[0].scores
+    with pytest.raises(InputError, match=rf"target='{name}x' given; unknown class; nearest: {name}"):
+        vitreous.explain(trained, photo, target=f"{name}x")
+    with pytest.raises(InputError, match=r"target='disc' given; a class alone is no finding: give label"):
+        vitreous.explain(load_model(place / "segment"), photo, target="disc")
+
+
+def test_a_model_in_memory_explains_several_pictures(place):
+    trained, photo = load_model(place / "classify"), place / "photo.png"
+    one = vitreous.explain(trained, photo, method="centre_blob")
+    for word, several in (("images", [photo, Image.open(photo)]), ("image", (str(photo), photo))):
+        items = vitreous.explain(trained, method="centre_blob", **{word: several})
+        assert [item.probabilities for item in items] == [one.probabilities] * 2
+    assert len(vitreous.explain(trained, [photo], method="centre_blob")) == 1
+
+
+@pytest.mark.parametrize("task", ["classify", "segment"])
+def test_a_model_in_memory_predicts_as_its_folder_does(place, tmp_path, task):
+    trained, photo = load_model(place / task), place / "photo.png"
+    expected = vitreous.predict(place / task, photo, device="cpu", out=tmp_path / "folder")
+    assert vitreous.predict(trained, photo, out=tmp_path / "memory") == expected
+    assert json.loads((tmp_path / "memory" / "predictions.json").read_text())["model"] == trained.name
+    for given in ({"device": torch.device("cpu")}, {"size": 96}, {"architecture": "paca_b0"}):
+        with pytest.raises(InputError, match=rf"^{next(iter(given))}=.* with a model in memory; give it to .*load_mod"):
+            vitreous.predict(trained, photo, **given)
+    trained.model.train()
+    with pytest.raises(InputError, match=r"training mode.*call model\.eval\(\)"):
+        vitreous.predict(trained, photo)
 
 
 def test_explain_with_plain_types(place, tmp_path, capsys):

@@ -223,6 +223,25 @@ def test_every_point_of_a_training_curve_stands_for_as_many_steps(tmp_path, epoc
     assert [y for _, y in chart_of("loss", path).series[1].points] == [9.0] * 4  # validation as it is
 
 
+@pytest.mark.parametrize("lost", [range(4, 35), range(1, 32), range(33, 64), [*range(4, 20), *range(30, 45)]])
+def test_lost_lines_leave_the_others_their_points(tmp_path, lost):
+    """The line after those that were lost seems to stand for all of them."""
+    kept = [step for step in range(1, 65) if step not in lost]
+    path = write_run(tmp_path / "run", [line(step, loss=float(step)) for step in kept])
+    assert chart_of("loss", path, x="step").series[0].points == tuple((step, step) for step in kept)
+
+
+@pytest.mark.parametrize("often_first", [True, False])
+def test_a_run_continued_with_lines_more_or_less_often_keeps_its_points(tmp_path, often_first):
+    often, seldom = 200, 200 // 50
+    steps = [*range(1, often + 1), *range(250, 401, 50)] if often_first else [*range(50, 201, 50), *range(201, 401)]
+    path = write_run(tmp_path / "run", [line(step, loss=float(step)) for step in steps])
+    points = chart_of("loss", path, x="step").series[0].points
+    assert len(points) >= often + seldom - 25  # a few where the two meet may be joined
+    assert points[0][0] == steps[0]
+    assert points[-1][0] == steps[-1]
+
+
 def test_speed_is_averaged_by_time(tmp_path):
     lines = [line(step, images_per_second=rate) for step, rate in ((4, 10.0), (6, 20.0), (8, 40.0))]
     path = write_run(tmp_path / "run", lines)

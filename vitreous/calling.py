@@ -7,8 +7,10 @@ The type hints of a function say what it wants, and one rule for each type bring
 brought there is refused in words. Keywords are taken in the singular and in the plural, where only one is a parameter.
 """
 
+import ast
 import functools
 import inspect
+import math
 import numbers
 import os
 from collections.abc import Callable, Iterable
@@ -17,8 +19,9 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
+import torch
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitreous.errors import InputError
 
@@ -32,10 +35,11 @@ class Unfit(ValueError):
     """A value cannot be brought to a type; the message says what is needed."""
 
 
-def natural(function: Callable[P, R], *, pictures: str | None = None) -> Callable[P, R]:
+def natural(function: Callable[P, R], *, pictures: str | None = None, trained: type | None = None) -> Callable[P, R]:
     """The function, with every argument brought to the type of its parameter.
 
-    `pictures` names a parameter of several texts which takes pictures in memory among them.
+    `pictures` names a parameter of several texts which takes pictures in memory among them. `trained` is the
+    type of models in memory, which the parameter `model` then takes as they are.
     """
     signature, hints = inspect.signature(function), get_type_hints(function, include_extras=True)
 
@@ -44,10 +48,13 @@ def natural(function: Callable[P, R], *, pictures: str | None = None) -> Callabl
         known = with_known_names(kwargs, signature)
         bound = signature.bind(*args, **known)
         for name, value in bound.arguments.items():
+            if name == "model" and trained is not None and isinstance(value, trained):
+                continue
             try:
                 fit = as_pictures(value) if name == pictures else fitted(value, hints.get(name, Any))
             except Unfit as reason:
-                raise InputError(f"{name}={shortened(value)} given; {reason} is needed") from None
+                other = ", or what vitreous.load_model gives," if name == "model" and trained is not None else ""
+                raise InputError(f"{name}={shortened(value)} given; {reason}{other} is needed") from None
             bound.arguments[name] = fit
         return function(*bound.args, **bound.kwargs)
 
@@ -101,11 +108,25 @@ def of_several(value: Any, hints: tuple[Any, ...]) -> Any:
 
 def as_tuple(value: Any, inner: tuple[Any, ...]) -> tuple[Any, ...]:
     """Of any length (one value counts as a tuple of one) or of a fixed one."""
+    if isinstance(value, dict) and inner == (str, Ellipsis):
+        return tuple(as_assignment(name, one) for name, one in value.items())
     several = list(value) if is_several(value) else [value]
     hints = [inner[0]] * len(several) if inner[-1] is Ellipsis else list(inner)
     if len(hints) != len(several):
         raise Unfit(f"{len(hints)} values")
     return tuple(fitted(one, hint) for one, hint in zip(several, hints, strict=True))
+
+
+def as_assignment(name: Any, value: Any) -> str:
+    """One entry of a dictionary as on the command line: --model-args depths=(1,1,1,1)."""
+    plain = only_value(value)
+    try:
+        same = ast.literal_eval(repr(plain)) == plain
+    except (ValueError, SyntaxError):
+        same = False
+    if not same:
+        raise Unfit("a dictionary of names to numbers, texts and tuples of them")
+    return f"{name}={plain!r}"
 
 
 def is_several(value: Any) -> bool:
@@ -114,9 +135,12 @@ def is_several(value: Any) -> bool:
 
 
 def as_pictures(value: Any) -> tuple[Any, ...]:
-    """Names as text, pictures as they are. An array is one picture, unless it has four axes."""
+    """Names as text, pictures as they are. An array is one picture, unless it has four axes.
+
+    The content of a file, or an open one, is one thing and none of these; `as_picture` says what to do with it.
+    """
     several: list[Any]
-    if isinstance(value, str | os.PathLike | Image.Image):
+    if isinstance(value, str | os.PathLike | Image.Image | bytes | bytearray) or hasattr(value, "read"):
         several = [value]
     elif isinstance(value, np.ndarray | Tensor):
         several = list(value) if value.ndim == 4 else [value]
@@ -130,13 +154,22 @@ def as_pictures(value: Any) -> tuple[Any, ...]:
 # ---- one rule for each type --------------------------------------------------------------------------------------
 
 
+def only_value(value: Any) -> Any:
+    """The number in an array or tensor of one, such as `logits.argmax(1)` of one picture."""
+    return (
+        value.item() if isinstance(value, np.generic | np.ndarray | Tensor) and math.prod(value.shape) == 1 else value
+    )
+
+
 def as_bool(value: Any) -> bool:
-    if isinstance(value, bool | np.bool_) or (isinstance(value, numbers.Integral) and value in (0, 1)):
+    value = only_value(value)
+    if isinstance(value, bool) or (isinstance(value, numbers.Integral) and value in (0, 1)):
         return bool(value)
     raise Unfit(WORDS[bool])
 
 
 def as_int(value: Any) -> int:
+    value = only_value(value)
     whole = isinstance(value, numbers.Integral) or (isinstance(value, numbers.Real) and float(value).is_integer())
     if whole and not isinstance(value, bool):
         return int(value)
@@ -144,6 +177,7 @@ def as_int(value: Any) -> int:
 
 
 def as_float(value: Any) -> float:
+    value = only_value(value)
     if isinstance(value, numbers.Real) and not isinstance(value, bool):
         return float(value)
     raise Unfit(WORDS[float])
@@ -152,6 +186,8 @@ def as_float(value: Any) -> float:
 def as_text(value: Any) -> str:
     if isinstance(value, str | os.PathLike):
         return str(os.fspath(value))
+    if isinstance(value, torch.device):
+        return str(value)
     if isinstance(value, list | tuple) and value and all(isinstance(one, numbers.Real) for one in value):
         return ",".join(str(one) for one in value)  # as on the command line: --region 10,20,200,150
     raise Unfit(WORDS[str])
@@ -168,5 +204,6 @@ RULES: dict[Any, Callable[[Any], Any]] = {bool: as_bool, int: as_int, float: as_
 
 def shortened(value: Any) -> str:
     """What was given, for a message."""
-    text = f"<{type(value).__name__}>" if isinstance(value, np.ndarray | Tensor | Image.Image) else repr(value)
+    named = isinstance(value, np.ndarray | Tensor | Image.Image | nn.Module)
+    text = f"<{type(value).__name__}>" if named or "\n" in repr(value) else repr(value)
     return text if len(text) <= 80 else f"{text[:80]}…"

@@ -15,7 +15,7 @@ from vitreous.data.image_set import ImageSet
 from vitreous.data.pictures import Picture, Pictured, as_picture, find_pictures
 from vitreous.data.source import describe, open_data
 from vitreous.data.transforms import Preprocess
-from vitreous.errors import InputError
+from vitreous.errors import InputError, nearest
 from vitreous.evaluate import label_reading
 from vitreous.explanations.atlas import write_atlas
 from vitreous.explanations.chosen import read_chosen
@@ -296,7 +296,7 @@ def explain_model(
     model: nn.Module | TrainedModel,
     image: Pictured,
     *,
-    target: Target | int | None = None,
+    target: Target | int | str | None = None,
     finding: int | None = None,
     label: str | None = None,
     joint: str | None = None,
@@ -318,8 +318,8 @@ def explain_model(
         model: A module, or what `vitreous.load_model("runs/demo")` gives.
         image: A path, a PIL image, bytes as an array (H, W, 3) or a tensor (3, H, W), or the same as floats from 0 to
             1: a picture, which is brought to the size and the colours that the model was trained with.
-        target: What to explain: a class by number, or a `vitreous.maps.target.Target`, in pixels as the model sees
-            them; default: the predicted class, or the best finding.
+        target: What to explain: a class by number or name, or a `vitreous.maps.target.Target`, in pixels as the model
+            sees them; default: the predicted class, or the best finding.
         finding, label, joint, region: Of a detector, segmenter or keypoint model: which finding to explain, as in
             `vitreous explain`.
         method: Names of methods to compare, or "all"; default: a few quick ones that suit the model.
@@ -339,9 +339,17 @@ def explain_model(
         own = dense_plan(trained.model, plan)
         looked = look_at_input(trained, image) if preprocessed else look(trained, as_picture(image), name_of(image))
         return explain_dense(trained, looked, wanted=wanted, plan=own, target=target)
+    if isinstance(target, str):
+        target = class_number(target, trained.classes)
     if label is not None and target is None:
         target = trained.classes.index(label)
     return explain_with(trained, image, target=target, plan=plan, preprocessed=preprocessed)
+
+
+def class_number(name: str, classes: Sequence[str]) -> int:
+    if name not in classes:
+        raise InputError(f"target={name!r} given; unknown class; nearest: {nearest(name, list(classes))}")
+    return classes.index(name)
 
 
 def in_memory(model: nn.Module, preprocess: Preprocess | None, classes: tuple[str, ...] | None) -> TrainedModel:

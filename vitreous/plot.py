@@ -32,6 +32,7 @@ TITLES = {  # in the order in which they are shown; what is not here keeps its n
 LAST = ("lr", "images_per_second")
 PERCENT = {"top1", "top5"}
 SPLITS = {"train": "training", "val": "validation"}
+NEIGHBOURS = 25  # training lines from which is told how many steps one of them stands for
 
 
 class Run(NamedTuple):
@@ -117,30 +118,42 @@ def run_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def comparable(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The lines, those of training joined until each stands for about as many steps as the longest of them.
+    """The lines, those of training joined until each stands for about as many steps as the long ones around it.
 
     A training line is the mean since the one before, and every epoch ends with one: with 49 steps an epoch and a line
     every 50, means of an epoch and single batches take turns, and a curve through both has spikes that never happened.
     """
-    starts, before = {}, 0
-    for place, line in enumerate(lines):
-        if is_training(line):
-            starts[place], before = before, line["step"]
-    longest = max((lines[place]["step"] - start for place, start in starts.items()), default=0)
-    groups: list[list[int]] = [[]]  # places of lines that become one
-    for place in starts:
-        groups[-1].append(place)
-        if lines[place]["step"] - starts[groups[-1][0]] >= longest:
+    places = [place for place, line in enumerate(lines) if is_training(line)]
+    ends = [lines[place]["step"] for place in places]
+    starts = [0, *ends[:-1]]
+    spans = [end - start for start, end in zip(starts, ends, strict=False)]
+    groups: list[list[int]] = [[]]  # indices into the training lines, of those that become one
+    usual = usual_spans(spans)
+    for index in range(len(spans)):
+        groups[-1].append(index)
+        if ends[index] - starts[groups[-1][0]] >= usual[index]:
             groups.append([])
     rest = groups.pop()
-    if rest and groups and lines[rest[-1]]["step"] - starts[rest[0]] < longest / 2:
+    if rest and groups and ends[-1] - starts[rest[0]] < usual[-1] / 2:
         groups[-1] += rest
     elif rest:
         groups.append(rest)
-    made = {
-        group[-1]: joined([(lines[place]["step"] - starts[place], lines[place]) for place in group]) for group in groups
-    }
-    return [made.get(place, line) for place, line in enumerate(lines) if place in made or place not in starts]
+    made = {places[group[-1]]: joined([(spans[each], lines[places[each]]) for each in group]) for group in groups}
+    return [made.get(place, line) for place, line in enumerate(lines) if place in made or not is_training(line)]
+
+
+def usual_spans(spans: Sequence[int]) -> list[int]:
+    """For each line, how many steps one around it stands for that no epoch's end cut short.
+
+    It is no maximum: a line after lost ones is long, and may not decide for the others. And it is one of the
+    neighbourhood, as a run may be continued with lines more or less often.
+    """
+    found = []
+    for index in range(len(spans)):
+        first = max(0, min(index - NEIGHBOURS // 2, len(spans) - NEIGHBOURS))
+        near = sorted(spans[first : first + NEIGHBOURS])
+        found.append(near[int(0.9 * len(near))])
+    return found
 
 
 def joined(parts: Sequence[tuple[int, dict[str, Any]]]) -> dict[str, Any]:

@@ -70,7 +70,8 @@ def predict(
         vitreous predict runs/poses photos/ --boxes found/predictions.json --flip --out poses
 
     Args:
-        model: Run folder, model folder, file of weights (.pth, .safetensors) or model name (see: vitreous info).
+        model: Run folder, model folder, file of weights (.pth, .safetensors) or model name (see: vitreous info). In
+            Python also what `vitreous.load_model` gives.
         images: Files, folders, patterns such as 'photos/*.jpg', or samples of the embedded data: shapes:val:0-7. In
             Python also pictures in memory.
         out: Folder for predictions.json and one drawing per image.
@@ -93,8 +94,11 @@ def predict(
     require_positive(top_k=top_k, batch_size=1 if batch_size is None else batch_size)
     place = choose_device(device)
     with nullcontext() if out is None else result_folder(out, RESULT) as aside:
-        trained = load_model(model, architecture=architecture, size=size)
-        trained.model.to(place)
+        if isinstance(model, TrainedModel):
+            trained, model = held(model, architecture, size, device), model.name
+        else:
+            trained = load_model(model, architecture=architecture, size=size)
+            trained.model.to(place)
         task = trained.build_task().using(Inference(flip, scales, slide))
         pictures = find_pictures(images, size=trained.preprocess.size)
         if isinstance(task, WithHead):
@@ -110,6 +114,17 @@ def predict(
     if out is not None:
         print(f"\nwritten: {printable(str(out / RESULT))} and {len(results)} drawings beside it")
     return results
+
+
+def held(trained: TrainedModel, architecture: str | None, size: int | None, device: str) -> TrainedModel:
+    """A model in memory, which is used as it is and where it is."""
+    given = {"architecture": architecture, "size": size, "device": None if device == "auto" else device}
+    for name, value in given.items():
+        if value is not None:
+            raise InputError(f"{name}={value} given with a model in memory; give it to vitreous.load_model instead")
+    if trained.model.training:
+        raise InputError("the model is in training mode, where its answers are random; call model.eval() first")
+    return trained
 
 
 def predict_classes(

@@ -11,8 +11,10 @@ import torch.nn.functional as F
 from accelerate.hooks import ModelHook, add_hook_to_module
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
+from torch.nn.modules import module as torch_module
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parametrize, prune, weight_norm
+from torch.utils.flop_counter import FlopCounterMode
 from torchao.quantization import Int8WeightOnlyConfig, quantize_
 
 from vitreous.layers import mlp
@@ -62,6 +64,30 @@ def test_changed_layers_are_not(name: str) -> None:
     CHANGES[name](layer)
     assert not is_plain(layer)
     assert not is_plain(nn.Linear(64, 64), layer)
+
+
+WATCHES_ALL = {
+    "forward hook": torch_module.register_module_forward_hook,
+    "forward pre-hook": torch_module.register_module_forward_pre_hook,
+    "backward hook": torch_module.register_module_full_backward_hook,
+    "backward pre-hook": torch_module.register_module_full_backward_pre_hook,
+}
+
+
+@pytest.mark.parametrize("name", WATCHES_ALL)
+def test_no_layer_is_plain_while_hooks_watch_every_module(name: str) -> None:
+    layer = nn.Linear(4, 4)
+    with WATCHES_ALL[name](lambda *_: None):
+        assert not is_plain(layer)
+    assert is_plain(layer)
+
+
+def test_counting_operations_does_not_change_them() -> None:
+    """torch's counter has such hooks, and is asked what a model costs when nobody watches."""
+    with FlopCounterMode(display=False):
+        assert is_plain(nn.Linear(4, 4))
+        with torch_module.register_module_forward_hook(lambda *_: None):
+            assert not is_plain(nn.Linear(4, 4))
 
 
 def test_other_classes_are_not() -> None:
@@ -152,6 +178,19 @@ def test_watched_layers_are_called_once_and_give_the_same(name: str) -> None:
     with torch.no_grad():
         torch.testing.assert_close(layer(x), expected, rtol=1e-4, atol=1e-5)
     assert sorted(seen) == sorted(path for path, inner in layer.named_modules() if isinstance(inner, PLAIN))
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_hooks_for_every_module_see_every_layer_once(name: str) -> None:
+    layer, x = made(name)
+    seen: list[nn.Module] = []
+    with torch.no_grad():
+        expected = layer(x)
+        with torch_module.register_module_forward_hook(lambda inner, *_: seen.append(inner)):
+            torch.testing.assert_close(layer(x), expected, rtol=1e-4, atol=1e-5)
+    for path, inner in layer.named_modules():
+        if isinstance(inner, PLAIN):
+            assert seen.count(inner) == 1, path
 
 
 @pytest.mark.parametrize("name", READERS)

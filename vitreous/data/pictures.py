@@ -49,7 +49,7 @@ def as_picture(given: Pictured) -> Image.Image:
     if isinstance(given, Image.Image):
         return _decoded(given)
     if not isinstance(given, Tensor | np.ndarray):
-        raise InputError(f"a {type(given).__name__} was given as a picture; accepted: {PICTURES}")
+        raise InputError(f"{_described_other(given)}. Accepted: {PICTURES}")
     return upright_rgb(Image.fromarray(_as_bytes(_colours_last(given), given)))
 
 
@@ -90,8 +90,8 @@ def _as_bytes(values: NDArray[Any], given: Tensor | NDArray[Any]) -> NDArray[np.
         return (values.clip(0, 1) * 255).round().astype(np.uint8)
     if low < 0:
         what = (
-            "which looks like a normalised network input: say preprocessed=True to vitreous.explain if it is, or give "
-            "the picture itself"
+            "which looks like a normalised network input: give the picture itself, or, to have the input explained, "
+            "vitreous.explain(vitreous.load_model(...), inputs, preprocessed=True)"
         )
     elif high <= 255 + SLACK:
         what = "which look like bytes: convert it to uint8, or divide it by 255"
@@ -105,6 +105,14 @@ def _as_bytes(values: NDArray[Any], given: Tensor | NDArray[Any]) -> NDArray[np.
 def _described(given: Tensor | NDArray[Any]) -> str:
     kind = "a tensor" if isinstance(given, Tensor) else "an array"
     return f"{kind} of {str(given.dtype).removeprefix('torch.')} and shape {tuple(given.shape)}"
+
+
+def _described_other(given: Any) -> str:
+    if isinstance(given, bytes | bytearray):
+        return "the content of a file was given as a picture; open it first: PIL.Image.open(io.BytesIO(content))"
+    if hasattr(given, "read"):
+        return "an open file was given as a picture; give its path, or PIL.Image.open(file)"
+    return f"a value of the type {type(given).__name__} was given as a picture"
 
 
 class Picture(NamedTuple):

@@ -103,11 +103,11 @@ def dense_task(trained: TrainedModel) -> WithHead:
 
 
 def explain_dense(
-    trained: TrainedModel, looked: Looked, *, wanted: Wanted, plan: Plan, target: Target | int | None = None
+    trained: TrainedModel, looked: Looked, *, wanted: Wanted, plan: Plan, target: Target | int | str | None = None
 ) -> Explanation:
     """One picture. A `target` given in pixels that the model sees takes the place of a finding."""
-    if isinstance(target, int):
-        raise InputError(f"target={target} given; a class alone is no finding: give label=..., or a Target")
+    if isinstance(target, int | str):
+        raise InputError(f"target={target!r} given; a class alone is no finding: give label=..., or a Target")
     seen, choice = looked.seen, looked.choose(wanted)
     if target is not None:
         choice = Choice(choice.findings, {"rank": None, "name": "the given target"}, target)
