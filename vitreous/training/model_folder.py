@@ -30,7 +30,7 @@ from vitreous.registry import construction_limit, create_model, stored_bytes
 from vitreous.tasks.base import Task, load_task
 from vitreous.training.device import choose_device
 from vitreous.training.distributed import ALONE, World
-from vitreous.training.model_config import CONFIG, WEIGHTS, ModelConfig, make_config, read_config
+from vitreous.training.model_config import CONFIG, WEIGHTS, ModelConfig, make_config, read_config, timm_config
 from vitreous.training.parallel import whole
 from vitreous.training.storage import publish_folder, published, write_json
 from vitreous.training.weights_file import load_file_model
@@ -103,7 +103,12 @@ def load_model(
         folder = find_model_folder(source)
         trained = _load_published(str(source)) if folder is None else _load_folder(folder)
     trained.model.to(place)
-    return trained if size is None else at_size(trained, size)
+    if size is None:
+        return trained
+    resized = at_size(trained, size)
+    if resized.task == "classify":
+        _tell_timm(resized.model, input_size=(3, *resized.preprocess.size))
+    return resized
 
 
 def at_size(trained: TrainedModel, size: int) -> TrainedModel:
@@ -250,6 +255,9 @@ def _load_folder(folder: Path) -> TrainedModel:
     except safetensors.SafetensorError as reason:
         raise DamagedError(f"{folder / WEIGHTS} is not a safetensors file: {reason}") from reason
     _fill(model, state, folder / WEIGHTS)
+    if config.task == "classify":
+        told = timm_config(config.preprocess, config.classes)
+        _tell_timm(model, **told, crop_mode="center", label_names=config.classes)
     return TrainedModel(
         model.eval(),
         config.architecture,
@@ -259,6 +267,11 @@ def _load_folder(folder: Path) -> TrainedModel:
         config.task_args,
         config.val_fraction or 1.0,
     )
+
+
+def _tell_timm(model: Any, **told: Any) -> None:
+    """Let the module itself say what it is for, to `data_of` and to timm, in place of what its variant was made for."""
+    model.pretrained_cfg = model.default_cfg = model.pretrained_cfg | told
 
 
 def _load_file(source: str, architecture: str | None) -> TrainedModel:
