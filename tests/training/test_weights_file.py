@@ -17,6 +17,7 @@ from tests.models.test_weights import paca_original
 from tests.tiny_model import MODEL_ARGS, save_tiny_dense, save_tiny_model
 from vitreous.data.shapes import CATEGORIES
 from vitreous.errors import InputError
+from vitreous.explanations.chosen import read_chosen
 from vitreous.models.weights import layout_of
 from vitreous.registry import ENTRIES, create_model
 from vitreous.serve import open_explorer
@@ -90,6 +91,24 @@ def test_an_architecture_goes_with_a_file_only(tmp_path):
     with pytest.raises(InputError, match="--model paca_b0 goes with a file of weights"):
         load_model(folder, architecture="paca_b0")
     assert main(["predict", folder, "shapes:val:0", "--model", "paca_b0"]) == 2
+
+
+def test_addresses_of_this_machine(file, tmp_path, capsys):
+    """file:// is a file or a folder like any other, with what its address escapes."""
+    spaced = tmp_path / "my weights.pth"
+    spaced.write_bytes(Path(file).read_bytes())
+    assert "%20" in spaced.as_uri()
+    arguments = ["shapes:val:0", "--size", "64", "--device", "cpu"]
+    assert main(["predict", spaced.as_uri(), *arguments, "--model", NAME]) == 0
+    run = tmp_path / "run"
+    save_tiny_model(run / "best")
+    assert main(["predict", run.as_uri(), *arguments]) == 0
+    assert read_chosen(run.as_uri()).method is None
+    assert model_arguments(TrainSettings("paca_tiny", "shapes", weights=run.as_uri())) == MODEL_ARGS
+    assert main(["predict", "s3://bucket/weights.pth", *arguments]) == 2
+    assert "weights at s3://bucket/weights.pth cannot be fetched" in capsys.readouterr().err
+    assert main(["info", "https://example.org/weights.pth"]) == 2
+    assert "'https://example.org/weights.pth' is a file; give a run folder" in capsys.readouterr().err
 
 
 # ---- which model it is ------------------------------------------------------------------------------------------

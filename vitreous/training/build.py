@@ -14,7 +14,7 @@ from vitreous.data.source import ImageSet
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.manifest import sha256
-from vitreous.models.weights import local_file, read_state, read_tensors
+from vitreous.models.weights import local_file, local_path, read_state, read_tensors
 from vitreous.reading import reason_of, shown
 from vitreous.registry import construction_limit, create_model, stored_arguments, stored_bytes
 from vitreous.tasks.base import Task, WithHead, load_task
@@ -208,7 +208,8 @@ def _from_weights(settings: TrainSettings, source: str, arguments: dict[str, Any
 
 def _folder(weights: str) -> Path | None:
     """The model folder that weights are in; None if they are a file."""
-    return find_model_folder(weights) if Path(weights).expanduser().is_dir() else None
+    path = local_path(weights)
+    return find_model_folder(path) if path is not None and path.is_dir() else None
 
 
 def dense_folder(weights: str) -> Path | None:

@@ -23,8 +23,7 @@ from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.manifest import MANIFEST, DamagedError
 from vitreous.models.base import Backbone
-from vitreous.models.download import is_address
-from vitreous.models.weights import MisfitError, local_file, misfit
+from vitreous.models.weights import MisfitError, local_file, local_path, misfit
 from vitreous.reading import brief
 from vitreous.registry import construction_limit, create_model, stored_bytes
 from vitreous.tasks.base import Task, load_task
@@ -194,16 +193,16 @@ def require_classifier(source: str | Path, trained: TrainedModel) -> None:
 
 def is_weights_file(source: str | Path) -> bool:
     """Whether this is a file of weights by its name, or the address of one."""
-    path = Path(source).expanduser()
-    return is_address(str(source)) or (path.suffix.lower() in WEIGHT_FILES and path.is_file())
+    path = local_path(str(source))
+    return path is None or (path.suffix.lower() in WEIGHT_FILES and path.is_file())
 
 
 def find_model_folder(source: str | Path) -> Path | None:
     """The model folder that a run folder or model folder stands for; None for what must be a model name."""
-    path = Path(source).expanduser()
-    if path.is_dir():
+    path = local_path(str(source))
+    if path is not None and path.is_dir():
         return _model_folder(path)
-    if path.exists():
+    if path is None or path.exists():
         raise InputError(
             f"'{source}' is a file; give a run folder, a model folder or a model name (vitreous info), or, where "
             f"weights alone will do, a file of them ({', '.join(WEIGHT_FILES)})"
