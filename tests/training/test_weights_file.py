@@ -22,8 +22,8 @@ from vitreous.models.weights import layout_of
 from vitreous.registry import ENTRIES, create_model
 from vitreous.serve import open_explorer
 from vitreous.training import weights_file
-from vitreous.training.build import build_backbone, model_arguments
-from vitreous.training.model_folder import load_model
+from vitreous.training.build import build_backbone, model_arguments, teacher_fingerprint
+from vitreous.training.model_folder import is_weights_file, load_model
 from vitreous.training.settings import TrainSettings
 from vitreous.training.weights_file import name_within, published
 from vitreous_command import main
@@ -91,6 +91,40 @@ def test_an_architecture_goes_with_a_file_only(tmp_path):
     with pytest.raises(InputError, match="--model paca_b0 goes with a file of weights"):
         load_model(folder, architecture="paca_b0")
     assert main(["predict", folder, "shapes:val:0", "--model", "paca_b0"]) == 2
+
+
+@pytest.mark.parametrize("more", [[], ["--model", NAME]], ids=["alone", "with a model"])
+@pytest.mark.parametrize("given", ["nofile.pth", "paca_b0.pth", "./paca_b0.PTH", "file:///nowhere/x.safetensors"])
+def test_a_file_that_is_not_there_is_told(given, more, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for verb in (["predict", given, "shapes:val:0"], ["explain", given, "shapes:val:0"], ["evaluate", given, "shapes"]):
+        assert main([*verb, *more]) == 2
+        assert f"there is no file '{given}'; give a file of weights, a run folder" in capsys.readouterr().err
+    assert main(["info", given]) == 2
+    assert f"there is no file '{given}'" in capsys.readouterr().err
+    with pytest.raises(InputError, match=f"there is no file '{given}'"):
+        teacher_fingerprint(given)
+
+
+def test_names_and_folders_may_end_as_files_do(tmp_path):
+    assert not is_weights_file("beit3_base_patch16_224.pt")  # which timm publishes
+    assert load_model(save_tiny_model(tmp_path / "run.pth")).name == "paca_tiny"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("nothing", "unknown model 'nothing'"),
+        ("runs/nothing", "there is no folder 'runs/nothing'"),
+        ("weights.model", r"'weights.model' is a file; .* a file of them \(.pth"),
+        ("paca_tiny", "--model paca_b0 goes with a file of weights; 'paca_tiny' is none, and brings its own"),
+    ],
+)
+def test_only_a_model_is_said_to_bring_its_own(given, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("weights.model").write_bytes(b"x")
+    with pytest.raises(InputError, match=message):
+        load_model(given, architecture=NAME)
 
 
 def test_addresses_of_this_machine(file, tmp_path, capsys):

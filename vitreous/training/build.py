@@ -27,6 +27,7 @@ from vitreous.training.model_folder import (
     is_weights_file,
     load_classifier,
     refusal_of_size,
+    weights_path,
 )
 from vitreous.training.settings import TrainSettings
 from vitreous.training.weights_file import THEIR_PARTS, model_with_weights
@@ -243,7 +244,7 @@ def preprocess_for(model: Any, settings: TrainSettings) -> Preprocess:
 def teacher_fingerprint(teacher: str) -> str:
     """Tells whether a run goes on with the teacher it began with."""
     if is_weights_file(teacher):
-        return f"{teacher} {sha256(local_file(teacher))[:16]}"
+        return f"{teacher} {sha256(weights_path(teacher))[:16]}"
     folder = find_model_folder(teacher)
     return teacher if folder is None else f"{teacher} {sha256(folder / WEIGHTS)[:16]}"
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import safetensors
 import torch
 from safetensors.torch import load_file, save_file
+from timm.models import is_model_pretrained
 from torch import Tensor, nn
 
 from vitreous.data.transforms import Preprocess
@@ -25,7 +26,7 @@ from vitreous.manifest import MANIFEST, DamagedError
 from vitreous.models.base import Backbone
 from vitreous.models.weights import MisfitError, local_file, local_path, misfit
 from vitreous.reading import brief
-from vitreous.registry import construction_limit, create_model, stored_bytes
+from vitreous.registry import construction_limit, create_model, resolve_name, stored_bytes
 from vitreous.tasks.base import Task, load_task
 from vitreous.training.device import choose_device
 from vitreous.training.distributed import ALONE, World
@@ -94,12 +95,13 @@ def load_model(
     place = choose_device(device)
     if is_weights_file(source):
         trained = _load_file(str(source), architecture)
-    elif architecture is not None:
-        raise InputError(
-            f"--model {architecture} goes with a file of weights; '{source}' is none, and brings its own model"
-        )
     else:
         folder = find_model_folder(source)
+        if architecture is not None:
+            known = resolve_name(str(source)) if folder is None else source
+            raise InputError(
+                f"--model {architecture} goes with a file of weights; '{known}' is none, and brings its own model"
+            )
         trained = _load_published(str(source)) if folder is None else _load_folder(folder)
     trained.model.to(place)
     if size is None:
@@ -192,9 +194,25 @@ def require_classifier(source: str | Path, trained: TrainedModel) -> None:
 
 
 def is_weights_file(source: str | Path) -> bool:
-    """Whether this is a file of weights by its name, or the address of one."""
+    """Whether this is a file of weights by its name, there or not, or the address of one."""
     path = local_path(str(source))
-    return path is None or (path.suffix.lower() in WEIGHT_FILES and path.is_file())
+    if path is None:
+        return True
+    if path.suffix.lower() not in WEIGHT_FILES or path.is_dir():
+        return False
+    return path.is_file() or not is_model_pretrained(str(source))  # .pt is also a tag of timm's
+
+
+def weights_path(source: str) -> Path:
+    """Where a file of weights is, which must be there; one behind an address is fetched."""
+    path = local_file(source)
+    if not path.is_file():
+        raise _no_file(source)
+    return path
+
+
+def _no_file(source: str | Path) -> InputError:
+    return InputError(f"there is no file '{source}'; give a file of weights, a run folder, a model folder or a name")
 
 
 def find_model_folder(source: str | Path) -> Path | None:
@@ -207,6 +225,8 @@ def find_model_folder(source: str | Path) -> Path | None:
             f"'{source}' is a file; give a run folder, a model folder or a model name (vitreous info), or, where "
             f"weights alone will do, a file of them ({', '.join(WEIGHT_FILES)})"
         )
+    if is_weights_file(source):
+        raise _no_file(source)
     if "/" in str(source) or "\\" in str(source):
         raise InputError(f"there is no folder '{source}'; give a run folder, a model folder or a model name")
     return None
@@ -274,7 +294,7 @@ def _tell_timm(model: Any, **told: Any) -> None:
 
 
 def _load_file(source: str, architecture: str | None) -> TrainedModel:
-    path = local_file(source)
+    path = weights_path(source)
     if architecture is None and path.name == WEIGHTS and (path.parent / MANIFEST).is_file():
         return _load_folder(path.parent)  # which knows more than the file
     model, name = load_file_model(source, architecture)
