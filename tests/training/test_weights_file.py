@@ -16,14 +16,15 @@ from tests.models.families import ONE_OF_EACH, small
 from tests.models.test_weights import paca_original
 from tests.tiny_model import MODEL_ARGS, save_tiny_dense, save_tiny_model
 from vitreous.data.shapes import CATEGORIES
+from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.explanations.chosen import read_chosen
 from vitreous.models.weights import layout_of
 from vitreous.registry import ENTRIES, create_model
 from vitreous.serve import open_explorer
 from vitreous.training import weights_file
-from vitreous.training.build import build_backbone, model_arguments, teacher_fingerprint
-from vitreous.training.model_folder import is_weights_file, load_model
+from vitreous.training.build import adopt, build_backbone, build_model, model_arguments, teacher_fingerprint
+from vitreous.training.model_folder import is_weights_file, load_model, save_model
 from vitreous.training.settings import TrainSettings
 from vitreous.training.weights_file import name_within, published
 from vitreous_command import main
@@ -263,6 +264,31 @@ def test_detectors_are_refused(tmp_path):
     save_file(load_file(f"{folder}/model.safetensors"), tmp_path / "alone.safetensors")
     with pytest.raises(InputError, match="detector, segmenter or keypoint model of vitreous"):
         load_model(tmp_path / "alone.safetensors")
+
+
+@pytest.mark.parametrize("name", [NAME, "test_vit"])
+def test_a_damaged_file_is_named(name, tmp_path, capsys):
+    model = create_model(name, num_classes=10)
+    next(model.parameters()).data.view(-1)[0] = float("nan")
+    torch.save(model.state_dict(), tmp_path / "x.pth")
+    save_model(tmp_path / "best", model, name=name, model_args={}, task="classify", classes=tuple(CATEGORIES),
+               preprocess=Preprocess((160, 160)))  # fmt: skip
+    assert main(["predict", str(tmp_path / "x.pth"), "shapes:val:0", "--model", name, "--device", "cpu"]) == 2
+    assert f"{tmp_path / 'x.pth'} holds NaN or infinite values in 1 of" in capsys.readouterr().err
+    with pytest.raises(InputError, match=r"best.model\.safetensors holds NaN or infinite values in 1 of"):
+        load_model(tmp_path)
+    for weights in ("x.pth", "best"):
+        settings = TrainSettings(name, "shapes", size=160, weights=str(tmp_path / weights))
+        with pytest.raises(InputError, match=f"{weights} holds NaN or infinite values in 1 of"):
+            build_model(settings, {}, 10)
+
+
+def test_a_damaged_detector_is_named(tmp_path):
+    folder = Path(save_tiny_dense(tmp_path / "d", "segment", ("a", "b")))
+    trained = load_model(folder)
+    state = {key: value.float() / 0 for key, value in trained.model.state_dict().items()}
+    with pytest.raises(InputError, match="runs/d holds NaN or infinite"):
+        adopt(trained.model, trained.model, state, "runs/d")
 
 
 @pytest.mark.parametrize("name", ["test_vit", "test_resnet", NAME, "xcit_nano_12_p16"])

@@ -14,7 +14,7 @@ from vitreous.data.source import ImageSet
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.manifest import sha256
-from vitreous.models.weights import local_file, local_path, read_state, read_tensors
+from vitreous.models.weights import check_finite, local_file, local_path, read_state, read_tensors
 from vitreous.reading import reason_of, shown
 from vitreous.registry import construction_limit, create_model, stored_arguments, stored_bytes
 from vitreous.tasks.base import Task, WithHead, load_task
@@ -152,6 +152,7 @@ def adopt(model: nn.Module, backbone: nn.Module, state: dict[str, Tensor], sourc
 
     Returns what the user should know about it.
     """
+    check_finite(state, source)
     own = model.state_dict()
     fitting = {key: value for key, value in state.items() if key in own and own[key].shape == value.shape}
     if len(fitting) == len(own):

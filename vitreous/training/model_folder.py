@@ -24,7 +24,7 @@ from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.manifest import MANIFEST, DamagedError
 from vitreous.models.base import Backbone
-from vitreous.models.weights import MisfitError, local_file, local_path, misfit
+from vitreous.models.weights import MisfitError, check_finite, local_file, local_path, misfit
 from vitreous.reading import brief
 from vitreous.registry import construction_limit, create_model, resolve_name, stored_bytes
 from vitreous.tasks.base import Task, load_task
@@ -344,6 +344,7 @@ def _fill(model: nn.Module, state: dict[str, Tensor], origin: Path) -> None:
         raise MisfitError(
             f"the weights in {origin} do not fit the model in its {CONFIG}", wrong, "take both files from one folder"
         )
+    check_finite(state, str(origin))
     model.load_state_dict(state)
 
 
