@@ -73,6 +73,8 @@ def test_explain(file, tmp_path):
     out = ["--out", str(tmp_path / "out")]
     assert main(["explain", file, str(tmp_path / "red.png"), "--model", NAME, *arguments, *out]) == 0
     assert (tmp_path / "out" / "report.html").is_file()
+    (shown,) = json.loads((tmp_path / "out" / "explanation.json").read_text())["images"]
+    assert shown["default"]["reason"].endswith("was not measured on a data set.")  # there is no folder to keep it in
 
 
 def test_evaluate(file, capsys):
@@ -85,6 +87,7 @@ def test_serve(file):
     explorer = open_explorer(file, architecture=NAME, size=64, device="cpu")
     assert explorer.trained.name == NAME
     assert explorer.trained.classes == tuple(map(str, range(10)))
+    assert explorer.card()["chosen"]["says"].endswith("was not measured on a data set.")
 
 
 def test_an_architecture_goes_with_a_file_only(tmp_path):
