@@ -93,7 +93,8 @@ def test_the_scores_of_a_finding_are_those_of_its_report_and_name_its_default(
 def test_without_a_score_the_reason_tells_how_to_get_one(tmp_path):
     run = save_tiny_dense(tmp_path / "run", "segment", CLASSES["segment"])
     report = explain(run, ("shapes:val:0",), out=tmp_path / "out", method=("grad_cam",), device="cpu")
-    assert numbers(report)["default"]["reason"].startswith(f"{ON_THIS_IMAGE} It was not measured on a data set")
+    advice = f"{ON_THIS_IMAGE} Faithfulness to this model was not measured on a data set; vitreous explain RUN"
+    assert numbers(report)["default"]["reason"].startswith(advice)
 
 
 def test_pictures_without_a_finding_are_left_out_and_counted(runs, tmp_path, monkeypatch, capsys):

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 import timm
@@ -7,7 +8,7 @@ import torch
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.registry import create_model
-from vitreous.training.model_folder import load_model, save_model
+from vitreous.training.model_folder import data_of, load_model, save_model
 from vitreous.training.storage import publish_folder
 
 PREPROCESS = Preprocess((64, 64), 0.9, "bilinear", (0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
@@ -47,6 +48,33 @@ def test_timm_keeps_a_trained_classifier_whatever_the_variant_was_published_with
     images = torch.randn(2, 3, 32, 32)
     theirs = timm.create_model(f"local-dir:{tmp_path / 'best'}", pretrained=True).eval()
     assert torch.equal(theirs(images), model(images))
+
+
+@pytest.mark.parametrize("name", ["paca_b0", "test_vit"])
+@pytest.mark.parametrize("size", [None, 32])
+def test_the_module_itself_tells_its_pictures_and_classes(tmp_path, name, size):
+    write(tmp_path / "m", name, **({"dynamic_img_size": True} if name == "test_vit" else {}))
+    loaded = load_model(tmp_path / "m", size=size)
+    alone = data_of(loaded.model, loaded.name)
+    assert alone.preprocess == loaded.preprocess == replace(PREPROCESS, size=(size or 64,) * 2)
+    assert alone.classes == CLASSES
+    assert loaded.model.default_cfg == loaded.model.pretrained_cfg
+    data = timm.data.resolve_model_data_config(loaded.model)
+    assert data == dict(
+        input_size=(3, *loaded.preprocess.size), mean=PREPROCESS.mean, std=PREPROCESS.std, crop_pct=0.9,
+        crop_mode="center", interpolation="bilinear",
+    )  # fmt: skip
+    fresh = create_model(name, num_classes=3)
+    assert fresh.pretrained_cfg["input_size"] != data["input_size"]  # that of no other model has changed
+
+
+def test_saving_what_was_loaded_gives_the_same_bytes(tmp_path):
+    write(tmp_path / "first", "paca_b0")
+    loaded = load_model(tmp_path / "first")
+    save_model(tmp_path / "again", loaded.model, name="paca_b0", model_args={}, task="classify", classes=CLASSES,
+               preprocess=PREPROCESS)  # fmt: skip
+    for name in ("config.json", "model.safetensors", "manifest.json"):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "first" / name).read_bytes()
 
 
 def test_tuples_among_the_arguments_and_foreign_models(tmp_path):

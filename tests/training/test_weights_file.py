@@ -16,13 +16,15 @@ from tests.models.families import ONE_OF_EACH, small
 from tests.models.test_weights import paca_original
 from tests.tiny_model import MODEL_ARGS, save_tiny_dense, save_tiny_model
 from vitreous.data.shapes import CATEGORIES
+from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
+from vitreous.explanations.chosen import read_chosen
 from vitreous.models.weights import layout_of
 from vitreous.registry import ENTRIES, create_model
 from vitreous.serve import open_explorer
 from vitreous.training import weights_file
-from vitreous.training.build import build_backbone, model_arguments
-from vitreous.training.model_folder import load_model
+from vitreous.training.build import adopt, build_backbone, build_model, model_arguments, teacher_fingerprint
+from vitreous.training.model_folder import is_weights_file, load_model, save_model
 from vitreous.training.settings import TrainSettings
 from vitreous.training.weights_file import name_within, published
 from vitreous_command import main
@@ -71,6 +73,8 @@ def test_explain(file, tmp_path):
     out = ["--out", str(tmp_path / "out")]
     assert main(["explain", file, str(tmp_path / "red.png"), "--model", NAME, *arguments, *out]) == 0
     assert (tmp_path / "out" / "report.html").is_file()
+    (shown,) = json.loads((tmp_path / "out" / "explanation.json").read_text())["images"]
+    assert shown["default"]["reason"].endswith("was not measured on a data set.")  # there is no folder to keep it in
 
 
 def test_evaluate(file, capsys):
@@ -83,6 +87,7 @@ def test_serve(file):
     explorer = open_explorer(file, architecture=NAME, size=64, device="cpu")
     assert explorer.trained.name == NAME
     assert explorer.trained.classes == tuple(map(str, range(10)))
+    assert explorer.card()["chosen"]["says"].endswith("was not measured on a data set.")
 
 
 def test_an_architecture_goes_with_a_file_only(tmp_path):
@@ -90,6 +95,58 @@ def test_an_architecture_goes_with_a_file_only(tmp_path):
     with pytest.raises(InputError, match="--model paca_b0 goes with a file of weights"):
         load_model(folder, architecture="paca_b0")
     assert main(["predict", folder, "shapes:val:0", "--model", "paca_b0"]) == 2
+
+
+@pytest.mark.parametrize("more", [[], ["--model", NAME]], ids=["alone", "with a model"])
+@pytest.mark.parametrize("given", ["nofile.pth", "paca_b0.pth", "./paca_b0.PTH", "file:///nowhere/x.safetensors"])
+def test_a_file_that_is_not_there_is_told(given, more, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for verb in (["predict", given, "shapes:val:0"], ["explain", given, "shapes:val:0"], ["evaluate", given, "shapes"]):
+        assert main([*verb, *more]) == 2
+        assert f"there is no file '{given}'; give a file of weights, a run folder" in capsys.readouterr().err
+    assert main(["info", given]) == 2
+    assert f"there is no file '{given}'" in capsys.readouterr().err
+    with pytest.raises(InputError, match=f"there is no file '{given}'"):
+        teacher_fingerprint(given)
+
+
+def test_names_and_folders_may_end_as_files_do(tmp_path):
+    assert not is_weights_file("beit3_base_patch16_224.pt")  # which timm publishes
+    assert load_model(save_tiny_model(tmp_path / "run.pth")).name == "paca_tiny"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("nothing", "unknown model 'nothing'"),
+        ("runs/nothing", "there is no folder 'runs/nothing'"),
+        ("weights.model", r"'weights.model' is a file; .* a file of them \(.pth"),
+        ("paca_tiny", "--model paca_b0 goes with a file of weights; 'paca_tiny' is none, and brings its own"),
+    ],
+)
+def test_only_a_model_is_said_to_bring_its_own(given, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("weights.model").write_bytes(b"x")
+    with pytest.raises(InputError, match=message):
+        load_model(given, architecture=NAME)
+
+
+def test_addresses_of_this_machine(file, tmp_path, capsys):
+    """file:// is a file or a folder like any other, with what its address escapes."""
+    spaced = tmp_path / "my weights.pth"
+    spaced.write_bytes(Path(file).read_bytes())
+    assert "%20" in spaced.as_uri()
+    arguments = ["shapes:val:0", "--size", "64", "--device", "cpu"]
+    assert main(["predict", spaced.as_uri(), *arguments, "--model", NAME]) == 0
+    run = tmp_path / "run"
+    save_tiny_model(run / "best")
+    assert main(["predict", run.as_uri(), *arguments]) == 0
+    assert read_chosen(run.as_uri()).method is None
+    assert model_arguments(TrainSettings("paca_tiny", "shapes", weights=run.as_uri())) == MODEL_ARGS
+    assert main(["predict", "s3://bucket/weights.pth", *arguments]) == 2
+    assert "weights at s3://bucket/weights.pth cannot be fetched" in capsys.readouterr().err
+    assert main(["info", "https://example.org/weights.pth"]) == 2
+    assert "'https://example.org/weights.pth' is a file; give a run folder" in capsys.readouterr().err
 
 
 # ---- which model it is ------------------------------------------------------------------------------------------
@@ -210,6 +267,31 @@ def test_detectors_are_refused(tmp_path):
     save_file(load_file(f"{folder}/model.safetensors"), tmp_path / "alone.safetensors")
     with pytest.raises(InputError, match="detector, segmenter or keypoint model of vitreous"):
         load_model(tmp_path / "alone.safetensors")
+
+
+@pytest.mark.parametrize("name", [NAME, "test_vit"])
+def test_a_damaged_file_is_named(name, tmp_path, capsys):
+    model = create_model(name, num_classes=10)
+    next(model.parameters()).data.view(-1)[0] = float("nan")
+    torch.save(model.state_dict(), tmp_path / "x.pth")
+    save_model(tmp_path / "best", model, name=name, model_args={}, task="classify", classes=tuple(CATEGORIES),
+               preprocess=Preprocess((160, 160)))  # fmt: skip
+    assert main(["predict", str(tmp_path / "x.pth"), "shapes:val:0", "--model", name, "--device", "cpu"]) == 2
+    assert f"{tmp_path / 'x.pth'} holds NaN or infinite values in 1 of" in capsys.readouterr().err
+    with pytest.raises(InputError, match=r"best.model\.safetensors holds NaN or infinite values in 1 of"):
+        load_model(tmp_path)
+    for weights in ("x.pth", "best"):
+        settings = TrainSettings(name, "shapes", size=160, weights=str(tmp_path / weights))
+        with pytest.raises(InputError, match=f"{weights} holds NaN or infinite values in 1 of"):
+            build_model(settings, {}, 10)
+
+
+def test_a_damaged_detector_is_named(tmp_path):
+    folder = Path(save_tiny_dense(tmp_path / "d", "segment", ("a", "b")))
+    trained = load_model(folder)
+    state = {key: value.float() / 0 for key, value in trained.model.state_dict().items()}
+    with pytest.raises(InputError, match="runs/d holds NaN or infinite"):
+        adopt(trained.model, trained.model, state, "runs/d")
 
 
 @pytest.mark.parametrize("name", ["test_vit", "test_resnet", NAME, "xcit_nano_12_p16"])

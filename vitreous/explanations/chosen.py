@@ -19,7 +19,7 @@ from vitreous.training.storage import replace_file
 FILE = "explain.json"
 FEW = 30  # images: with fewer an interval says little
 FEW_REMARK = " So few images prove little: score more."
-UNSCORED = "It was not measured on a data set for this model; vitreous explain RUN --data DATA --score does that."
+UNSCORED = "Faithfulness to this model was not measured on a data set"
 
 
 class Chosen(NamedTuple):
@@ -33,7 +33,8 @@ class Chosen(NamedTuple):
         return replace(plan, default=self.method, reason=self.reason, verdicts=self.verdicts)
 
 
-NOT_MEASURED = Chosen(None, UNSCORED, {})
+NOT_MEASURED = Chosen(None, f"{UNSCORED}; vitreous explain RUN --data DATA --score does that.", {})
+NOT_KEPT = Chosen(None, f"{UNSCORED}.", {})  # there is no folder in which a measurement could be found later
 
 
 def file_of(model: str) -> Path | None:
@@ -44,7 +45,9 @@ def file_of(model: str) -> Path | None:
 
 def read_chosen(model: str) -> Chosen:
     path = file_of(model)
-    if path is None or not path.is_file():
+    if path is None:
+        return NOT_KEPT
+    if not path.is_file():
         return NOT_MEASURED
     content = read_json(path)
     try:
@@ -69,7 +72,7 @@ def store(model: str, chosen: Chosen) -> Chosen:
     """Beside the weights, if they have a folder. Returns what stood there before."""
     path = file_of(model)
     if path is None:
-        return NOT_MEASURED
+        return NOT_KEPT
     try:
         before = read_chosen(model)
     except InputError:  # a damaged one

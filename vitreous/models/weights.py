@@ -107,8 +107,13 @@ def read_tensors(source: str | Path | dict[str, Any], *, name: str | None = None
 
 def local_file(source: str) -> Path:
     """Where a file or folder of weights is on this machine; one behind an address is there after this."""
+    return local_path(source) or fetch(source, CHECKSUMS.get(source))
+
+
+def local_path(source: str) -> Path | None:
+    """Where this is on this machine, there or not; None for what is behind an address."""
     if is_address(source):
-        return fetch(source, CHECKSUMS.get(source))
+        return None
     if source.startswith("file://"):
         return Path(url2pathname(urlsplit(source).path))
     if re.match(r"[a-z0-9+.-]+://", source):

@@ -14,7 +14,7 @@ from vitreous.data.source import ImageSet
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.manifest import sha256
-from vitreous.models.weights import local_file, read_state, read_tensors
+from vitreous.models.weights import check_finite, local_file, local_path, read_state, read_tensors
 from vitreous.reading import reason_of, shown
 from vitreous.registry import construction_limit, create_model, stored_arguments, stored_bytes
 from vitreous.tasks.base import Task, WithHead, load_task
@@ -27,6 +27,7 @@ from vitreous.training.model_folder import (
     is_weights_file,
     load_classifier,
     refusal_of_size,
+    weights_path,
 )
 from vitreous.training.settings import TrainSettings
 from vitreous.training.weights_file import THEIR_PARTS, model_with_weights
@@ -151,6 +152,7 @@ def adopt(model: nn.Module, backbone: nn.Module, state: dict[str, Tensor], sourc
 
     Returns what the user should know about it.
     """
+    check_finite(state, source)
     own = model.state_dict()
     fitting = {key: value for key, value in state.items() if key in own and own[key].shape == value.shape}
     if len(fitting) == len(own):
@@ -208,7 +210,8 @@ def _from_weights(settings: TrainSettings, source: str, arguments: dict[str, Any
 
 def _folder(weights: str) -> Path | None:
     """The model folder that weights are in; None if they are a file."""
-    return find_model_folder(weights) if Path(weights).expanduser().is_dir() else None
+    path = local_path(weights)
+    return find_model_folder(path) if path is not None and path.is_dir() else None
 
 
 def dense_folder(weights: str) -> Path | None:
@@ -242,7 +245,7 @@ def preprocess_for(model: Any, settings: TrainSettings) -> Preprocess:
 def teacher_fingerprint(teacher: str) -> str:
     """Tells whether a run goes on with the teacher it began with."""
     if is_weights_file(teacher):
-        return f"{teacher} {sha256(local_file(teacher))[:16]}"
+        return f"{teacher} {sha256(weights_path(teacher))[:16]}"
     folder = find_model_folder(teacher)
     return teacher if folder is None else f"{teacher} {sha256(folder / WEIGHTS)[:16]}"
 

@@ -98,6 +98,18 @@ def tuples(value: Any) -> Any:
     return {key: tuples(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
+def timm_config(preprocess: Preprocess, classes: tuple[str, ...]) -> dict[str, Any]:
+    """What timm wants to know about a model's pictures and classes, in its words."""
+    return {
+        "input_size": (3, *preprocess.size),
+        "mean": preprocess.mean,
+        "std": preprocess.std,
+        "crop_pct": preprocess.crop_ratio,
+        "interpolation": preprocess.interpolation,
+        "num_classes": len(classes),
+    }
+
+
 def make_config(
     model: Any,
     name: str,
@@ -112,14 +124,8 @@ def make_config(
     inherited = dict(getattr(model, "pretrained_cfg", None) or {})
     # Without its tag, which names published weights: these are others.
     architecture = inherited.get("architecture") or name.split(".")[0]
-    pretrained_cfg = {key: inherited[key] for key in ("first_conv", "classifier", "pool_size") if key in inherited} | {
-        "input_size": [3, *preprocess.size],
-        "mean": list(preprocess.mean),
-        "std": list(preprocess.std),
-        "crop_pct": preprocess.crop_ratio,
-        "interpolation": preprocess.interpolation,
-        "num_classes": len(classes),
-    }
+    pretrained_cfg = {key: inherited[key] for key in ("first_conv", "classifier", "pool_size") if key in inherited}
+    pretrained_cfg |= timm_config(preprocess, classes)
     return {
         "architecture": architecture,
         "num_classes": len(classes),

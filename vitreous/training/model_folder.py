@@ -17,20 +17,20 @@ from typing import Any, NamedTuple
 import safetensors
 import torch
 from safetensors.torch import load_file, save_file
+from timm.models import is_model_pretrained
 from torch import Tensor, nn
 
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.manifest import MANIFEST, DamagedError
 from vitreous.models.base import Backbone
-from vitreous.models.download import is_address
-from vitreous.models.weights import MisfitError, local_file, misfit
+from vitreous.models.weights import MisfitError, check_finite, local_file, local_path, misfit
 from vitreous.reading import brief
-from vitreous.registry import construction_limit, create_model, stored_bytes
+from vitreous.registry import construction_limit, create_model, resolve_name, stored_bytes
 from vitreous.tasks.base import Task, load_task
 from vitreous.training.device import choose_device
 from vitreous.training.distributed import ALONE, World
-from vitreous.training.model_config import CONFIG, WEIGHTS, ModelConfig, make_config, read_config
+from vitreous.training.model_config import CONFIG, WEIGHTS, ModelConfig, make_config, read_config, timm_config
 from vitreous.training.parallel import whole
 from vitreous.training.storage import publish_folder, published, write_json
 from vitreous.training.weights_file import load_file_model
@@ -95,15 +95,21 @@ def load_model(
     place = choose_device(device)
     if is_weights_file(source):
         trained = _load_file(str(source), architecture)
-    elif architecture is not None:
-        raise InputError(
-            f"--model {architecture} goes with a file of weights; '{source}' is none, and brings its own model"
-        )
     else:
         folder = find_model_folder(source)
+        if architecture is not None:
+            known = resolve_name(str(source)) if folder is None else source
+            raise InputError(
+                f"--model {architecture} goes with a file of weights; '{known}' is none, and brings its own model"
+            )
         trained = _load_published(str(source)) if folder is None else _load_folder(folder)
     trained.model.to(place)
-    return trained if size is None else at_size(trained, size)
+    if size is None:
+        return trained
+    resized = at_size(trained, size)
+    if resized.task == "classify":
+        _tell_timm(resized.model, input_size=(3, *resized.preprocess.size))
+    return resized
 
 
 def at_size(trained: TrainedModel, size: int) -> TrainedModel:
@@ -188,21 +194,39 @@ def require_classifier(source: str | Path, trained: TrainedModel) -> None:
 
 
 def is_weights_file(source: str | Path) -> bool:
-    """Whether this is a file of weights by its name, or the address of one."""
-    path = Path(source).expanduser()
-    return is_address(str(source)) or (path.suffix.lower() in WEIGHT_FILES and path.is_file())
+    """Whether this is a file of weights by its name, there or not, or the address of one."""
+    path = local_path(str(source))
+    if path is None:
+        return True
+    if path.suffix.lower() not in WEIGHT_FILES or path.is_dir():
+        return False
+    return path.is_file() or not is_model_pretrained(str(source))  # .pt is also a tag of timm's
+
+
+def weights_path(source: str) -> Path:
+    """Where a file of weights is, which must be there; one behind an address is fetched."""
+    path = local_file(source)
+    if not path.is_file():
+        raise _no_file(source)
+    return path
+
+
+def _no_file(source: str | Path) -> InputError:
+    return InputError(f"there is no file '{source}'; give a file of weights, a run folder, a model folder or a name")
 
 
 def find_model_folder(source: str | Path) -> Path | None:
     """The model folder that a run folder or model folder stands for; None for what must be a model name."""
-    path = Path(source).expanduser()
-    if path.is_dir():
+    path = local_path(str(source))
+    if path is not None and path.is_dir():
         return _model_folder(path)
-    if path.exists():
+    if path is None or path.exists():
         raise InputError(
             f"'{source}' is a file; give a run folder, a model folder or a model name (vitreous info), or, where "
             f"weights alone will do, a file of them ({', '.join(WEIGHT_FILES)})"
         )
+    if is_weights_file(source):
+        raise _no_file(source)
     if "/" in str(source) or "\\" in str(source):
         raise InputError(f"there is no folder '{source}'; give a run folder, a model folder or a model name")
     return None
@@ -250,6 +274,9 @@ def _load_folder(folder: Path) -> TrainedModel:
     except safetensors.SafetensorError as reason:
         raise DamagedError(f"{folder / WEIGHTS} is not a safetensors file: {reason}") from reason
     _fill(model, state, folder / WEIGHTS)
+    if config.task == "classify":
+        told = timm_config(config.preprocess, config.classes)
+        _tell_timm(model, **told, crop_mode="center", label_names=config.classes)
     return TrainedModel(
         model.eval(),
         config.architecture,
@@ -261,8 +288,13 @@ def _load_folder(folder: Path) -> TrainedModel:
     )
 
 
+def _tell_timm(model: Any, **told: Any) -> None:
+    """Let the module itself say what it is for, to `data_of` and to timm, in place of what its variant was made for."""
+    model.pretrained_cfg = model.default_cfg = model.pretrained_cfg | told
+
+
 def _load_file(source: str, architecture: str | None) -> TrainedModel:
-    path = local_file(source)
+    path = weights_path(source)
     if architecture is None and path.name == WEIGHTS and (path.parent / MANIFEST).is_file():
         return _load_folder(path.parent)  # which knows more than the file
     model, name = load_file_model(source, architecture)
@@ -312,6 +344,7 @@ def _fill(model: nn.Module, state: dict[str, Tensor], origin: Path) -> None:
         raise MisfitError(
             f"the weights in {origin} do not fit the model in its {CONFIG}", wrong, "take both files from one folder"
         )
+    check_finite(state, str(origin))
     model.load_state_dict(state)
 
 

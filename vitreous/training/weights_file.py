@@ -22,6 +22,7 @@ from vitreous.models.weights import (
     BOOKKEEPING,
     WEIGHTS,
     MisfitError,
+    check_finite,
     layout_of,
     local_file,
     misfit,
@@ -148,6 +149,7 @@ def trunk_shapes(state: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
 
 def model_with_weights(name: str, state: dict[str, Tensor], source: str, arguments: dict[str, Any], **kind: Any) -> Any:
     """The model as its weights were made, with as many classes; or, with features_only=True, what is below those."""
+    check_finite(state, source)  # timm's models would not, and ours would not know the source
     architecture = resolve_name(stored_arguments(name)[0])
     classes = classes_in(architecture, state)
     overlay = {"state_dict": state, "num_classes": classes}

@@ -53,10 +53,6 @@ REMARKS = {
     "attention_mass": "share of all attention it receives; does not know the class",
     "masking": "the paper's: probability lost when what it looks at is hidden in the picture",
 }
-UNMEASURED = (
-    "Which method is the most faithful to this model was not measured; "
-    "vitreous explain RUN --data DATA --score does that."
-)
 FIRST = torch.tensor([0])  # the only image of a batch
 SINGLE = {"masking"}  # rankings that say nothing about a group by being added up
 
@@ -98,10 +94,7 @@ class Explorer:
                 if name != "random"
             ],
             "methods": [self.method_card(method) for method in self.methods()],
-            "chosen": {
-                "method": self.chosen.method,
-                "says": self.chosen.reason if self.chosen.method else UNMEASURED,
-            },
+            "chosen": {"method": self.chosen.method, "says": self.chosen.reason},
             "has": self.has(),
         }
 
