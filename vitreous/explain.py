@@ -320,8 +320,10 @@ def explain_model(
             1: a picture, which is brought to the size and the colours that the model was trained with.
         target: What to explain: a class by number or name, or a `vitreous.maps.target.Target`, in pixels as the model
             sees them; default: the predicted class, or the best finding.
-        finding, label, joint, region: Of a detector, segmenter or keypoint model: which finding to explain, as in
-            `vitreous explain`.
+        finding: Of a detector, segmenter or keypoint model: which finding to explain, by rank; default: the best.
+        label: The class whose best box or largest region is explained.
+        joint: Of a keypoint model: the joint that is explained.
+        region: Of a segmenter: left, top, right, bottom in pixels; what the model says there is explained.
         method: Names of methods to compare, or "all"; default: a few quick ones that suit the model.
         ranking: How clusters are ranked, a name of `vitreous.maps.importance.RANKINGS`.
         stage: Stage whose clusters are shown, from 1; default: the last with clusters.
