@@ -54,6 +54,7 @@ def predict(
     size: int | None = None,
     device: str = "auto",
     architecture: str | None = None,
+    model_args: tuple[str, ...] = (),
 ) -> list[dict[str, Any]]:
     """Class probabilities, objects, a class for every pixel, or keypoints, depending on what the model was trained for.
 
@@ -86,6 +87,7 @@ def predict(
             what the model was trained with.
         device: cpu, cuda, cuda:1, mps, or auto.
         architecture: Of a file: the name of its model, where it does not tell it itself.
+        model_args: Of a file: what its model was built with, where that is not the default, e.g. stem_stride=2.
 
     Returns:
         For each readable image a dict with "image" and "predictions", the most probable or surest first.
@@ -93,7 +95,7 @@ def predict(
     require_positive(top_k=top_k, batch_size=1 if batch_size is None else batch_size)
     place = choose_device(device)
     with nullcontext() if out is None else result_folder(out, RESULT) as aside:
-        trained = load_model(model, architecture=architecture, size=size)
+        trained = load_model(model, architecture=architecture, model_args=model_args, size=size)
         trained.model.to(place)
         task = trained.build_task().using(Inference(flip, scales, slide))
         pictures = find_pictures(images, size=trained.preprocess.size)
