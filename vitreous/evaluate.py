@@ -82,6 +82,7 @@ def evaluate(
     workers: int = 2,
     device: str = "auto",
     architecture: str | None = None,
+    model_args: tuple[str, ...] = (),
     amp: Literal["off", "bf16", "fp16"] = "off",
     json: Path | None = None,
     markdown: Path | None = None,
@@ -130,6 +131,7 @@ def evaluate(
         workers: Processes that prepare images; 0 = the main one does it.
         device: cpu, cuda, cuda:1, mps; auto takes the best there is.
         architecture: Of a file: the name of its model, where it does not tell it itself.
+        model_args: Of a file: what its model was built with, where that is not the default, e.g. stem_stride=2.
         amp: Mixed precision.
         json: Write the figures to this file too.
         markdown: Write the tables to this file too.
@@ -152,7 +154,7 @@ def evaluate(
         processes(device) as world,
         result_folder(out, RESULT) if out is not None and world.main else nullcontext() as aside,
     ):
-        trained = world.agree(lambda: load_model(model, architecture=architecture, size=size))
+        trained = world.agree(lambda: load_model(model, architecture=architecture, model_args=model_args, size=size))
         trained.model.to(world.device)
         # One it cannot take should show before the work.
         resized = world.agree(lambda: [at_size(trained, side) for side in sizes])

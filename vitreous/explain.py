@@ -69,6 +69,7 @@ def explain(
     size: int | None = None,
     device: str = "auto",
     architecture: str | None = None,
+    model_args: tuple[str, ...] = (),
 ) -> Path:
     """Show why a model answered as it did on images, or measure how faithful its maps are on a data set.
 
@@ -141,6 +142,7 @@ def explain(
         size: Height and width the images are brought to; default: what the model was trained with.
         device: cpu, cuda, cuda:1, mps, or auto.
         architecture: Of a file: the name of its model, where it does not tell it itself.
+        model_args: Of a file: what its model was built with, where that is not the default, e.g. stem_stride=2.
 
     Returns:
         The path of the report, or of the numbers where there is none.
@@ -168,7 +170,7 @@ def explain(
             refuse("--score", **single, ranking=ranking, stage=stage, block=block, head=head)
         else:
             refuse("--atlas", **single, method=" ".join(method) or None)
-        trained = load_model(model, architecture=architecture, size=size, device=device)
+        trained = load_model(model, architecture=architecture, model_args=model_args, size=size, device=device)
         if atlas:
             if source != "clusters" or head is not None:
                 raise InputError("--atlas looks at the maps of clusters; leave out --source and --head")
@@ -211,11 +213,8 @@ def explain(
         masking=Masking(mask_space, interpolation, tie_tolerance, batch_size, fill=mask_fill),
     )
     shown = SHOWN if limit is None else limit
-    loaded = [
-        (run, load_model(run, architecture=architecture if is_weights_file(run) else None, size=size, device=device))
-        for run in (model, compare)
-        if run is not None
-    ]
+    both = [run for run in (model, compare) if run is not None]
+    loaded = [(run, load_one(run, both, architecture, model_args, size, device)) for run in both]
     trained, wanted = loaded[0][1], Wanted(finding, label, joint, None if region is None else read_region(region))
     with result_folder(out, RESULT) as aside:
         runs = [ready(run, one, plan, ranking, wanted) for run, one in loaded]
@@ -240,6 +239,15 @@ def explain(
         )
     print_summary(first, out / REPORT)
     return out / REPORT
+
+
+def load_one(
+    run: str, both: Sequence[str], architecture: str | None, model_args: tuple[str, ...], size: int | None, device: str
+) -> TrainedModel:
+    """Of two runs, what is said about files is meant for those that are files; where none is, it is refused."""
+    if not is_weights_file(run) and any(is_weights_file(other) for other in both):
+        return load_model(run, size=size, device=device)
+    return load_model(run, architecture=architecture, model_args=model_args, size=size, device=device)
 
 
 def refuse(option: str, **given: object) -> None:

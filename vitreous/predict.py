@@ -54,6 +54,7 @@ def predict(
     size: int | None = None,
     device: str = "auto",
     architecture: str | None = None,
+    model_args: tuple[str, ...] = (),
 ) -> list[dict[str, Any]]:
     """Class probabilities, objects, a class for every pixel, or keypoints, depending on what the model was trained for.
 
@@ -87,6 +88,7 @@ def predict(
             what the model was trained with.
         device: cpu, cuda, cuda:1, mps, or auto.
         architecture: Of a file: the name of its model, where it does not tell it itself.
+        model_args: Of a file: what its model was built with, where that is not the default, e.g. stem_stride=2.
 
     Returns:
         For each readable image a dict with "image" and "predictions", the most probable or surest first.
@@ -95,9 +97,9 @@ def predict(
     place = choose_device(device)
     with nullcontext() if out is None else result_folder(out, RESULT) as aside:
         if isinstance(model, TrainedModel):
-            trained, model = held(model, architecture, size, device), model.name
+            trained, model = held(model, architecture, model_args, size, device), model.name
         else:
-            trained = load_model(model, architecture=architecture, size=size)
+            trained = load_model(model, architecture=architecture, model_args=model_args, size=size)
             trained.model.to(place)
         task = trained.build_task().using(Inference(flip, scales, slide))
         pictures = find_pictures(images, size=trained.preprocess.size)
@@ -116,9 +118,12 @@ def predict(
     return results
 
 
-def held(trained: TrainedModel, architecture: str | None, size: int | None, device: str) -> TrainedModel:
+def held(
+    trained: TrainedModel, architecture: str | None, model_args: tuple[str, ...], size: int | None, device: str
+) -> TrainedModel:
     """A model in memory, which is used as it is and where it is."""
-    given = {"architecture": architecture, "size": size, "device": None if device == "auto" else device}
+    given = {"architecture": architecture, "model_args": " ".join(model_args) or None, "size": size}
+    given |= {"device": None if device == "auto" else device}
     for name, value in given.items():
         if value is not None:
             raise InputError(f"{name}={value} given with a model in memory; give it to vitreous.load_model instead")

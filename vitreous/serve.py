@@ -36,6 +36,7 @@ def serve(
     size: int | None = None,
     device: str = "auto",
     architecture: str | None = None,
+    model_args: tuple[str, ...] = (),
     max_upload_mb: int = 20,
     concurrent: int = 64,
     waiting: int = 16,
@@ -62,6 +63,7 @@ def serve(
         size: Height and width the images are brought to; default: what the model was trained with.
         device: cpu, cuda, cuda:1, mps, or auto.
         architecture: Of a file: the name of its model, where it does not tell it itself.
+        model_args: Of a file: what its model was built with, where that is not the default, e.g. stem_stride=2.
         max_upload_mb: Largest file accepted, in megabytes.
         concurrent: Most requests in work at once; more are asked to try again.
         waiting: Most questions that wait for the model; more are asked to try again.
@@ -72,7 +74,7 @@ def serve(
     from vitreous.web.guard import Limits
 
     require_positive(max_upload_mb=max_upload_mb, concurrent=concurrent, waiting=waiting)
-    explorer = open_explorer(model, architecture=architecture, size=size, device=device)
+    explorer = open_explorer(model, architecture=architecture, model_args=model_args, size=size, device=device)
     limits = Limits(upload_bytes=max_upload_mb * 1_000_000, concurrent=concurrent, waiting=waiting)
     app = create_app(explorer, examples=find_examples(explorer, examples), limits=limits, hosts=(host, *allow_host))
     with listen(host, port) as listener:
@@ -85,9 +87,14 @@ def serve(
 
 
 def open_explorer(
-    model: str, *, architecture: str | None = None, size: int | None = None, device: str = "auto"
+    model: str,
+    *,
+    architecture: str | None = None,
+    model_args: tuple[str, ...] = (),
+    size: int | None = None,
+    device: str = "auto",
 ) -> Explorer:
-    trained = load_model(model, architecture=architecture, size=size, device=device)
+    trained = load_model(model, architecture=architecture, model_args=model_args, size=size, device=device)
     check_answers(trained)
     explorer = (Explorer if trained.task == "classify" else Finder)(trained, read_chosen(model))
     if explorer.chosen.method is not None:

@@ -97,6 +97,51 @@ def test_an_architecture_goes_with_a_file_only(tmp_path):
     assert main(["predict", folder, "shapes:val:0", "--model", "paca_b0"]) == 2
 
 
+@pytest.fixture
+def other_depths(tmp_path) -> str:
+    torch.manual_seed(0)
+    torch.save(create_model(NAME, num_classes=10, depths=(1, 1, 1, 1)).state_dict(), tmp_path / "other.pth")
+    return str(tmp_path / "other.pth")
+
+
+def test_the_advice_about_a_misfit_can_be_followed_by_every_verb(other_depths, tmp_path, capsys):
+    verbs = {
+        "predict": ["shapes:val:0"],
+        "explain": ["shapes:val:0", "--method", "token_gradient", "--out", str(tmp_path / "out")],
+        "evaluate": ["shapes", "--count", "10", "--workers", "0"],
+    }
+    for verb, rest in verbs.items():
+        command = [verb, other_depths, *rest, "--model", NAME, "--size", "64", "--device", "cpu"]
+        assert main(command) == 2
+        assert "and its --model-args, or the run folder" in capsys.readouterr().err
+        assert main([*command, "--model-args", "depths=(1,1,1,1)"]) == 0
+    explorer = open_explorer(other_depths, architecture=NAME, model_args=("depths=(1,1,1,1)",), size=64, device="cpu")
+    assert [len(stage.blocks) for stage in explorer.model.stages] == [1, 1, 1, 1]
+    trained = load_model(other_depths, architecture=NAME, model_args=("depths=(1,1,1,1)",))
+    stored = torch.load(other_depths)
+    assert all(torch.equal(value, stored[key]) for key, value in trained.model.state_dict().items())
+
+
+@pytest.mark.parametrize("name", [NAME, "test_vit"])
+@pytest.mark.parametrize("argument", ["wings=2", "num_classes=10", "pretrained=True", "depths"])
+def test_arguments_that_fit_no_model_are_one_line(file, name, argument, capsys):
+    assert main(["predict", file, "shapes:val:0", "--model", name, "--model-args", argument]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert argument.partition("=")[0] in line
+
+
+def test_what_is_said_about_files_is_refused_where_there_is_none(other_depths, tmp_path, capsys):
+    folder = save_tiny_model(tmp_path / "tiny")
+    for verb, *rest in (["predict", "shapes:val:0"], ["explain", "shapes:val:0"], ["evaluate", "shapes"], ["serve"]):
+        for option in (["--model", "paca_b0"], ["--model-args", "depths=(1,1,1,1)"]):
+            assert main([verb, folder, *rest, *option]) == 2
+            assert f"{' '.join(option)} goes with a file of weights; '{folder}' is none" in capsys.readouterr().err
+    named = ["--model", NAME, "--model-args", "depths=(1,1,1,1)"]
+    arguments = ["shapes:val:0", "--method", "token_gradient", "--size", "64", "--device", "cpu"]
+    compared = ["--compare", other_depths, "--out", str(tmp_path / "out")]
+    assert main(["explain", folder, *arguments, *compared, *named]) == 0
+
+
 @pytest.mark.parametrize("more", [[], ["--model", NAME]], ids=["alone", "with a model"])
 @pytest.mark.parametrize("given", ["nofile.pth", "paca_b0.pth", "./paca_b0.PTH", "file:///nowhere/x.safetensors"])
 def test_a_file_that_is_not_there_is_told(given, more, tmp_path, monkeypatch, capsys):

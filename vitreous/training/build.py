@@ -15,7 +15,7 @@ from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.manifest import sha256
 from vitreous.models.weights import check_finite, local_file, local_path, read_state, read_tensors
-from vitreous.reading import reason_of, shown
+from vitreous.reading import reason_of
 from vitreous.registry import construction_limit, create_model, stored_arguments, stored_bytes
 from vitreous.tasks.base import Task, WithHead, load_task
 from vitreous.tasks.classify import Classify
@@ -30,7 +30,7 @@ from vitreous.training.model_folder import (
     weights_path,
 )
 from vitreous.training.settings import TrainSettings
-from vitreous.training.weights_file import THEIR_PARTS, model_with_weights
+from vitreous.training.weights_file import THEIR_PARTS, accepted, model_with_weights, shown_arguments
 
 INITIAL_WEIGHTS, INITIAL_HEAD = 0, 3  # first number of the key, as in train.py
 
@@ -90,17 +90,8 @@ def model_arguments(settings: TrainSettings) -> dict[str, Any]:
 
 def build_model(settings: TrainSettings, arguments: dict[str, Any], classes: int) -> Built:
     seed_everything(settings.seed, INITIAL_WEIGHTS)
-    try:
-        with _limit_of(settings):
-            model, notes = _initial_model(settings, arguments, classes)
-    except InputError:
-        raise
-    except Exception as reason:  # arguments that do not fit make models fail in their own ways, all meaning this
-        if not arguments:
-            raise
-        raise InputError(
-            f"model '{settings.model}' does not accept {_told(arguments)} ({reason_of(reason)})"
-        ) from reason
+    with accepted(settings.model, arguments), _limit_of(settings):
+        model, notes = _initial_model(settings, arguments, classes)
     refusal = refusal_of_size(model, settings.size)
     if refusal is not None:
         raise InputError(
@@ -131,14 +122,10 @@ def build_backbone(settings: TrainSettings, arguments: dict[str, Any]) -> Built:
         if not arguments and not isinstance(reason, TypeError | AttributeError | RuntimeError):
             raise
         # These are how timm's say that they give no maps.
-        given = f", {_told(arguments)}" if arguments else ""
+        given = f", {shown_arguments(arguments)}" if arguments else ""
         raise InputError(f"model '{settings.model}'{given} cannot be a backbone ({reason_of(reason)})") from reason
     _set_checkpointing(getattr(model, "model", model), settings)
     return Built(model, notes)
-
-
-def _told(arguments: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={shown(value)}" for name, value in arguments.items())
 
 
 def _limit_of(settings: TrainSettings) -> AbstractContextManager[None]:

@@ -32,6 +32,7 @@ from vitreous.training.device import choose_device
 from vitreous.training.distributed import ALONE, World
 from vitreous.training.model_config import CONFIG, WEIGHTS, ModelConfig, make_config, read_config, timm_config
 from vitreous.training.parallel import whole
+from vitreous.training.settings import parse_model_arg
 from vitreous.training.storage import publish_folder, published, write_json
 from vitreous.training.weights_file import load_file_model
 
@@ -84,24 +85,29 @@ def save_model(
 
 
 def load_model(
-    source: str | Path, *, architecture: str | None = None, size: int | None = None, device: str = "cpu"
+    source: str | Path,
+    *,
+    architecture: str | None = None,
+    model_args: tuple[str, ...] = (),
+    size: int | None = None,
+    device: str = "cpu",
 ) -> TrainedModel:
     """A model from a run folder (`best/`, else `final/`), a model folder, a file of weights, or the registry by name.
 
     A name, with or without a tag (`paca_tiny.ivmcl_in1k`), means the published weights. A file (.pth, .safetensors, or
-    the URL of one) is of the `architecture` of that name, or of the one that it tells itself. `size` is the height and
-    width to use the model with, where it is not to be the one it was trained with.
+    the URL of one) is of the `architecture` of that name, or of the one that it tells itself, built with `model_args`
+    (`"stem_stride=2"`). `size` is the height and width to use the model with, where it is not to be the one it was
+    trained with.
     """
     place = choose_device(device)
     if is_weights_file(source):
-        trained = _load_file(str(source), architecture)
+        trained = _load_file(str(source), architecture, dict(parse_model_arg(text) for text in model_args))
     else:
         folder = find_model_folder(source)
-        if architecture is not None:
+        if architecture is not None or model_args:
+            given = f"--model {architecture}" if architecture is not None else f"--model-args {' '.join(model_args)}"
             known = resolve_name(str(source)) if folder is None else source
-            raise InputError(
-                f"--model {architecture} goes with a file of weights; '{known}' is none, and brings its own model"
-            )
+            raise InputError(f"{given} goes with a file of weights; '{known}' is none, and brings its own model")
         trained = _load_published(str(source)) if folder is None else _load_folder(folder)
     trained.model.to(place)
     if size is None:
@@ -293,11 +299,11 @@ def _tell_timm(model: Any, **told: Any) -> None:
     model.pretrained_cfg = model.default_cfg = model.pretrained_cfg | told
 
 
-def _load_file(source: str, architecture: str | None) -> TrainedModel:
+def _load_file(source: str, architecture: str | None, arguments: dict[str, Any]) -> TrainedModel:
     path = weights_path(source)
-    if architecture is None and path.name == WEIGHTS and (path.parent / MANIFEST).is_file():
+    if architecture is None and not arguments and path.name == WEIGHTS and (path.parent / MANIFEST).is_file():
         return _load_folder(path.parent)  # which knows more than the file
-    model, name = load_file_model(source, architecture)
+    model, name = load_file_model(source, architecture, arguments)
     return data_of(model.eval(), name)
 
 

@@ -30,6 +30,7 @@ from vitreous.models.weights import (
     read_state,
     read_tensors,
 )
+from vitreous.reading import reason_of, shown
 from vitreous.registry import ALIASES, ENTRIES, create_model, resolve_name, stored_arguments
 
 CONFIG = "config.json"
@@ -37,7 +38,9 @@ CONFIG = "config.json"
 THEIR_PARTS = ("neck.", "decode_head.", "bbox_head.", "rpn_head.", "roi_head.", "keypoint_head.")
 # Where training scripts note which model they trained, and under which names.
 SETTINGS = ("args", "config", "cfg", "hyper_parameters", "meta")
-HINT = "give the model they were made for, with the arguments it was built with; vitreous info lists all"
+HINT = (
+    "give the model they were made for (vitreous info lists all) and its --model-args, or the run folder they are from"
+)
 NAMES = ("architecture", "arch", "model", "model_name", "net")
 
 
@@ -46,8 +49,11 @@ class Guess(NamedTuple):
     reason: str
 
 
-def load_file_model(source: str, architecture: str | None) -> tuple[Any, str]:
-    """A classifier from a file or address, and its name: that which is given, or else told by the file."""
+def load_file_model(source: str, architecture: str | None, arguments: dict[str, Any]) -> tuple[Any, str]:
+    """A classifier from a file or address, and its name: that which is given, or else told by the file.
+
+    `arguments`: what it was built with, besides those of its name.
+    """
     path = local_file(source)
     content = open_checkpoint(path)
     tensors = read_tensors(content, name=source)
@@ -59,7 +65,8 @@ def load_file_model(source: str, architecture: str | None) -> tuple[Any, str]:
     state = read_state(tensors, name=source)
     guess = Guess(architecture, "as given") if architecture is not None else guess_name(source, path, content, state)
     name = resolve_name(guess.name)
-    model = model_with_weights(name, state, source, {})
+    with accepted(name, arguments):
+        model = model_with_weights(name, state, source, arguments)
     if not model.num_classes:
         raise InputError(
             f"{source} holds no classifier for {name}, so there is nothing to predict; train one on top of it: "
@@ -173,6 +180,25 @@ def model_with_weights(name: str, state: dict[str, Tensor], source: str, argumen
     for config in (model.pretrained_cfg, model.default_cfg):
         config.pop("state_dict", None)  # or every copy of the model would carry a copy of them
     return model
+
+
+@contextmanager
+def accepted(name: str, arguments: dict[str, Any]) -> Iterator[None]:
+    """Arguments that do not fit make models fail in their own ways, all meaning this."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as reason:
+        if not arguments:
+            raise
+        raise InputError(
+            f"model '{name}' does not accept {shown_arguments(arguments)} ({reason_of(reason)})"
+        ) from reason
+
+
+def shown_arguments(arguments: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={shown(value)}" for name, value in arguments.items())
 
 
 def classes_in(architecture: str, state: dict[str, Tensor]) -> int:
