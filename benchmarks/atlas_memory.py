@@ -17,13 +17,13 @@ import torch
 import tyro
 
 import vitreous  # noqa: F401  (registers the models)
-from vitreous.data.shapes import CATEGORIES
-from vitreous.data.shapes_images import ShapesImages
+from vitreous.clusters.atlas import Atlas, look_at
+from vitreous.clusters.gates import cluster_layer
+from vitreous.data.shapes.images import ShapesImages
+from vitreous.data.shapes.samples import CATEGORIES
 from vitreous.data.transforms import Preprocess
 from vitreous.explanations.atlas import batches
-from vitreous.maps.atlas import Atlas, look_at
-from vitreous.maps.gates import cluster_layer
-from vitreous.training.model_folder import TrainedModel
+from vitreous.runs.model_folder import TrainedModel
 
 
 def resident() -> float:

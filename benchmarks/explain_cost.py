@@ -19,10 +19,10 @@ import torch
 import tyro
 
 import vitreous
-from vitreous.maps.gates import Rest, cluster_layer
-from vitreous.maps.gradient import TokenGradient
-from vitreous.maps.importance import RANKINGS
-from vitreous.maps.target import ClassTarget
+from vitreous.attribution.target import ClassTarget
+from vitreous.clusters.gates import Rest, cluster_layer
+from vitreous.clusters.importance import RANKINGS
+from vitreous.clusters.token_gradient import TokenGradient
 
 GOALS = {"ablation": 40, "logit_gate": 3, "value_gate": 3, "token_gradient": 3, "integrated": 10}
 

@@ -19,20 +19,20 @@ import torch
 import tyro
 from torch import Tensor, nn
 
+from vitreous.attribution.catalogue import find_method
+from vitreous.attribution.controls import OracleMask
+from vitreous.attribution.method import resolve
+from vitreous.attribution.target import Target
+from vitreous.clusters.gates import Rest, cluster_layer, maps_of
+from vitreous.clusters.groups import ablate_groups, group_gates, group_maps
+from vitreous.clusters.load import causal_load
 from vitreous.data.source import open_data
 from vitreous.evaluate import evaluate
 from vitreous.explanations.dataset import batches
-from vitreous.maps.catalogue import find_method
-from vitreous.maps.controls import OracleMask
-from vitreous.maps.gates import Rest, cluster_layer, maps_of
-from vitreous.maps.groups import ablate_groups, group_gates, group_maps
-from vitreous.maps.load import causal_load
-from vitreous.maps.method import resolve
-from vitreous.maps.scoring import DECIDES, Batch, measured
-from vitreous.maps.target import Target
+from vitreous.faithfulness.scoring import DECIDES, Batch, measured
+from vitreous.files.storage import write_json
+from vitreous.runs.model_folder import load_classifier
 from vitreous.train import train
-from vitreous.training.model_folder import load_classifier
-from vitreous.training.storage import write_json
 
 # The recipe's own model, and the same one with PaCa's usual number of clusters.
 SMALL = "dims=(48,96) depths=(1,2) heads=(1,3) clusters={} recluster=0 mlp_ratios=(2,4) stem_stride=4"

@@ -20,7 +20,7 @@ import torch
 import tyro
 from PIL import Image
 
-from vitreous.data.folder import ClassFolder
+from vitreous.data.layouts.folder import ClassFolder
 from vitreous.data.loader import BatchSampler, Loader
 from vitreous.data.transforms import Augmentation, Preprocess
 from vitreous.tasks.classify import Classify

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 import tyro
 
+from vitreous.runs.run_folder import RunFolder
 from vitreous.train import Training, open_splits
-from vitreous.training.run import RunFolder
 from vitreous.training.settings import TrainSettings
 from vitreous.training.stop import StopSignals
 

@@ -38,8 +38,8 @@ from vitreous.heads.detect import DETECTORS
 from vitreous.heads.segment import SEGMENTERS
 from vitreous.predict import ask, drawn
 from vitreous.registry import create_model
+from vitreous.runs.model_folder import TrainedModel
 from vitreous.tasks.base import WithHead, load_task
-from vitreous.training.model_folder import TrainedModel
 
 SIDE, CANDIDATES = 640, 1000
 PARTS = ("picture", "network", "choosing", "writing", "drawing")

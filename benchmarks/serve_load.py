@@ -33,7 +33,7 @@ from PIL import Image
 
 import vitreous
 from vitreous.data.transforms import Preprocess
-from vitreous.training.model_folder import save_model
+from vitreous.runs.model_folder import save_model
 
 ACCEPTED = {200, 201, 422, 503}
 

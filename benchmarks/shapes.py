@@ -9,7 +9,7 @@ from typing import get_args
 import torch
 import tyro
 
-from vitreous.data.shapes import Difficulty, Shapes
+from vitreous.data.shapes.samples import Difficulty, Shapes
 
 
 def rate(difficulty: Difficulty, size: int, count: int) -> float:

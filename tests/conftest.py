@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from vitreous.training.device import avoid_broken_amx
+from vitreous.runtime.device import avoid_broken_amx
 
 # Tests run in parallel processes; threads of one process would only fight those of the other for the cores.
 torch.set_num_threads(1)

@@ -23,12 +23,12 @@ from tests.test_train_on_files import as_folders
 from vitreous.data.loader import STOP_SIGNALS, WORKER_TIMEOUT, BatchSampler, Loader, Unreadable, stack
 from vitreous.data.source import open_data
 from vitreous.errors import InputError
+from vitreous.runs.checkpoint import load_checkpoint, save_checkpoint
+from vitreous.runs.run_folder import RunFolder, read_metrics
+from vitreous.runtime import distributed
+from vitreous.runtime.heartbeat import Heartbeat
 from vitreous.train import Training, train
-from vitreous.training import distributed
 from vitreous.training.bad_images import BadImages
-from vitreous.training.checkpoint import load_checkpoint, save_checkpoint
-from vitreous.training.heartbeat import Heartbeat
-from vitreous.training.run import RunFolder, read_metrics
 from vitreous.training.settings import TrainSettings
 from vitreous.training.stop import StopRequested
 
@@ -114,7 +114,7 @@ def full_disk(folder: Path) -> str:
         raise OSError(28, "No space left on device")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vitreous.training.checkpoint.save_file", full)
+        patch.setattr("vitreous.runs.checkpoint.save_file", full)
         return refusal(save_checkpoint, folder, 1, {"weights": torch.zeros(9)}, {})
 
 

@@ -9,19 +9,19 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.heads.test_mm_segment import PACA, semantic_fpn
+from tests.heads.openmmlab.test_segment import PACA, semantic_fpn
 from tests.tiny_model import MODEL_ARGS, save_tiny_model
-from vitreous.data.shapes import CATEGORIES, KEYPOINTS
+from vitreous.data.shapes.samples import CATEGORIES, KEYPOINTS
 from vitreous.errors import InputError
 from vitreous.evaluate import evaluate
 from vitreous.explain import explain
 from vitreous.metrics.coco import coco_figures
+from vitreous.models.arguments import parse_model_arg
 from vitreous.predict import predict
+from vitreous.runs.model_folder import load_model
+from vitreous.runs.run_folder import read_metrics
 from vitreous.shapes import shapes
 from vitreous.train import Training, train
-from vitreous.training.model_folder import load_model
-from vitreous.training.run import read_metrics
-from vitreous.training.settings import parse_model_arg
 
 TINY = tuple(f"{name}={value}" for name, value in MODEL_ARGS.items())
 FINER = ("dims=(16,32,48,64)", "depths=(1,1,1,1)", "heads=(1,2,3,4)", "clusters=(6,6,6,0)", "stem_stride=2")

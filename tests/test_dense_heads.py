@@ -14,16 +14,16 @@ import pytest
 from tests.data.painted import annotation, mask, picture
 from tests.test_dense import COMMON
 from vitreous.check import check
-from vitreous.data.shapes import KEYPOINTS
+from vitreous.data.shapes.samples import KEYPOINTS
 from vitreous.errors import InputError
 from vitreous.evaluate import evaluate
 from vitreous.explain import explain
 from vitreous.heads.detect import DETECTORS
 from vitreous.heads.segment import SEGMENTERS
 from vitreous.predict import predict
+from vitreous.runs.model_folder import load_model
 from vitreous.shapes import shapes
 from vitreous.train import train
-from vitreous.training.model_folder import load_model
 
 SETTINGS = {key: value for key, value in COMMON.items() if key not in ("train_count", "val_count")} | dict(
     epochs=1, batch_size=3, warmup_epochs=0.0

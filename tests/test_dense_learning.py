@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.training.test_quick import processor_seconds
+from vitreous.runs.run_folder import read_metrics
 from vitreous.train import train
-from vitreous.training.run import read_metrics
 
 CELLS = Path(__file__).parents[1].parent / "shared" / "data" / "bccd"
 needs_cells = pytest.mark.skipif(not CELLS.is_dir(), reason="the blood cells, ../shared/data/bccd, are not here")

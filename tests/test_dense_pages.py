@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.heads.test_mm_segment import PACA, semantic_fpn
+from tests.heads.openmmlab.test_segment import PACA, semantic_fpn
 from tests.pages import blocks, dead_links, read
-from vitreous.training.model_folder import load_model
+from vitreous.runs.model_folder import load_model
 from vitreous.training.recipe import KEYS
 from vitreous_command import main
 

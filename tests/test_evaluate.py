@@ -8,17 +8,17 @@ import torch
 from PIL import Image
 
 from tests.tiny_model import save_tiny_model
-from vitreous.charts.evaluation import MOST_ROWS, Evaluation, Speed, class_grids, grids, pictures
-from vitreous.data.shapes import CATEGORIES
+from vitreous.data.shapes.samples import CATEGORIES
 from vitreous.data.source import open_data
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.evaluate import evaluate
 from vitreous.metrics.examination import Examination
 from vitreous.predict import predict
+from vitreous.reports.evaluation import MOST_ROWS, Evaluation, Speed, class_grids, grids, pictures
+from vitreous.runs.model_folder import load_model, save_model
+from vitreous.runs.run_folder import read_metrics
 from vitreous.train import train
-from vitreous.training.model_folder import load_model, save_model
-from vitreous.training.run import read_metrics
 
 
 @pytest.fixture(scope="module")

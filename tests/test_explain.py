@@ -9,15 +9,15 @@ import torch.nn.functional as F
 from PIL import Image
 
 from tests.tiny_model import save_tiny_model
+from vitreous.attribution.catalogue import methods_for
 from vitreous.data.pictures import find_pictures
-from vitreous.data.shapes import CATEGORIES, Shapes
+from vitreous.data.shapes.samples import CATEGORIES, Shapes
 from vitreous.data.transforms import to_unit_tensor
 from vitreous.errors import InputError
 from vitreous.explain import explain, select
 from vitreous.explanations.dataset import methods_to_score
 from vitreous.layers.tap import record
-from vitreous.maps.catalogue import methods_for
-from vitreous.training.model_folder import load_model
+from vitreous.runs.model_folder import load_model
 
 BLOB = ("centre_blob",)  # the quickest method
 

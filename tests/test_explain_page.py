@@ -7,9 +7,9 @@ from PIL import Image
 
 from tests.pages import blocks, dead_links, read
 from tests.tiny_model import save_tiny_dense, save_tiny_model
-from vitreous.maps.catalogue import ALL, CONTROLS
-from vitreous.maps.controls import OracleMask
-from vitreous.maps.importance import RANKINGS
+from vitreous.attribution.catalogue import ALL, CONTROLS
+from vitreous.attribution.controls import OracleMask
+from vitreous.clusters.importance import RANKINGS
 from vitreous.registry import list_models
 from vitreous_command import main
 

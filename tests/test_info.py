@@ -9,7 +9,7 @@ from vitreous import list_models
 from vitreous.errors import InputError
 from vitreous.figures import table
 from vitreous.info import info
-from vitreous.training.model_folder import load_model
+from vitreous.runs.model_folder import load_model
 
 
 def test_one_model(capsys: pytest.CaptureFixture[str]) -> None:

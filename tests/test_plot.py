@@ -6,9 +6,9 @@ import pytest
 from PIL import Image
 
 from tests.test_train import PLAIN
-from vitreous.charts.chart import COLOURS
 from vitreous.errors import InputError
 from vitreous.plot import choose_metrics, draw_up, plot, read_runs, smoothed, x_scale
+from vitreous.reports.chart import COLOURS
 from vitreous.train import Training, train
 
 

@@ -14,8 +14,8 @@ from vitreous.data.image import load_image
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.predict import predict
-from vitreous.training.model_folder import load_model, save_model
-from vitreous.training.results import file_name
+from vitreous.runs.model_folder import load_model, save_model
+from vitreous.runs.results import file_name
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from torch.distributed.run import get_args_parser
 
 from tests.pages import ROOT, dead_links, read
 from tests.training.ranks import Ranks
-from vitreous.training.distributed import LOST, MEETING, RANK_TIMEOUT
+from vitreous.runtime.distributed import LOST, MEETING, RANK_TIMEOUT
 from vitreous.training.recipe import KEYS
 from vitreous_command import main
 

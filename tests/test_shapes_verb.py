@@ -10,10 +10,10 @@ import pytest
 from PIL import Image
 
 from vitreous.data.image import load_image
-from vitreous.data.shapes import CATEGORIES, KEYPOINTS, Shapes
+from vitreous.data.shapes.samples import CATEGORIES, KEYPOINTS, Shapes
 from vitreous.errors import InputError
+from vitreous.runtime import progress
 from vitreous.shapes import run_lengths, shapes
-from vitreous.training import progress
 
 
 def picture(path) -> np.ndarray:

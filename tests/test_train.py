@@ -13,10 +13,10 @@ import torch
 
 from vitreous.data.transforms import Augmentation
 from vitreous.errors import InputError
-from vitreous.manifest import sha256
+from vitreous.files.manifest import sha256
+from vitreous.runs.model_folder import load_model
+from vitreous.runs.run_folder import RunFolder, read_metrics
 from vitreous.train import Training, train
-from vitreous.training.model_folder import load_model
-from vitreous.training.run import RunFolder, read_metrics
 
 # Batch norm, stochastic depth, averaged weights, accumulation, every augmentation: all that could break resuming.
 TINY = dict(

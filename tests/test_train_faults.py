@@ -16,20 +16,20 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from tests.runtime.test_distributed import TINY as RANKS_TINY
 from tests.test_dense import COMMON, RUNS
 from tests.test_train import PLAIN, TINY, fingerprint, processes, run_tiny, start, wait_for_step
 from tests.test_train_on_files import as_folders
 from tests.training.ranks import Ranks, arguments
-from tests.training.test_distributed import TINY as RANKS_TINY
 from vitreous.data.loader import GLANCE
 from vitreous.errors import InputError, limit_reached, to_install_extra
-from vitreous.manifest import manifest_of
+from vitreous.files.manifest import manifest_of
+from vitreous.files.storage import write_json
 from vitreous.metrics.coco import CocoMetric
+from vitreous.runs.checkpoint import load_checkpoint
+from vitreous.runs.run_folder import read_metrics
 from vitreous.train import Training, train
-from vitreous.training.checkpoint import load_checkpoint
-from vitreous.training.run import read_metrics
 from vitreous.training.stop import StopSignals
-from vitreous.training.storage import write_json
 
 SHORT = PLAIN | dict(train_count=16, val_count=6)
 TASKS = {name: COMMON | settings | dict(epochs=1) for name, settings in RUNS.items()} | {"classify": SHORT}

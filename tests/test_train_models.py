@@ -12,8 +12,8 @@ from vitreous.errors import InputError
 from vitreous.evaluate import evaluate
 from vitreous.explain import explain
 from vitreous.predict import predict
+from vitreous.runs.run_folder import read_metrics
 from vitreous.train import Training, train
-from vitreous.training.run import read_metrics
 
 SHORT = dict(
     data="shapes", size=32, epochs=2, batch_size=4, train_count=12, val_count=8, log_every=1, workers=0, device="cpu",

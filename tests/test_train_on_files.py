@@ -20,8 +20,8 @@ import vitreous_command
 from tests.test_train import PLAIN, fingerprint, finish, interrupt
 from vitreous.data.source import open_data
 from vitreous.errors import InputError
+from vitreous.runs.run_folder import read_metrics
 from vitreous.train import train
-from vitreous.training.run import read_metrics
 
 datasets.disable_progress_bars()
 COUNTS = {"train": 40, "val": 20}

@@ -12,17 +12,17 @@ from PIL import Image
 from torch import nn
 
 import vitreous_command
+from tests.data.layouts.test_coco_anywhere import write as annotations_of
+from tests.data.layouts.test_instance_masks import penn_fudan
+from tests.data.layouts.test_oxford_pets import pets
 from tests.data.painted import mask, picture
-from tests.data.test_coco_anywhere import write as annotations_of
-from tests.data.test_instance_masks import penn_fudan
-from tests.data.test_oxford_pets import pets
 from tests.tiny_model import MODEL_ARGS
 from vitreous.check import check
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.evaluate import evaluate
+from vitreous.runs.model_folder import TrainedModel, class_columns, load_model
 from vitreous.train import train
-from vitreous.training.model_folder import TrainedModel, class_columns, load_model
 
 PLAIN = dict(model="test_efficientnet", size=32, epochs=1, batch_size=4, workers=0, device="cpu", warmup_epochs=0.0)
 TINY = tuple(f"{name}={value}" for name, value in MODEL_ARGS.items())

@@ -6,11 +6,11 @@ import timm
 import torch
 
 import vitreous  # noqa: F401  (registers the models)
-from vitreous.data.shapes import CATEGORIES
+from vitreous.data.shapes.samples import CATEGORIES
 from vitreous.data.transforms import Preprocess
 from vitreous.registry import create_model
+from vitreous.runs.model_folder import save_model
 from vitreous.tasks.base import load_task
-from vitreous.training.model_folder import save_model
 
 MODEL_ARGS = dict(dims=(8, 16, 24, 32), depths=(1, 1, 1, 1), heads=(1, 2, 3, 4), clusters=(6, 6, 6, 0))
 

@@ -20,7 +20,6 @@ from typing import Any
 from torch import nn
 
 from vitreous import models  # noqa: F401  (registers the models with timm)
-from vitreous.calling import natural, with_known_names
 from vitreous.check import check
 from vitreous.demo import demo
 from vitreous.errors import InputError
@@ -33,10 +32,12 @@ from vitreous.layers.tap import record, tap_names
 from vitreous.plot import plot
 from vitreous.predict import predict
 from vitreous.registry import create_model, list_models
+from vitreous.runs.model_folder import TrainedModel, load_model
+from vitreous.runtime.calling import natural, with_known_names
 from vitreous.serve import serve
 from vitreous.shapes import shapes
 from vitreous.train import train
-from vitreous.training.model_folder import TrainedModel, load_model
+from vitreous.version import __version__
 
 check, demo, evaluate, info = natural(check), natural(demo), natural(evaluate), natural(info)
 plot, serve, shapes, train = natural(plot), natural(serve), natural(shapes), natural(train)
@@ -66,9 +67,9 @@ WITHOUT = {  # what takes a keyword that was given to the other kind of model; b
 }
 
 
-__version__ = "0.1.0"
 __all__ = [
     "InputError",
+    "__version__",
     "check",
     "create_model",
     "demo",

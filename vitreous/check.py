@@ -11,18 +11,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from vitreous.data.coco_anywhere import with_annotations
 from vitreous.data.doctor import Finding, Seen, findings, look_at
-from vitreous.data.folder import in_order
-from vitreous.data.held_out import VAL_FRACTION
 from vitreous.data.image_set import ImageSet
+from vitreous.data.layouts.coco_anywhere import with_annotations
+from vitreous.data.layouts.folder import in_order
+from vitreous.data.layouts.held_out import VAL_FRACTION
 from vitreous.data.quarantine import quarantine_text, usual_place
 from vitreous.data.source import SHAPES, describe, open_raw, recognise, usable_as
 from vitreous.errors import InputError, printable
-from vitreous.training.progress import track
-from vitreous.training.results import require_positive, require_writable
-from vitreous.training.storage import json_text, replace_file
-from vitreous.writing import write_output
+from vitreous.files.storage import json_text, replace_file
+from vitreous.files.writing import write_output
+from vitreous.runs.results import require_positive, require_writable
+from vitreous.runtime.progress import track
 
 Reason = Literal["unreadable", "annotations", "boxes", "empty", "conflicts", "leaks", "duplicates"]
 TaskName = Literal["classify", "detect", "segment", "keypoints"]

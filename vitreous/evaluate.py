@@ -12,29 +12,29 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from vitreous.charts import evaluation as report
-from vitreous.charts.evaluation import AtSize, Evaluation, Speed, WorstMistake
 from vitreous.data.annotations import OneBoxEach, OneObjectEach
-from vitreous.data.coco_anywhere import with_annotations
 from vitreous.data.detector_boxes import read_boxes
 from vitreous.data.image_set import ImageSet
+from vitreous.data.layouts.coco_anywhere import with_annotations
 from vitreous.data.loader import WORKER_TIMEOUT, BatchSampler, Loader, Unreadable
 from vitreous.data.source import describe, open_data, recognise
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError, printable
+from vitreous.files.storage import json_text, write_json
+from vitreous.files.writing import write_output, write_text
 from vitreous.metrics.accuracy import unique_names
 from vitreous.metrics.examination import Examination
+from vitreous.reports import evaluation as report
+from vitreous.reports.evaluation import AtSize, Evaluation, Speed, WorstMistake
+from vitreous.runs.model_folder import TrainedModel, at_size, load_model
+from vitreous.runs.relabelled import labelled_for
+from vitreous.runs.results import require_numbers, require_writable, result_folder
+from vitreous.runs.run_folder import versions
+from vitreous.runtime.device import autocast
+from vitreous.runtime.distributed import ALONE, World, processes
+from vitreous.runtime.progress import track
 from vitreous.tasks.base import Inference, Metric, Task
 from vitreous.tasks.keypoints import Keypoints
-from vitreous.training.device import autocast
-from vitreous.training.distributed import ALONE, World, processes
-from vitreous.training.model_folder import TrainedModel, at_size, load_model
-from vitreous.training.progress import track
-from vitreous.training.relabelled import labelled_for
-from vitreous.training.results import require_numbers, require_writable, result_folder
-from vitreous.training.run import versions
-from vitreous.training.storage import json_text, write_json
-from vitreous.writing import write_output, write_text
 
 Opened = Callable[..., ImageSet]  # the data at a size
 

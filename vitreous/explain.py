@@ -11,6 +11,9 @@ from pathlib import Path
 from PIL import Image
 from torch import nn
 
+from vitreous.attribution.target import Target
+from vitreous.clusters.atlas import MEASURE
+from vitreous.clusters.masking import Interpolation, MaskFill, Masking, MaskSpace, Source
 from vitreous.data.image_set import ImageSet
 from vitreous.data.pictures import Picture, Pictured, as_picture, find_pictures
 from vitreous.data.source import describe, open_data
@@ -18,20 +21,17 @@ from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError, nearest
 from vitreous.evaluate import label_reading
 from vitreous.explanations.atlas import write_atlas
-from vitreous.explanations.chosen import read_chosen
 from vitreous.explanations.dataset import score_run, selection
+from vitreous.explanations.default_method import read_chosen
 from vitreous.explanations.dense import dense_plan, explain_dense, look, look_at_input
+from vitreous.explanations.explaining import Plan, chosen_methods, cluster_layer_of, without_clusters
+from vitreous.explanations.explanation import Explanation
 from vitreous.explanations.findings import Wanted, read_region
 from vitreous.explanations.folder import REPORT, RESULT, print_summary, write_explanations
 from vitreous.explanations.picture import explain_picture, explain_with, known, name_of
-from vitreous.maps.atlas import MEASURE
-from vitreous.maps.clusters import Interpolation, MaskFill, Masking, MaskSpace, Source
-from vitreous.maps.explaining import Plan, chosen_methods, cluster_layer_of, without_clusters
-from vitreous.maps.explanation import Explanation
-from vitreous.maps.target import Target
-from vitreous.training.model_folder import TrainedModel, is_weights_file, load_model
-from vitreous.training.progress import track
-from vitreous.training.results import readable, report_skipped, require_positive, result_folder
+from vitreous.runs.model_folder import TrainedModel, is_weights_file, load_model
+from vitreous.runs.results import readable, report_skipped, require_positive, result_folder
+from vitreous.runtime.progress import track
 
 SHOWN, SCORED = 50, 200  # images at most, unless --limit says otherwise
 
@@ -326,14 +326,14 @@ def explain_model(
         model: A module, or what `vitreous.load_model("runs/demo")` gives.
         image: A path, a PIL image, bytes as an array (H, W, 3) or a tensor (3, H, W), or the same as floats from 0 to
             1: a picture, which is brought to the size and the colours that the model was trained with.
-        target: What to explain: a class by number or name, or a `vitreous.maps.target.Target`, in pixels as the model
-            sees them; default: the predicted class, or the best finding.
+        target: What to explain: a class by number or name, or a `vitreous.attribution.target.Target`, in pixels as the
+            model sees them; default: the predicted class, or the best finding.
         finding: Of a detector, segmenter or keypoint model: which finding to explain, by rank; default: the best.
         label: The class whose best box or largest region is explained.
         joint: Of a keypoint model: the joint that is explained.
         region: Of a segmenter: left, top, right, bottom in pixels; what the model says there is explained.
         method: Names of methods to compare, or "all"; default: a few quick ones that suit the model.
-        ranking: How clusters are ranked, a name of `vitreous.maps.importance.RANKINGS`.
+        ranking: How clusters are ranked, a name of `vitreous.clusters.importance.RANKINGS`.
         stage: Stage whose clusters are shown, from 1; default: the last with clusters.
         preprocessed: `image` is no picture but what the network is fed with, a normalised float tensor (3, H, W).
         preprocess: How the model wants pictures; default: what timm's configuration of the model says.

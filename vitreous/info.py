@@ -14,11 +14,11 @@ from vitreous.figures.display import print_growth, print_list, print_one
 from vitreous.figures.growth import COMPARED, SIZES, Growth, reason, work_at
 from vitreous.figures.table import count, read_table
 from vitreous.layers.tap import tap_names
+from vitreous.models.arguments import parse_model_arg
 from vitreous.models.base import Backbone
 from vitreous.registry import ENTRIES, create_model, list_models, resolve_name
-from vitreous.training.model_folder import build_architecture, find_model_folder, read_config
-from vitreous.training.progress import track
-from vitreous.training.settings import parse_model_arg
+from vitreous.runs.model_folder import build_architecture, find_model_folder, read_config
+from vitreous.runtime.progress import track
 
 Row = dict[str, Any]
 

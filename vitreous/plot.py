@@ -9,14 +9,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from vitreous.charts import curves, page
-from vitreous.charts.chart import COLOURS, Chart, Point, Series, shown, thin
 from vitreous.errors import InputError, nearest, printable
-from vitreous.maps.draw import QUIET
-from vitreous.training.results import result_folder
-from vitreous.training.run import METRICS, RUN, read_metrics
-from vitreous.training.storage import write_json
-from vitreous.writing import write_text
+from vitreous.files.storage import write_json
+from vitreous.files.writing import write_text
+from vitreous.reports import curves
+from vitreous.reports import curves_page as page
+from vitreous.reports.chart import COLOURS, Chart, Point, Series, shown, thin
+from vitreous.reports.draw import QUIET
+from vitreous.runs.results import result_folder
+from vitreous.runs.run_folder import METRICS, RUN, read_metrics
 
 RESULT, PICTURE, PAGE = "plot.json", "curves.png", "curves.html"
 

@@ -13,20 +13,16 @@ from typing import Any, TypeVar
 import torch
 from PIL import Image
 
+from vitreous.clusters.masking import class_probabilities
 from vitreous.data.detector_boxes import DetectorBoxes, read_boxes
 from vitreous.data.pictures import Picture, find_pictures
 from vitreous.errors import InputError, printable
 from vitreous.explanations.answers import ask, drawn
-from vitreous.maps.annotate import enlarged, with_legend
-from vitreous.maps.clusters import class_probabilities
-from vitreous.maps.draw import labelled
-from vitreous.tasks.base import Inference, Task, WithHead
-from vitreous.tasks.keypoints import Keypoints
-from vitreous.tasks.segment import Segment
-from vitreous.training.device import choose_device
-from vitreous.training.model_folder import TrainedModel, load_model
-from vitreous.training.progress import track
-from vitreous.training.results import (
+from vitreous.files.storage import write_json
+from vitreous.reports.annotate import enlarged, with_legend
+from vitreous.reports.draw import labelled
+from vitreous.runs.model_folder import TrainedModel, load_model
+from vitreous.runs.results import (
     file_name,
     readable,
     report_skipped,
@@ -34,7 +30,11 @@ from vitreous.training.results import (
     require_positive,
     result_folder,
 )
-from vitreous.training.storage import write_json
+from vitreous.runtime.device import choose_device
+from vitreous.runtime.progress import track
+from vitreous.tasks.base import Inference, Task, WithHead
+from vitreous.tasks.keypoints import Keypoints
+from vitreous.tasks.segment import Segment
 
 RESULT, COCO = "predictions.json", "coco_results.json"
 

@@ -29,7 +29,7 @@ from torch.nn.modules.module import (
 )
 
 from vitreous.errors import InputError, nearest
-from vitreous.limits import LARGEST_ARGUMENT, MARGIN_WEIGHTS, MOST_TENSORS
+from vitreous.files.limits import LARGEST_ARGUMENT, MARGIN_WEIGHTS, MOST_TENSORS
 
 FOLDER, HUB = "local-dir:", ("hf-hub:", "hf_hub:")  # prefixes of timm's for models that are stored with their settings
 

@@ -11,13 +11,13 @@ import torch
 from PIL import Image
 
 from vitreous.data.pictures import Picture, find_pictures
-from vitreous.data.shapes import CATEGORIES
+from vitreous.data.shapes.samples import CATEGORIES
 from vitreous.errors import InputError
 from vitreous.explanations.answers import ask
-from vitreous.explanations.chosen import read_chosen
+from vitreous.explanations.default_method import read_chosen
+from vitreous.runs.model_folder import TrainedModel, load_model
+from vitreous.runs.results import readable, report_skipped, require_numbers, require_positive
 from vitreous.tasks.base import WithHead
-from vitreous.training.model_folder import TrainedModel, load_model
-from vitreous.training.results import readable, report_skipped, require_numbers, require_positive
 from vitreous.web.explorer import Explorer
 from vitreous.web.finder import Finder
 from vitreous.web.pictures import Seen

@@ -12,10 +12,10 @@ import numpy as np
 from PIL import Image
 
 from vitreous.data.run_lengths import run_lengths
-from vitreous.data.shapes import CATEGORIES, KEYPOINTS, Difficulty, Scene, Shapes
+from vitreous.data.shapes.samples import CATEGORIES, KEYPOINTS, Difficulty, Scene, Shapes
 from vitreous.errors import InputError
-from vitreous.training.progress import track
-from vitreous.writing import write_text
+from vitreous.files.writing import write_text
+from vitreous.runtime.progress import track
 
 Format = Literal["folder", "coco", "masks"]
 

@@ -29,31 +29,31 @@ from vitreous.data.loader import (
 from vitreous.data.source import ImageSet, describe
 from vitreous.errors import InputError, command, printable
 from vitreous.evaluate import Scores, evaluation_loader, score
+from vitreous.files.storage import folder_bytes, json_text, require_space
 from vitreous.metrics.figures import as_text
 from vitreous.registry import is_stored, resolve_name, stored_arguments
+from vitreous.runs.model_config import make_config
+from vitreous.runs.model_folder import save_model
+from vitreous.runs.run_folder import RunFolder
+from vitreous.runs.trackers import TensorBoard, require_tensorboard
+from vitreous.runtime.console import Clock, EpochTable, Pace, duration
+from vitreous.runtime.device import autocast, keep_freed_memory
+from vitreous.runtime.distributed import ALONE, Refusal, World, processes
+from vitreous.runtime.parallel import copy_on_each, part_on_each, require_splittable, whole
+from vitreous.runtime.progress import track
 from vitreous.training.bad_images import BadImages
 from vitreous.training.build import assemble, teacher_fingerprint
 from vitreous.training.clusters import ClusterLoss
-from vitreous.training.console import Clock, EpochTable, Pace, duration
-from vitreous.training.device import autocast, keep_freed_memory
-from vitreous.training.distributed import ALONE, Refusal, World, processes
 from vitreous.training.ema import WeightAverage
 from vitreous.training.failures import failures_explained
-from vitreous.training.model_config import make_config
-from vitreous.training.model_folder import save_model
 from vitreous.training.optim import build_optimizer, set_lr
-from vitreous.training.parallel import copy_on_each, part_on_each, require_splittable, whole
-from vitreous.training.progress import track
 from vitreous.training.recipe import as_recipe, with_recipe
-from vitreous.training.run import RunFolder
 from vitreous.training.settings import FREE, TrainSettings
 from vitreous.training.signature import takes
 from vitreous.training.splits import open_splits, require_same_data
 from vitreous.training.state import Position, TrainState
 from vitreous.training.stop import StopRequested, StopSignals
-from vitreous.training.storage import folder_bytes, json_text, require_space
 from vitreous.training.synced_norm import synchronise_norms
-from vitreous.training.trackers import TensorBoard, require_tensorboard
 
 DROPOUT, MIXING = 1, 2  # first number of a key, so that no two uses of the seed coincide
 

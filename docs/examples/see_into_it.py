@@ -8,8 +8,8 @@
 from PIL import Image
 
 import vitreous
-from vitreous.data.shapes import Shapes
-from vitreous.maps.gates import gated, without
+from vitreous.clusters.gates import gated, without
+from vitreous.data.shapes.samples import Shapes
 
 trained = vitreous.load_model("runs/demo")
 scene = Shapes("val", size=trained.preprocess.size)[3]

@@ -16,18 +16,18 @@ from tests.data.mutations import bounded, look_through
 from tests.data.painted import CATEGORIES, annotation, coco, mask, picture, voc_page
 from tests.data.test_mutated_files import write_shard, yolo_data
 from vitreous.data.annotations import objects_of
-from vitreous.data.arrays import memory_bytes
-from vitreous.data.cifar import EDITIONS
 from vitreous.data.doctor import Looker
 from vitreous.data.joint import DetectView
-from vitreous.data.masks import read_mask
+from vitreous.data.layouts.arrays import memory_bytes
+from vitreous.data.layouts.cifar import EDITIONS
+from vitreous.data.layouts.masks import read_mask
 from vitreous.data.quarantine import read_quarantine
 from vitreous.data.run_lengths import decode
 from vitreous.data.source import open_data, open_raw
 from vitreous.data.transforms import Preprocess
 from vitreous.data.window import Window
 from vitreous.errors import InputError
-from vitreous.manifest import read_json
+from vitreous.files.manifest import read_json
 from vitreous.metrics.coco import CocoMetric
 from vitreous.training.recipe import load_recipe
 
@@ -302,7 +302,7 @@ def test_long_lines_take_no_squared_time(tmp_path):
 def test_a_compressed_bomb_is_known_by_what_it_unpacks_to(tmp_path, monkeypatch):
     file = tmp_path / "a.npz"
     np.savez_compressed(file, x_train=np.zeros((1_000, 100, 100, 3), np.uint8), y_train=np.zeros(1_000, np.int64))
-    monkeypatch.setattr("vitreous.data.arrays.memory_bytes", lambda: 1_000_000)
+    monkeypatch.setattr("vitreous.data.layouts.arrays.memory_bytes", lambda: 1_000_000)
     assert file.stat().st_size < 100_000
     with bounded(megabytes=20), pytest.raises(InputError, match="30,000,000 bytes, this machine's memory 1,000,000"):
         opened(file, "classify")

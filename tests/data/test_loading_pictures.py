@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from vitreous.data.folder import ClassFolder
+from vitreous.data.layouts.folder import ClassFolder
 from vitreous.data.loader import LONGEST_GAP, BatchSampler, Loader
 from vitreous.data.transforms import Augmentation, Preprocess
 from vitreous.errors import InputError

@@ -7,7 +7,7 @@ from PIL import Image
 
 from vitreous.data.image import load_image
 from vitreous.data.pictures import as_picture, find_pictures
-from vitreous.data.shapes import CATEGORIES, Shapes
+from vitreous.data.shapes.samples import CATEGORIES, Shapes
 from vitreous.errors import InputError
 
 SIZE = (32, 32)

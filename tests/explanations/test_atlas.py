@@ -10,23 +10,23 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from tests.maps.tiny import family
+from tests.attribution.tiny import family
 from tests.tiny_model import save_tiny_model
 from tests.web.browser import browser, needs_chromium
-from vitreous.data.shapes import CATEGORIES
-from vitreous.data.shapes_images import ShapesImages
+from vitreous.clusters.atlas import MEASURE, Atlas, look_at
+from vitreous.clusters.atlas_figures import of_classes, of_clusters, whole
+from vitreous.clusters.gates import cluster_layer, gated
+from vitreous.clusters.top_k import Kept
+from vitreous.data.shapes.images import ShapesImages
+from vitreous.data.shapes.samples import CATEGORIES
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.explain import explain
 from vitreous.explanations.atlas import batches, gather
 from vitreous.explanations.dataset import selection
 from vitreous.layers.tap import record
-from vitreous.maps.atlas import MEASURE, Atlas, look_at
-from vitreous.maps.atlas_figures import of_classes, of_clusters, whole
-from vitreous.maps.atlas_regions import TILE, alike, draw_region, regions_of
-from vitreous.maps.gates import cluster_layer, gated
-from vitreous.maps.kept import Kept
-from vitreous.training.model_folder import TrainedModel, load_model
+from vitreous.reports.atlas_regions import TILE, alike, draw_region, regions_of
+from vitreous.runs.model_folder import TrainedModel, load_model
 
 IMAGES = 24
 

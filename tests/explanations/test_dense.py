@@ -11,15 +11,15 @@ from PIL import Image
 
 import vitreous
 from tests.tiny_model import MODEL_ARGS, TASK_ARGS, save_tiny_dense, save_tiny_model
+from vitreous.attribution.target import BoxTarget, RegionTarget
 from vitreous.errors import InputError
 from vitreous.explain import explain
 from vitreous.explanations.findings import largest_part
 from vitreous.heads.boxes import Detector
 from vitreous.heads.detect import DETECTORS, build_detector
-from vitreous.maps.target import BoxTarget, RegionTarget
 from vitreous.predict import predict
 from vitreous.registry import create_model
-from vitreous.training.model_folder import load_model
+from vitreous.runs.model_folder import load_model
 
 CLASSES = {"detect": ("disc", "box"), "segment": ("background", "disc", "box"), "keypoints": ("figure",)}
 XCIT = dict(dim=32, depth=4, heads=4, patch=8)

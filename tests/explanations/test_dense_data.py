@@ -9,8 +9,11 @@ from PIL import Image
 
 import vitreous
 from tests.tiny_model import save_tiny_dense
-from vitreous.data.shapes import CATEGORIES, KEYPOINTS
-from vitreous.data.shapes_images import ShapesImages
+from vitreous.attribution.target import BoxTarget, JointTarget, RegionTarget
+from vitreous.clusters.atlas_figures import whole
+from vitreous.clusters.gates import cluster_layer
+from vitreous.data.shapes.images import ShapesImages
+from vitreous.data.shapes.samples import CATEGORIES, KEYPOINTS
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.explain import explain, opened
@@ -18,13 +21,10 @@ from vitreous.explanations import findings
 from vitreous.explanations.atlas import NOT_THERE, classes_of, gather
 from vitreous.explanations.best_findings import Tally, best_findings
 from vitreous.explanations.dataset import selection
+from vitreous.explanations.explaining import ON_THIS_IMAGE
 from vitreous.explanations.truth import NOTHING, truth_of, truth_view
-from vitreous.maps.atlas_figures import whole
-from vitreous.maps.explaining import ON_THIS_IMAGE
-from vitreous.maps.gates import cluster_layer
-from vitreous.maps.target import BoxTarget, JointTarget, RegionTarget
+from vitreous.runs.model_folder import load_model
 from vitreous.tasks.base import load_task
-from vitreous.training.model_folder import load_model
 
 CLASSES = {"detect": CATEGORIES, "segment": ("background", *CATEGORIES), "keypoints": CATEGORIES}
 QUICK = ("token_gradient", "input_gradient")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import vitreous  # noqa: F401  (registers the models)
 from vitreous.data.transforms import Preprocess
 from vitreous.registry import ENTRIES
-from vitreous.training.model_folder import save_model
+from vitreous.runs.model_folder import save_model
 
 ONE_OF_EACH = ("paca_tiny", "paca_b0", "xcit_nano_12_p16", "emsnet_xxtiny", "mat_1", "partialformer_b0")
 FAMILIES = (*ONE_OF_EACH, "paca_tiny_teacher", "paca_b0_cifar", "xcit_nano_12_p8")  # what differs in kind

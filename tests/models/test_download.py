@@ -15,14 +15,14 @@ import torch
 
 from tests.tiny_model import MODEL_ARGS
 from vitreous import registry
-from vitreous.data.shapes import CATEGORIES
+from vitreous.data.shapes.samples import CATEGORIES
 from vitreous.data.source import open_data
 from vitreous.errors import InputError
 from vitreous.models.download import cached_at, fetch, note_of
 from vitreous.models.paca import PaCa
 from vitreous.models.weights import read_state
+from vitreous.runs.model_folder import load_model
 from vitreous.training.build import assemble
-from vitreous.training.model_folder import load_model
 from vitreous.training.settings import TrainSettings
 
 

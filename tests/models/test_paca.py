@@ -7,9 +7,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.models.families import assert_trains, small
 from vitreous import record
+from vitreous.clusters.gates import gated
 from vitreous.errors import InputError
 from vitreous.layers.cluster_training import ClusterTraining
-from vitreous.maps.gates import gated
 from vitreous.models.paca import VARIANTS, PaCa
 
 SHAPE = dict(dims=(16, 24, 32, 40), depths=(1, 1, 2, 1), heads=(2, 2, 4, 4), clusters=(5, 6, 7, 0), num_classes=3)

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 import vitreous
 from tests.models.families import ONE_OF_EACH, awake, small
 from vitreous.errors import InputError
-from vitreous.manifest import manifest_of
+from vitreous.files.manifest import manifest_of
 from vitreous.models import download
 from vitreous.models.paca import PaCa
 from vitreous.models.xcit import XCiT

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 import vitreous_command
-from vitreous.training import distributed
-from vitreous.training.run import read_metrics
+from vitreous.runs.run_folder import read_metrics
+from vitreous.runtime import distributed
 
 processes = multiprocessing.get_context("forkserver")
 processes.set_forkserver_preload(["vitreous.train", "vitreous_command", "torch.distributed.fsdp"])

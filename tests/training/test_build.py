@@ -7,12 +7,12 @@ from safetensors.torch import load_file
 
 import vitreous  # noqa: F401  (registers the models)
 from tests.tiny_model import MODEL_ARGS, save_tiny_model
-from vitreous.data.shapes import CATEGORIES
+from vitreous.data.shapes.samples import CATEGORIES
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
+from vitreous.runs.model_folder import load_model, save_model
 from vitreous.train import train
 from vitreous.training.build import build_distillation, build_model, model_arguments
-from vitreous.training.model_folder import load_model, save_model
 from vitreous.training.settings import TrainSettings
 
 TINY = tuple(f"{name}={value}" for name, value in MODEL_ARGS.items())
@@ -184,8 +184,8 @@ def test_teachers_of_other_classes_are_refused(tmp_path):
 def test_a_published_teacher_is_matched_by_wordnet_number(monkeypatch):
     from timm.data import ImageNetInfo
 
+    from vitreous.runs.model_folder import TrainedModel, _published_classes
     from vitreous.training import build as module
-    from vitreous.training.model_folder import TrainedModel, _published_classes
 
     model = timm.create_model("test_resnet")
     published = TrainedModel(model, "test_resnet", "classify", _published_classes(model), Preprocess((64, 64)))

@@ -12,11 +12,11 @@ from vitreous.errors import InputError
 from vitreous.layers.cluster_training import ClusterTraining
 from vitreous.models.paca import PaCa
 from vitreous.registry import create_model
+from vitreous.runs.run_folder import read_metrics
 from vitreous.train import Training, train
 from vitreous.training.build import model_arguments
 from vitreous.training.clusters import ClusterLoss
 from vitreous.training.recipe import with_recipe
-from vitreous.training.run import read_metrics
 from vitreous.training.settings import TrainSettings
 
 SHAPE = dict(dims=(8, 8, 16, 16), depths=(1, 1, 2, 1), heads=(1, 1, 2, 2), clusters=(0, 5, 6, 0), num_classes=3)

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.runtime.test_distributed import TINY, fingerprint
 from tests.training.ranks import Ranks, arguments, finish_training
-from tests.training.test_distributed import TINY, fingerprint
+from vitreous.runs.checkpoint import load_checkpoint
 from vitreous.train import Training
-from vitreous.training.checkpoint import load_checkpoint
 
 SETTINGS = TINY | dict(epochs=1, ema=0.9)
 LAST = 4  # step of the checkpoint that can no longer be written; 5 steps are an epoch, every second one is saved

@@ -14,11 +14,12 @@ import torch
 
 from tests.test_train import TINY, fingerprint, finish
 from tests.training.ranks import start_training
+from vitreous.files import storage
+from vitreous.files.storage import recover
+from vitreous.runs import checkpoint, model_folder
+from vitreous.runs.checkpoint import load_checkpoint, save_checkpoint
 from vitreous.train import Training
-from vitreous.training import checkpoint, model_folder, storage
-from vitreous.training.checkpoint import load_checkpoint, save_checkpoint
 from vitreous.training.ema import WeightAverage
-from vitreous.training.storage import recover
 
 # What is called -> at which step (5 are an epoch), and which argument tells the moment. In the order of a run.
 MOMENTS = {

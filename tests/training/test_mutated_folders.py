@@ -9,15 +9,15 @@ import pytest
 from tests.data.mutations import as_text, bounded, many, mutated_bytes, mutated_tree
 from tests.tiny_model import save_tiny_dense, save_tiny_model
 from vitreous.errors import InputError
-from vitreous.explanations.chosen import FILE, read_chosen
-from vitreous.manifest import MANIFEST, manifest_of
+from vitreous.explanations.default_method import FILE, read_chosen
+from vitreous.files.manifest import MANIFEST, manifest_of
+from vitreous.models.arguments import parse_model_arg
 from vitreous.predict import boxes_for
 from vitreous.registry import create_model
+from vitreous.runs.model_folder import load_model
+from vitreous.runs.results import result_folder
 from vitreous.train import train
-from vitreous.training.model_folder import load_model
 from vitreous.training.recipe import FOLDER, load_recipe
-from vitreous.training.results import result_folder
-from vitreous.training.settings import parse_model_arg
 
 FEW, MANY = 40, 2_000
 

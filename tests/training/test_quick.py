@@ -4,8 +4,8 @@ import resource
 
 import pytest
 
+from vitreous.runs.run_folder import read_metrics
 from vitreous.train import train
-from vitreous.training.run import read_metrics
 
 FAMILIES = ["paca_b0", "xcit_nano_12_p16", "emsnet_xxtiny", "mat_1", "partialformer_b0"]
 MOST_WORK = 2 * 6 * 60  # seconds of processor time: six minutes of two cores

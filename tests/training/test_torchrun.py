@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.runtime.test_distributed import TINY, fingerprint
 from tests.training.ranks import arguments
-from tests.training.test_distributed import TINY, fingerprint
-from vitreous.training.run import read_metrics
+from vitreous.runs.run_folder import read_metrics
 
 SETTINGS = TINY | dict(ema=0.9, drop_path=0.2, accumulate=2, epochs=20, val_count=8)  # 100 steps
 

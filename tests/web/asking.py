@@ -13,9 +13,9 @@ from PIL import Image
 from torch import Tensor
 
 from tests.tiny_model import MODEL_ARGS, save_tiny_model
-from vitreous.data.shapes import Shapes
+from vitreous.data.shapes.samples import Shapes
+from vitreous.runs.model_folder import load_model, save_model
 from vitreous.serve import find_examples, open_explorer
-from vitreous.training.model_folder import load_model, save_model
 from vitreous.web.app import create_app
 from vitreous.web.explorer import Explorer
 from vitreous.web.guard import Limits

@@ -11,19 +11,19 @@ from starlette.testclient import TestClient
 
 from tests.tiny_model import save_tiny_model
 from tests.web.asking import HOST, REASON, application, as_inputs, png, save_chosen, save_lively_model
+from vitreous.attribution.method import find_trunk
+from vitreous.attribution.target import ClassTarget
+from vitreous.clusters.gates import Rest, cluster_layer, gated, without
+from vitreous.clusters.groups import ablate_groups
+from vitreous.clusters.importance import RANKINGS
+from vitreous.clusters.load import causal_load
+from vitreous.clusters.masking import stretch
 from vitreous.data.pictures import find_pictures
-from vitreous.data.shapes import CATEGORIES
+from vitreous.data.shapes.samples import CATEGORIES
 from vitreous.errors import InputError
-from vitreous.explanations.chosen import NOT_MEASURED
+from vitreous.explanations.default_method import NOT_MEASURED
+from vitreous.explanations.explaining import Plan, explain_image
 from vitreous.layers.tap import record
-from vitreous.maps.clusters import stretch
-from vitreous.maps.explaining import Plan, explain_image
-from vitreous.maps.gates import Rest, cluster_layer, gated, without
-from vitreous.maps.groups import ablate_groups
-from vitreous.maps.importance import RANKINGS
-from vitreous.maps.load import causal_load
-from vitreous.maps.method import find_trunk
-from vitreous.maps.target import ClassTarget
 from vitreous.web.guard import Limits
 
 CLOSE = 1e-4  # log-odds of up to 100 in single precision; batches of another size add in another order

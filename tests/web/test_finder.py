@@ -10,14 +10,14 @@ from starlette.testclient import TestClient
 
 from tests.tiny_model import TASK_ARGS, save_tiny_dense
 from tests.web.asking import HOST, REASON, application, png, save_chosen
+from vitreous.attribution.target import BoxTarget
+from vitreous.clusters.gates import gated, without
 from vitreous.data.run_lengths import decode
 from vitreous.explanations.dense import OfClasses, matched_scores
 from vitreous.heads.detect import DETECTORS
-from vitreous.maps.gates import gated, without
-from vitreous.maps.target import BoxTarget
 from vitreous.predict import predict
+from vitreous.runs.model_folder import load_model
 from vitreous.serve import check_answers, open_explorer
-from vitreous.training.model_folder import load_model
 
 CLASSES = {"detect": ("disc", "box"), "segment": ("background", "disc", "box"), "keypoints": ("figure",)}
 NAMES = {"detect": "box 1: ", "segment": "region 1: ", "keypoints": "joint 1: "}

@@ -11,8 +11,8 @@ import uvicorn
 from tests.tiny_model import save_tiny_model
 from tests.web.asking import REASON, application, png, save_chosen, save_lively_model
 from tests.web.browser import browser, needs_chromium
+from vitreous.runs.model_folder import load_model
 from vitreous.serve import listen
-from vitreous.training.model_folder import load_model
 from vitreous.web.app import create_app
 from vitreous.web.explorer import Explorer
 

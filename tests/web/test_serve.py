@@ -13,8 +13,8 @@ from PIL import Image
 
 from tests.tiny_model import save_tiny_model
 from vitreous.errors import InputError
+from vitreous.runs.model_folder import load_model
 from vitreous.serve import check_answers, find_examples, listen, serve
-from vitreous.training.model_folder import load_model
 from vitreous.web.explorer import Explorer
 
 

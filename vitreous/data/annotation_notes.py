@@ -8,7 +8,7 @@ import numpy as np
 from vitreous.data.annotations import Objects
 from vitreous.data.image import ImageError
 from vitreous.data.image_set import ImageSet
-from vitreous.data.mask_classes import IGNORE
+from vitreous.data.layouts.mask_classes import IGNORE
 
 BEYOND = 1.0  # pixels by which a box may leave the picture unremarked: rounding
 

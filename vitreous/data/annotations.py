@@ -24,7 +24,7 @@ from vitreous.data.image_set import EncodedSet, ImageSet, Wrapped
 from vitreous.data.outlines import outline_length
 from vitreous.data.run_lengths import Segmentation, decode, encode, require_drawable
 from vitreous.errors import InputError
-from vitreous.limits import MOST_MASK_PIXELS
+from vitreous.files.limits import MOST_MASK_PIXELS
 
 SMALLEST_SIDE = 1e-3  # pixels of a box within the picture; what is thinner divides by nothing sooner or later
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from vitreous.data.image_set import ImageSet
 from vitreous.errors import InputError
-from vitreous.limits import LARGEST_RESULTS
-from vitreous.reading import parse_json, read_bytes, reading, shown
+from vitreous.files.limits import LARGEST_RESULTS
+from vitreous.files.reading import parse_json, read_bytes, reading, shown
 
 FARTHEST = 1e6  # pixels from the corner of the picture; no picture that can be read is so large
 FORMS = "give predictions.json of a detector, or a list of COCO's results"

@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError, features
 
 from vitreous.errors import InputError, to_install, to_install_extra
-from vitreous.limits import MOST_PIXELS
-from vitreous.reading import MACHINE
+from vitreous.files.limits import MOST_PIXELS
+from vitreous.files.reading import MACHINE
 
 LOSSLESS = (".png", ".webp", ".bmp", ".tif", ".tiff")
 # Of the files looked for in folders. What HEIC and AVIF need may be missing; such files are then told as unreadable,

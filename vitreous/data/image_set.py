@@ -11,7 +11,7 @@ from PIL import Image
 
 from vitreous.data.image import ImageError, load_image
 from vitreous.errors import InputError
-from vitreous.reading import MACHINE, reason_of
+from vitreous.files.reading import MACHINE, reason_of
 
 # A split -> the names it may have in the data, best first.
 SPLITS = {"train": ("train", "training"), "val": ("val", "valid", "validation", "test"), "test": ("test",)}

@@ -23,7 +23,7 @@ from torch import Tensor
 from vitreous.data.image import ImageError
 from vitreous.data.image_set import ImageSet
 from vitreous.data.keypoint_view import KeypointView
-from vitreous.data.mask_classes import IGNORE
+from vitreous.data.layouts.mask_classes import IGNORE
 from vitreous.data.transforms import Preprocess
 from vitreous.data.window import Window, keypoints_in
 from vitreous.errors import InputError

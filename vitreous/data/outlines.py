@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.limits import FARTHEST_CORNER, MOST_CROSSINGS
+from vitreous.files.limits import FARTHEST_CORNER, MOST_CROSSINGS
 
 FINER = 5  # pycocotools draws outlines on a grid finer by this much
 AT_ONCE = 1 << 18  # crossings that are reckoned together, which bounds the memory they take

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from vitreous.data.image import SUFFIXES, ImageError, load_image, upright_rgb
 from vitreous.data.image_files import picture_files, told
-from vitreous.data.shapes_images import SHAPES_SEED
+from vitreous.data.shapes.images import SHAPES_SEED
 from vitreous.errors import InputError
 
 SAMPLES = re.compile(r"shapes(?::([a-z]+))?:([a-z]+):(\d{1,9})(?:-(\d{1,9}))?")  # difficulty, split, first, last
@@ -161,7 +161,7 @@ def _pictures_of(name: str, size: tuple[int, int]) -> list[Picture]:
 
 
 def _samples(name: str, size: tuple[int, int]) -> list[Picture]:
-    from vitreous.data.shapes import CATEGORIES, Difficulty, Shapes  # only when embedded samples are asked for
+    from vitreous.data.shapes.samples import CATEGORIES, Difficulty, Shapes  # only when embedded samples are asked for
 
     match = SAMPLES.fullmatch(name)
     if match is None:

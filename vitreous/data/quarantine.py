@@ -9,10 +9,10 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from vitreous.data.coco_anywhere import find_coco_files
+from vitreous.data.layouts.coco_anywhere import find_coco_files
 from vitreous.errors import InputError
-from vitreous.limits import LARGEST_LIST
-from vitreous.reading import read_bytes
+from vitreous.files.limits import LARGEST_LIST
+from vitreous.files.reading import read_bytes
 
 FILE = "quarantine.txt"
 ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}  # names of files may hold any of these

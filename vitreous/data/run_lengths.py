@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.data.outlines import draw, edges_of
-from vitreous.reading import shown
+from vitreous.files.reading import shown
 
 BITS = np.arange(0, 35, 5)  # where the characters of a run length begin; seven are enough for 2^34 pixels
 LONGEST_COUNT = 60  # bits; without an end, a text of a million characters would make numbers of a million bits

@@ -9,26 +9,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitreous.data.annotations import OneObjectEach
-from vitreous.data.arrays import array_splits, looks_like_arrays, open_arrays
-from vitreous.data.cifar import find_cifar, open_cifar
-from vitreous.data.coco import coco_files, open_coco
-from vitreous.data.coco_anywhere import coco_file_splits, find_coco_files, open_coco_files
-from vitreous.data.flat_folder import SPLIT_LIKE, FlatFolder, is_flat
-from vitreous.data.folder import ClassFolder, has_class_folders, split_folders
-from vitreous.data.held_out import VAL_FRACTION, held_out
-from vitreous.data.hugging_face import HuggingFaceSet, hugging_face_splits, looks_like_hugging_face
 from vitreous.data.image_files import told
 from vitreous.data.image_set import SPLITS, ImageSet, Without, own_splits
-from vitreous.data.instance_masks import InstanceMasks, InstancesAsOneClass, instance_folders
-from vitreous.data.masks import MaskSet, mask_splits
-from vitreous.data.oxford_pets import PetBreeds, PetMasks, looks_like_pets, pets_lists
+from vitreous.data.layouts.arrays import array_splits, looks_like_arrays, open_arrays
+from vitreous.data.layouts.cifar import find_cifar, open_cifar
+from vitreous.data.layouts.coco import coco_files, open_coco
+from vitreous.data.layouts.coco_anywhere import coco_file_splits, find_coco_files, open_coco_files
+from vitreous.data.layouts.flat_folder import SPLIT_LIKE, FlatFolder, is_flat
+from vitreous.data.layouts.folder import ClassFolder, has_class_folders, split_folders
+from vitreous.data.layouts.held_out import VAL_FRACTION, held_out
+from vitreous.data.layouts.hugging_face import HuggingFaceSet, hugging_face_splits, looks_like_hugging_face
+from vitreous.data.layouts.instance_masks import InstanceMasks, InstancesAsOneClass, instance_folders
+from vitreous.data.layouts.masks import MaskSet, mask_splits
+from vitreous.data.layouts.oxford_pets import PetBreeds, PetMasks, looks_like_pets, pets_lists
+from vitreous.data.layouts.shards import ShardSet, looks_like_shards, shard_splits
+from vitreous.data.layouts.voc import open_voc, voc_splits
+from vitreous.data.layouts.yolo import YoloSet, yolo_splits
 from vitreous.data.quarantine import read_quarantine, usual_place
-from vitreous.data.shapes_images import ShapesImages
-from vitreous.data.shards import ShardSet, looks_like_shards, shard_splits
-from vitreous.data.voc import open_voc, voc_splits
-from vitreous.data.yolo import YoloSet, yolo_splits
+from vitreous.data.shapes.images import ShapesImages
 from vitreous.errors import InputError, printable
-from vitreous.reading import reading
+from vitreous.files.reading import reading
 
 PURPOSES = {"classify": "classify", "detect": "detect", "segment": "segment", "keypoints": "find keypoints"}
 TASKS = tuple(PURPOSES)

@@ -17,7 +17,7 @@ from torch import Tensor
 from vitreous.data.annotations import Objects, require_room
 from vitreous.data.run_lengths import Segmentation
 from vitreous.data.transforms import resampling, to_bytes
-from vitreous.limits import FARTHEST_CORNER
+from vitreous.files.limits import FARTHEST_CORNER
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ import torch
 from PIL import Image
 
 from vitreous.data.loader import moved_to
-from vitreous.maps.annotate import draw_classes, draw_keypoints, draw_objects, enlarged
+from vitreous.reports.annotate import draw_classes, draw_keypoints, draw_objects, enlarged
+from vitreous.runs.model_folder import TrainedModel
+from vitreous.runs.results import require_numbers
 from vitreous.tasks.base import Prediction, WithHead
 from vitreous.tasks.keypoints import Keypoints
 from vitreous.tasks.segment import Segment
-from vitreous.training.model_folder import TrainedModel
-from vitreous.training.results import require_numbers
 
 
 def ask(

@@ -16,6 +16,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from vitreous.attribution.target import JointTarget
+from vitreous.clusters.atlas import MEASURES, Atlas, Look, look_at
+from vitreous.clusters.gates import cluster_count
+from vitreous.clusters.masking import Layer
 from vitreous.data.image import ImageError
 from vitreous.data.image_set import ImageSet
 from vitreous.errors import InputError, printable
@@ -24,17 +28,13 @@ from vitreous.explanations.atlas_like import Wish, look_at_finding, wish_for
 from vitreous.explanations.best_findings import Tally, best_findings
 from vitreous.explanations.dataset import seen_mask, selection
 from vitreous.explanations.dense import as_picture, dense_task
+from vitreous.explanations.explaining import Plan, cluster_layer_of, without_clusters
 from vitreous.explanations.truth import NOTHING
-from vitreous.maps.atlas import MEASURES, Atlas, Look, look_at
-from vitreous.maps.clusters import Layer
-from vitreous.maps.explaining import Plan, cluster_layer_of, without_clusters
-from vitreous.maps.gates import cluster_count
-from vitreous.maps.target import JointTarget
+from vitreous.runs.model_folder import TrainedModel
+from vitreous.runs.relabelled import labelled_for
+from vitreous.runs.results import report_skipped, result_folder
+from vitreous.runtime.progress import track
 from vitreous.tasks.keypoints import Keypoints
-from vitreous.training.model_folder import TrainedModel
-from vitreous.training.progress import track
-from vitreous.training.relabelled import labelled_for
-from vitreous.training.results import report_skipped, result_folder
 
 NOT_THERE = "not there"  # the label of an answer that no object of the data bears out
 MOST_PIXELS = 16 * 224 * 224  # of a batch: with its gradients, paca_tiny then takes 0.6 GB

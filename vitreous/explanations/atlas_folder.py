@@ -6,10 +6,8 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from vitreous.data.image_set import ImageSet
-from vitreous.explanations.atlas_like import UNKNOWN, Wish
-from vitreous.maps.atlas import KEPT, Atlas
-from vitreous.maps.atlas_figures import (
+from vitreous.clusters.atlas import KEPT, Atlas
+from vitreous.clusters.atlas_figures import (
     OfClass,
     OfCluster,
     Whole,
@@ -19,13 +17,15 @@ from vitreous.maps.atlas_figures import (
     of_clusters,
     whole,
 )
-from vitreous.maps.atlas_page import Section, Tile, percent, render
-from vitreous.maps.atlas_regions import Region, alike, draw_region, regions_of, strip
-from vitreous.maps.clusters import Layer
-from vitreous.training.model_folder import TrainedModel
-from vitreous.training.progress import track
-from vitreous.training.storage import write_json
-from vitreous.writing import write_text
+from vitreous.clusters.masking import Layer
+from vitreous.data.image_set import ImageSet
+from vitreous.explanations.atlas_like import UNKNOWN, Wish
+from vitreous.files.storage import write_json
+from vitreous.files.writing import write_text
+from vitreous.reports.atlas_page import Section, Tile, percent, render
+from vitreous.reports.atlas_regions import Region, alike, draw_region, regions_of, strip
+from vitreous.runs.model_folder import TrainedModel
+from vitreous.runtime.progress import track
 
 RESULT, PAGE, LIKE = "atlas.json", "index.html", "like.jpg"
 QUALITY = 88  # of JPEG

@@ -7,16 +7,16 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
+from vitreous.attribution.target import BoxTarget, JointTarget, RegionTarget, Target
+from vitreous.clusters.atlas import Look, look_at, region_fields
+from vitreous.clusters.masking import Layer
+from vitreous.clusters.top_k import Kept
 from vitreous.data.pictures import find_pictures
 from vitreous.errors import InputError
 from vitreous.explanations.dense import inputs_of, look, model_behind
 from vitreous.explanations.findings import Seen, Wanted
-from vitreous.maps.atlas import Look, look_at, region_fields
-from vitreous.maps.atlas_regions import Region, regions_of
-from vitreous.maps.clusters import Layer
-from vitreous.maps.kept import Kept
-from vitreous.maps.target import BoxTarget, JointTarget, RegionTarget, Target
-from vitreous.training.model_folder import TrainedModel
+from vitreous.reports.atlas_regions import Region, regions_of
+from vitreous.runs.model_folder import TrainedModel
 
 FOUND = 16  # regions at most
 ASKED, LIKE = "asked", "like"  # kinds of regions

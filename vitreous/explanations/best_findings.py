@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from vitreous.attribution.target import Target
 from vitreous.data.image import ImageError
 from vitreous.data.image_set import ImageSet
 from vitreous.errors import InputError, printable
@@ -17,11 +18,10 @@ from vitreous.explanations.answers import answers
 from vitreous.explanations.dense import dense_task, see
 from vitreous.explanations.findings import Seen, Wanted, choose_finding
 from vitreous.explanations.truth import Truth, truth_of, truth_view
-from vitreous.maps.target import Target
+from vitreous.runs.model_folder import TrainedModel
+from vitreous.runs.relabelled import labelled_for
+from vitreous.runtime.progress import track
 from vitreous.tasks.keypoints import Keypoints
-from vitreous.training.model_folder import TrainedModel
-from vitreous.training.progress import track
-from vitreous.training.relabelled import labelled_for
 
 
 @dataclass

@@ -14,25 +14,25 @@ from PIL import Image
 from rich.console import Console
 from torch import Tensor, nn
 
-from vitreous.charts import faithfulness as charts
-from vitreous.charts.evaluation import as_table
+from vitreous.attribution.catalogue import controls_for, find_method, methods_for
+from vitreous.attribution.method import Method
 from vitreous.data.image import ImageError
 from vitreous.data.image_set import ImageSet
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError, printable
 from vitreous.explanations.best_findings import Tally, best_findings
-from vitreous.explanations.chosen import Chosen, choose, store
+from vitreous.explanations.default_method import Chosen, choose, store
 from vitreous.explanations.dense import inputs_of, model_behind
-from vitreous.maps.catalogue import controls_for, find_method, methods_for
-from vitreous.maps.explaining import ALL, LIGHT, lighter
-from vitreous.maps.faithfulness import PORTIONS
-from vitreous.maps.method import Method
-from vitreous.maps.scoring import Batch, Scores, score_methods
-from vitreous.training.model_folder import TrainedModel
-from vitreous.training.progress import track
-from vitreous.training.results import result_folder
-from vitreous.training.storage import write_json
-from vitreous.writing import write_text
+from vitreous.explanations.explaining import ALL, LIGHT, lighter
+from vitreous.faithfulness.curves import PORTIONS
+from vitreous.faithfulness.scoring import Batch, Scores, score_methods
+from vitreous.files.storage import write_json
+from vitreous.files.writing import write_text
+from vitreous.reports import faithfulness as charts
+from vitreous.reports.evaluation import as_table
+from vitreous.runs.model_folder import TrainedModel
+from vitreous.runs.results import result_folder
+from vitreous.runtime.progress import track
 
 RESULT, REPORT, CHART = "faithfulness.json", "faithfulness.md", "faithfulness.png"
 SANITY = 8  # images on which randomisation and stability are measured too; they take three more maps each

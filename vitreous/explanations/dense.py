@@ -14,24 +14,24 @@ from PIL import Image
 from torch import Tensor, nn
 from torchvision.ops import box_iou
 
+from vitreous.attribution.catalogue import methods_for
+from vitreous.attribution.frame import framed
+from vitreous.attribution.target import BoxTarget, Target, dense_logits
 from vitreous.data.pictures import Pictured
 from vitreous.data.transforms import to_unit_tensor
 from vitreous.errors import InputError
 from vitreous.explanations.answers import answers, drawn
+from vitreous.explanations.explaining import LIGHT, Plan, chosen_methods, explain_image, look_only
+from vitreous.explanations.explanation import Answer, Explanation
 from vitreous.explanations.findings import SURE, Choice, Seen, Wanted, choose_finding
 from vitreous.explanations.picture import describe, name_of, picture_of_input
 from vitreous.explanations.truth import SAME
 from vitreous.heads.boxes import Detector, settled
-from vitreous.maps.annotate import enlarged
-from vitreous.maps.catalogue import methods_for
-from vitreous.maps.explaining import LIGHT, Plan, chosen_methods, explain_image, look_only
-from vitreous.maps.explanation import Answer, Explanation
-from vitreous.maps.frame import framed
-from vitreous.maps.target import BoxTarget, Target, dense_logits
+from vitreous.reports.annotate import enlarged
+from vitreous.runs.model_folder import TrainedModel, at_size
 from vitreous.tasks.base import Prediction, WithHead
 from vitreous.tasks.keypoints import Keypoints
 from vitreous.tasks.segment import Segment, labels_of
-from vitreous.training.model_folder import TrainedModel, at_size
 
 LISTED = 10  # findings that are told
 METHODS = ("token_gradient", "grad_cam", "input_gradient", "occlusion", "clusters logit_gate", "centre_blob")

@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
+from vitreous.attribution.target import BoxTarget, RegionTarget, Target, box_region, peaks
 from vitreous.errors import InputError, nearest
-from vitreous.maps.annotate import BACKGROUND, draw_objects, draw_outline, draw_place, enlarged
-from vitreous.maps.target import BoxTarget, RegionTarget, Target, box_region, peaks
+from vitreous.reports.annotate import BACKGROUND, draw_objects, draw_outline, draw_place, enlarged
 from vitreous.tasks.base import Prediction, Task
 from vitreous.tasks.detect import Detect
 from vitreous.tasks.keypoints import Keypoints

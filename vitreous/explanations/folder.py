@@ -5,15 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.errors import printable
+from vitreous.explanations.explaining import ON_THIS_IMAGE, Plan
+from vitreous.explanations.explanation import Explanation, as_json
 from vitreous.explanations.picture import HIDDEN_WITH
-from vitreous.maps.explaining import ON_THIS_IMAGE, Plan
-from vitreous.maps.explanation import Explanation, as_json
-from vitreous.maps.report import render
-from vitreous.maps.report_pieces import named
-from vitreous.maps.sheet import draw_sheet
-from vitreous.training.results import file_name
-from vitreous.training.storage import write_json
-from vitreous.writing import write_text
+from vitreous.files.storage import write_json
+from vitreous.files.writing import write_text
+from vitreous.reports.report import render
+from vitreous.reports.report_pieces import named
+from vitreous.reports.sheet import draw_sheet
+from vitreous.runs.results import file_name
 
 RESULT, REPORT = "explanation.json", "report.html"
 

@@ -9,14 +9,14 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from vitreous.attribution.target import Target
+from vitreous.clusters.masking import likeness
 from vitreous.data.pictures import Picture, Pictured, as_picture
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
-from vitreous.maps.clusters import likeness
-from vitreous.maps.explaining import Plan, explain_image
-from vitreous.maps.explanation import Explanation
-from vitreous.maps.target import Target
-from vitreous.training.model_folder import TrainedModel, data_of
+from vitreous.explanations.explaining import Plan, explain_image
+from vitreous.explanations.explanation import Explanation
+from vitreous.runs.model_folder import TrainedModel, data_of
 
 HIDDEN_WITH = {"pixels": "black", "normalised": "grey"}
 SLACK = 0.01  # by which colours of a network input may miss 0 and 1, as scaling overshoots a little

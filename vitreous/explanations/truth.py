@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torchvision.ops import box_iou
 
+from vitreous.attribution.target import BoxTarget, JointTarget, RegionTarget, Target, box_region
 from vitreous.data.joint import IGNORE, DetectView
 from vitreous.data.transforms import Preprocess
 from vitreous.explanations.findings import parts
-from vitreous.maps.target import BoxTarget, JointTarget, RegionTarget, Target, box_region
 from vitreous.tasks.base import View, WithHead
 
 SAME = 0.5  # overlap from which on a box counts as found, as in AP50

@@ -1,0 +1,1 @@
+"""Parameters and multiply-adds of models, counted, fitted and shown by `vitreous info`."""

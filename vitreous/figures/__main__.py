@@ -2,7 +2,7 @@
 
 from vitreous.figures.table import FILE, write_table
 from vitreous.registry import list_models
-from vitreous.training.progress import track
+from vitreous.runtime.progress import track
 
 if __name__ == "__main__":
     names = list_models()

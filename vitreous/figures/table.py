@@ -12,7 +12,7 @@ import timm
 import torch
 
 from vitreous.figures.counting import figures_of
-from vitreous.writing import replace_content
+from vitreous.files.writing import replace_content
 
 FILE = Path(__file__).with_name("table.json")
 Row = dict[str, Any]

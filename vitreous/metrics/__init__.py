@@ -1,0 +1,1 @@
+"""Sums and counts that can be merged, and the figures they give."""

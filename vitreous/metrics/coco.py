@@ -14,10 +14,10 @@ import numpy as np
 from torch import Tensor
 
 from vitreous.errors import InputError, to_install_extra
-from vitreous.limits import LARGEST_ANNOTATIONS
+from vitreous.files.limits import LARGEST_ANNOTATIONS
+from vitreous.files.reading import read_json
+from vitreous.files.writing import write_output
 from vitreous.metrics.accuracy import unique_names
-from vitreous.reading import read_json
-from vitreous.writing import write_output
 
 Kind = Literal["bbox", "segm", "keypoints"]
 Source = str | os.PathLike[str] | dict[str, Any] | list[dict[str, Any]]

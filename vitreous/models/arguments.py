@@ -1,11 +1,14 @@
 """Arguments that several families take: what all hand on to `Backbone`, and checks with messages that help."""
 
+import ast
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypedDict, TypeVar
 
 from vitreous.errors import InputError, nearest
+from vitreous.files.limits import LONGEST_ARGUMENT
+from vitreous.files.reading import brief
 from vitreous.layers.patch import HALVINGS
 
 Settings = TypeVar("Settings")
@@ -84,3 +87,18 @@ def check_flags(**flags: bool) -> None:
 def check_stem_stride(stride: int) -> None:
     if stride not in HALVINGS:
         raise InputError(f"stem_stride={stride!r} given; accepted: {', '.join(map(str, sorted(HALVINGS)))}")
+
+
+def parse_model_arg(text: str, setting: str = "model_args") -> tuple[str, Any]:
+    """`clusters=(49,49,49,0)` to a name and a Python value; what is no literal is a string."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise InputError(f"{setting} '{brief(text)}' cannot be read; write name=value, e.g. clusters=(49,49,49,0)")
+    if len(text) > LONGEST_ARGUMENT:
+        raise InputError(f"{setting} '{name}' has {len(text):,} characters; at most {LONGEST_ARGUMENT:,} are read")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, value
+    except (RecursionError, MemoryError) as reason:  # what Python's own parser says to thousands of signs or brackets
+        raise InputError(f"{setting} '{name}' cannot be read: its value is nested too deeply") from reason

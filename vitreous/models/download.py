@@ -24,8 +24,8 @@ from urllib.request import Request, urlopen
 import torch
 
 from vitreous.errors import InputError
-from vitreous.manifest import read_json, sha256
-from vitreous.writing import open_own, replace_content
+from vitreous.files.manifest import read_json, sha256
+from vitreous.files.writing import open_own, replace_content
 
 SECONDS = 30.0  # without a byte
 PIECE = 1 << 20

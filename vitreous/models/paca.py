@@ -76,7 +76,7 @@ class BlockSettings:
 class ClusterAttention(nn.Module):
     """Multi-head attention of all patches over M cluster tokens, or over all patches if there are no clusters."""
 
-    gates: Gates | None = None  # `vitreous.maps.gates.gated` sets it on the instance, to take clusters away
+    gates: Gates | None = None  # `vitreous.clusters.gates.gated` sets it on the instance, to take clusters away
 
     def __init__(self, dim: int, heads: int, clusters: int, settings: BlockSettings) -> None:
         super().__init__()

@@ -17,8 +17,8 @@ from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.heads.boxes import Detector
 from vitreous.heads.detect import DETECTORS, build_detector, paste_masks
-from vitreous.heads.mm_detect import load_detector
-from vitreous.heads.mm_release import Conversion
+from vitreous.heads.openmmlab.conversion import Conversion
+from vitreous.heads.openmmlab.detect import load_detector
 from vitreous.metrics.coco import CocoMetric, Kind
 from vitreous.metrics.together import Together
 from vitreous.tasks.base import Metric, Prediction, Targets, View, WithHead

@@ -14,8 +14,8 @@ from vitreous.data.source import ImageSet
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.heads.keypoints import SimpleBaseline, build_keypoints, decode, flip_test
-from vitreous.heads.mm_release import Conversion
-from vitreous.heads.mm_segment import load_keypoints
+from vitreous.heads.openmmlab.conversion import Conversion
+from vitreous.heads.openmmlab.segment import load_keypoints
 from vitreous.metrics.coco import CocoMetric
 from vitreous.metrics.keypoints import PCK
 from vitreous.metrics.together import Together

@@ -15,8 +15,8 @@ from vitreous.data.run_lengths import encode
 from vitreous.data.source import ImageSet
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
-from vitreous.heads.mm_release import Conversion
-from vitreous.heads.mm_segment import load_segmenter
+from vitreous.heads.openmmlab.conversion import Conversion
+from vitreous.heads.openmmlab.segment import load_segmenter
 from vitreous.heads.segment import SEGMENTERS, Segmenter, build_segmenter, multi_scale, slide, winners
 from vitreous.layers.patch import resize
 from vitreous.metrics.segmentation import SegmentationMetric

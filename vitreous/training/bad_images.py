@@ -10,9 +10,9 @@ from pathlib import Path
 from vitreous.data.image_set import ImageSet
 from vitreous.data.loader import Unreadable
 from vitreous.errors import InputError
-from vitreous.manifest import damaged_line, read_json_lines
-from vitreous.training.storage import replace_file
-from vitreous.writing import open_own
+from vitreous.files.manifest import damaged_line, read_json_lines
+from vitreous.files.storage import replace_file
+from vitreous.files.writing import open_own
 
 FILE = "bad_images.jsonl"
 

@@ -13,15 +13,12 @@ from vitreous.data.loader import seed_everything
 from vitreous.data.source import ImageSet
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
-from vitreous.manifest import sha256
+from vitreous.files.manifest import sha256
+from vitreous.files.reading import reason_of
 from vitreous.models.weights import check_finite, local_file, local_path, read_state, read_tensors
-from vitreous.reading import reason_of
 from vitreous.registry import construction_limit, create_model, stored_arguments, stored_bytes
-from vitreous.tasks.base import Task, WithHead, load_task
-from vitreous.tasks.classify import Classify
-from vitreous.tasks.distill import Distillation, Teacher
-from vitreous.training.model_config import RESERVED, WEIGHTS, read_config
-from vitreous.training.model_folder import (
+from vitreous.runs.model_config import RESERVED, WEIGHTS, read_config
+from vitreous.runs.model_folder import (
     class_columns,
     find_model_folder,
     is_weights_file,
@@ -29,8 +26,11 @@ from vitreous.training.model_folder import (
     refusal_of_size,
     weights_path,
 )
+from vitreous.runs.weights_file import THEIR_PARTS, accepted, model_with_weights, shown_arguments
+from vitreous.tasks.base import Task, WithHead, load_task
+from vitreous.tasks.classify import Classify
+from vitreous.tasks.distill import Distillation, Teacher
 from vitreous.training.settings import TrainSettings
-from vitreous.training.weights_file import THEIR_PARTS, accepted, model_with_weights, shown_arguments
 
 INITIAL_WEIGHTS, INITIAL_HEAD = 0, 3  # first number of the key, as in train.py
 

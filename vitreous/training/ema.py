@@ -6,7 +6,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from vitreous.training.parallel import own_part
+from vitreous.runtime.parallel import own_part
 
 
 class WeightAverage:

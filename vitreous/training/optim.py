@@ -8,7 +8,7 @@ from timm.models import group_parameters
 from torch import Tensor, nn
 
 from vitreous.errors import InputError
-from vitreous.training.parallel import own_part
+from vitreous.runtime.parallel import own_part
 
 
 def build_optimizer(

@@ -24,8 +24,8 @@ import yaml
 from timm.models import is_model_in_modules, list_modules
 
 from vitreous.errors import InputError, nearest
-from vitreous.limits import LARGEST_RECIPE
-from vitreous.reading import PlainLoader, require_regular
+from vitreous.files.limits import LARGEST_RECIPE
+from vitreous.files.reading import PlainLoader, require_regular
 from vitreous.registry import stored_arguments
 from vitreous.tasks.base import load_task
 from vitreous.training.settings import TrainSettings

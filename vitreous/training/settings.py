@@ -3,7 +3,6 @@
 A setting is one field here; `train`'s signature, its help and `run.json` all follow from it.
 """
 
-import ast
 import re
 from collections.abc import Callable
 from dataclasses import KW_ONLY, asdict, dataclass, field, fields
@@ -12,15 +11,14 @@ from typing import Annotated, Any, Literal
 
 from typing_extensions import Doc
 
-from vitreous.data.coco_anywhere import find_coco_files, with_annotations
-from vitreous.data.held_out import VAL_FRACTION
+from vitreous.data.layouts.coco_anywhere import find_coco_files, with_annotations
+from vitreous.data.layouts.held_out import VAL_FRACTION
 from vitreous.data.loader import WORKER_TIMEOUT
 from vitreous.data.mixup import Mixup
 from vitreous.data.transforms import LARGEST_SIDE, RAND_AUGMENT, Augmentation, Preprocess
 from vitreous.errors import InputError
-from vitreous.limits import LONGEST_ARGUMENT
-from vitreous.reading import brief
-from vitreous.training.distributed import RANK_TIMEOUT
+from vitreous.models.arguments import parse_model_arg
+from vitreous.runtime.distributed import RANK_TIMEOUT
 from vitreous.training.schedule import Schedule
 
 # They may change between the starts of one run, because they do not change what it computes.
@@ -357,21 +355,6 @@ class TrainSettings:
 
     def mixing(self) -> Mixup:
         return Mixup(self.mixup, self.cutmix, self.mixup_switch)
-
-
-def parse_model_arg(text: str, setting: str = "model_args") -> tuple[str, Any]:
-    """`clusters=(49,49,49,0)` to a name and a Python value; what is no literal is a string."""
-    name, equals, value = text.partition("=")
-    if not equals or not name.isidentifier():
-        raise InputError(f"{setting} '{brief(text)}' cannot be read; write name=value, e.g. clusters=(49,49,49,0)")
-    if len(text) > LONGEST_ARGUMENT:
-        raise InputError(f"{setting} '{name}' has {len(text):,} characters; at most {LONGEST_ARGUMENT:,} are read")
-    try:
-        return name, ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return name, value
-    except (RecursionError, MemoryError) as reason:  # what Python's own parser says to thousands of signs or brackets
-        raise InputError(f"{setting} '{name}' cannot be read: its value is nested too deeply") from reason
 
 
 def _check(name: str, given: Any, fine: Any, accepted: str) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from vitreous.data.source import ImageSet, open_data
 from vitreous.errors import InputError
-from vitreous.training.distributed import Refusal, World
+from vitreous.runtime.distributed import Refusal, World
 from vitreous.training.settings import TrainSettings
 
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from vitreous.manifest import DamagedError
-from vitreous.training.checkpoint import RECORD, Checkpoint, load_checkpoint, save_checkpoint, save_record
-from vitreous.training.distributed import ALONE, World
+from vitreous.files.manifest import DamagedError
+from vitreous.runs.checkpoint import RECORD, Checkpoint, load_checkpoint, save_checkpoint, save_record
+from vitreous.runtime.distributed import ALONE, World
+from vitreous.runtime.parallel import is_split, own_part, own_rows
 from vitreous.training.ema import WeightAverage
 from vitreous.training.optim import optimizer_tensors, restore_optimizer
-from vitreous.training.parallel import is_split, own_part, own_rows
 
 
 @dataclass

@@ -1,0 +1,1 @@
+"""The explorer: a page, the server behind it, and the model that answers on its own thread."""

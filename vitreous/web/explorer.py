@@ -18,27 +18,27 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
+from vitreous.attribution.catalogue import find_method, methods_for
+from vitreous.attribution.frame import of_picture
+from vitreous.attribution.method import Method, clustered_stages, find_trunk, trunk
+from vitreous.attribution.target import Target, as_target
+from vitreous.attribution.views import views
+from vitreous.clusters.gates import Rest, cluster_count, cluster_layer, users, without
+from vitreous.clusters.groups import group_gates, group_maps, several
+from vitreous.clusters.importance import RANKINGS, by_logit_gate
+from vitreous.clusters.load import causal_load
+from vitreous.clusters.masking import as_distributions, entropy, stretch
 from vitreous.data.image import load_image
 from vitreous.data.transforms import to_unit_tensor
 from vitreous.errors import InputError
-from vitreous.explanations.chosen import NOT_MEASURED, Chosen
+from vitreous.explanations.default_method import NOT_MEASURED, Chosen
+from vitreous.explanations.explaining import PORTIONS, Plan, explain_image
+from vitreous.faithfulness.curves import curves
+from vitreous.faithfulness.scoring import NO_BETTER
 from vitreous.layers.tap import record
-from vitreous.maps.catalogue import find_method, methods_for
-from vitreous.maps.clusters import as_distributions, entropy, stretch
-from vitreous.maps.draw import HEAT_COLOURS
-from vitreous.maps.explaining import PORTIONS, Plan, explain_image
-from vitreous.maps.faithfulness import curves
-from vitreous.maps.frame import of_picture
-from vitreous.maps.gates import Rest, cluster_count, cluster_layer, users, without
-from vitreous.maps.groups import group_gates, group_maps, several
-from vitreous.maps.importance import RANKINGS, by_logit_gate
-from vitreous.maps.load import causal_load
-from vitreous.maps.method import Method, clustered_stages, find_trunk, trunk
-from vitreous.maps.scoring import NO_BETTER
-from vitreous.maps.target import Target, as_target
-from vitreous.maps.views import views
-from vitreous.training.model_folder import TrainedModel
-from vitreous.training.results import require_numbers
+from vitreous.reports.draw import HEAT_COLOURS
+from vitreous.runs.model_folder import TrainedModel
+from vitreous.runs.results import require_numbers
 from vitreous.web.pictures import Seen, seen
 
 SHOWN_CLASSES = 5

@@ -9,6 +9,9 @@ from typing import Any
 from PIL import Image
 from torch import Tensor, nn
 
+from vitreous.attribution.catalogue import find_method
+from vitreous.attribution.method import Method
+from vitreous.attribution.target import Target
 from vitreous.errors import InputError
 from vitreous.explanations.dense import (
     LISTED,
@@ -19,11 +22,8 @@ from vitreous.explanations.dense import (
     look,
     numbers_now,
 )
+from vitreous.explanations.explaining import LIGHT, Plan, lighter
 from vitreous.explanations.findings import Wanted, number_of
-from vitreous.maps.catalogue import find_method
-from vitreous.maps.explaining import LIGHT, Plan, lighter
-from vitreous.maps.method import Method
-from vitreous.maps.target import Target
 from vitreous.tasks.base import Prediction
 from vitreous.web.explorer import Answer, Explorer
 from vitreous.web.pictures import Seen, as_png, seen

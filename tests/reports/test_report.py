@@ -1,0 +1,285 @@
+"""The report is one file: nothing outside it is requested, names are text, equal inputs give equal bytes."""
+
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tests.web.browser import browser
+from vitreous.clusters.masking import Layer, as_distributions, entropy
+from vitreous.explanations.explanation import Clusters, Explanation, MethodMap, StageLoad
+from vitreous.faithfulness.scoring import DECIDES
+from vitreous.reports.report import render
+from vitreous.reports.report_pieces import named
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium binary on this machine (Debian: chromium)")
+
+FLAGS = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-dev-shm-usage", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions"),
+    *("--enable-logging=stderr", "--v=0", "--dump-dom"),
+    *("--proxy-server=http://127.0.0.1:9", "--proxy-bypass-list=<-loopback>"),
+]
+HOSTILE = '"><script>alert(1)</script>&@TITLE@'
+
+
+def method(name: str, difference: float, *, side: int = 4, seed: int = 0, **more: bool) -> MethodMap:
+    heat = torch.rand(side, side, generator=torch.Generator().manual_seed(seed))
+    scores = {DECIDES: difference, "insertion_blur": 0.8, "deletion_blur": 0.8 - difference}
+    return MethodMap(name, "What it shows.", heat, scores, (0.1, 0.5, 0.9), (0.9, 0.4, 0.1), **more)
+
+
+def explanation(
+    name: str = "cat.png", *, clusters: int = 5, side: int = 32, grid: int = 4, seed: int = 0, maps: int = 2
+) -> Explanation:
+    rng = np.random.default_rng(seed)
+    heat = as_distributions(torch.from_numpy(rng.random((clusters, grid, grid))).float())
+    scores = 0.4 - 0.1 * torch.arange(clusters)
+    return Explanation(
+        name=name,
+        picture=Image.fromarray(rng.integers(0, 256, (side, side, 3), dtype=np.uint8)),
+        probabilities=(("cat", 0.75), ("dog", 0.25)),
+        watched="dog",
+        true="dog",
+        clusters=Clusters(
+            layer=Layer(2, None, "clusters", "stages.1.clusters"),
+            head=None,
+            maps=heat,
+            entropy=entropy(heat),
+            ranking="ablation",
+            importance={"ablation": scores, "random": scores.flip(0)},
+            order=tuple(range(clusters)),
+            attention=as_distributions(heat.permute(1, 2, 0)).permute(2, 0, 1),
+            groups=tuple((m,) for m in range(clusters)),
+            group_drop=tuple(scores.tolist()),
+            counts=(1, 2),
+            left={"ablation": (1.0, 0.5), "random": (1.9, 1.8)},
+            before=2.0,
+        ),
+        load=tuple(
+            StageLoad(
+                stage, {"uniform": lost, "attention_off": 0.1}, {"uniform": lost > 1, "attention_off": False}, True
+            )
+            for stage, lost in ((1, 0.2), (2, 1.5))
+        ),
+        methods=(
+            *(method(f"method {i}", 0.5 - i / 10, seed=i, side=grid) for i in range(maps)),
+            method("centre_blob", 0.2, control=True),
+        ),
+        default="method 0",
+        reason="It was the best of all.",
+    )
+
+
+def page(*items: Explanation, top_k: int = 3, **options) -> str:
+    return render(items, title="What a model looked at", facts={"model": "paca"}, top_k=top_k, **options)
+
+
+def test_everything_is_inside():
+    html = page(explanation(), explanation("dog.png", seed=1))
+    assert not re.findall(r"""(?:src|href|url\()=?["']?(?!data:|#)[a-z/.]""", html)
+    assert "http://" not in html
+    assert "https://" not in html
+
+
+def test_policy_allows_only_the_inline_texts():
+    html = page(explanation())
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', html)[1]
+    assert policy.startswith("default-src 'none'; img-src data:;")
+    assert "unsafe" not in policy
+    assert not re.search(r"\sstyle=", html)  # the policy would drop it
+
+
+def test_shows_prediction_load_groups_clusters_and_methods():
+    html = page(explanation(clusters=5), top_k=3)
+    assert html.count('<figure class="tile') == 3 + 4 + 3  # methods, groups, clusters
+    assert len(re.findall(r"<tr><td>\d", html)) == 5
+    assert "it is <b>dog</b>" in html
+    assert "Look first at" in html
+    assert "It was the best of all." in html
+    assert '+1.50 <span class="wrong">answer changes</span>' in html
+    assert "ablation <b>(best)</b>" in html  # its removals cost most
+    assert html.count("<polyline") == 2 * 3 + 2
+    for image in re.findall(r"<img[^>]*>", html):
+        assert "alt=" in image
+
+
+def test_of_a_large_group_the_first_are_named():
+    assert named([4]) == "cluster 4"
+    assert named(range(6)) == "clusters 0, 1, 2, 3, 4, 5"
+    assert named(range(7)) == "7 clusters: 0, 1, 2, 3, 4, 5, …"
+
+
+def test_methods_are_ordered_by_what_was_measured_on_the_image():
+    names = re.findall(r'<b class="name">([^<]+)</b>', page(replace(explanation(), methods=(
+        method("worst", -0.1), method("best", 0.6), method("centre_blob", 0.3, control=True)))))  # fmt: skip
+    assert names == ["best", "centre_blob", "worst"]
+
+
+def test_doubts_are_said():
+    item = explanation()
+    idle = replace(item, load=tuple(load._replace(carries=load.stage == 1) for load in item.load))
+    assert "The clusters of stage 2 carry nothing here." in page(idle)
+    assert "Stages that carry load here: 1." in page(idle)
+    assert "carry nothing here" not in page(item)
+    beaten = replace(item, methods=(method("method 0", 0.1, beats_controls=False), item.methods[-1]))
+    assert "no better than its controls" in page(beaten)
+    assert "the control centre_blob reaches more (+0.20): doubt this map" in page(beaten)
+    assert "doubt this map" not in page(item)
+
+
+def test_masking_is_explained_where_it_ranks():
+    item = explanation()
+    scores = {"masking": item.clusters.importance["ablation"]}
+    masked = replace(item.clusters, ranking="masking", importance=scores, left={}, counts=())
+    html = page(replace(item, clusters=masked), hidden_with="black")
+    assert "arXiv 2203.11987" in html
+    assert "A picture with a black" in html
+    assert "arXiv" not in page(item)
+
+
+def test_model_without_clusters():
+    html = page(replace(explanation(), clusters=None, load=()))
+    assert "Causal load" not in html
+    assert "Clusters." not in html
+    assert html.count('<figure class="tile') == 3
+
+
+def test_two_models_side_by_side():
+    html = page(explanation(), beside=[replace(explanation(), facts={"model": "other"})])
+    assert html.count('<div class="pair">') == 1
+    assert "other: predicted" in html
+    assert len(set(re.findall(r' id="([^"]+)"', html))) == len(re.findall(r' id="([^"]+)"', html))
+
+
+def test_names_are_text():
+    hostile = replace(
+        explanation(),
+        name=HOSTILE,
+        true=HOSTILE,
+        watched=HOSTILE,
+        probabilities=((HOSTILE, 1.0),),
+        default=HOSTILE,
+        reason=HOSTILE,
+        methods=(method(HOSTILE, 0.5),),
+        facts={"model": HOSTILE},
+    )
+    html = page(hostile)
+    assert "<script>alert" not in html
+    assert html.count("<script>") == 1
+    assert "@TITLE@" in html  # a placeholder in a name stays what it was
+
+
+def test_equal_inputs_give_equal_bytes():
+    assert page(explanation()) == page(explanation())
+
+
+def test_ten_images_of_noise_stay_below_five_megabytes():
+    items = [explanation(f"{seed}.png", clusters=100, side=224, grid=56, seed=seed, maps=5) for seed in range(10)]
+    assert len(page(*items, top_k=6).encode()) < 5e6
+
+
+def test_flat_scores_and_single_cluster():
+    flat = explanation(clusters=1)
+    zero = replace(flat.clusters, importance={"ablation": torch.zeros(1)}, left={}, counts=())
+    flat = replace(flat, clusters=zero, true=None)
+    assert "All 1 clusters" in page(flat)
+
+
+class Visit(NamedTuple):
+    dom: str
+    console: list[str]
+    requests: list[str]
+
+
+def visit(file: Path, scratch: Path) -> Visit:
+    """Open the file as a user would; the network is a proxy that does not exist, and what was asked of it is logged.
+
+    The browser waits a given time by its own clock, which on a busy machine can run out before the page's script is
+    done; it is then asked to wait longer.
+    """
+    log = scratch / "network.json"
+    places = [f"--user-data-dir={scratch / 'profile'}", f"--log-net-log={log}", file.resolve().as_uri()]
+    for milliseconds in (8_000, 80_000, 800_000):
+        command = [CHROMIUM, *FLAGS, f"--virtual-time-budget={milliseconds}", *places]
+        done = run_to_its_end(command)
+        if 'data-ready="yes"' in done.stdout:
+            break
+    return Visit(done.stdout, [line for line in done.stderr.splitlines() if ":CONSOLE" in line], requests_of_page(log))
+
+
+def run_to_its_end(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Chromium now and then hangs while it ends, after everything was shown; it is then started once more."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
+    except subprocess.TimeoutExpired:
+        return subprocess.run(command, capture_output=True, text=True, timeout=200, check=True)
+
+
+def requests_of_page(log: Path) -> list[str]:
+    """Addresses the page asked for. The browser's own traffic (updates, clock) has no origin and does not count."""
+    started = [event.get("params", {}) for event in json.loads(log.read_text())["events"]]
+    asked = [p["url"] for p in started if "url" in p and p.get("initiator", "not an origin") != "not an origin"]
+    return [url for url in asked if not url.startswith(("data:", "file:"))]
+
+
+@needs_chromium
+def test_opens_in_chromium_without_request_or_console_message(tmp_path):
+    report = tmp_path / "report.html"
+    report.write_text(page(explanation(HOSTILE), explanation("dog.png", grid=56, seed=1)), encoding="utf-8")
+    seen = visit(report, tmp_path)
+    assert seen.console == []
+    assert seen.requests == []
+    assert 'data-ready="yes"' in seen.dom  # the script ran to its end
+    assert "method 0: insertion − deletion +0.50</figcaption>" in seen.dom  # the default is shown first
+    assert '<figure class="viewer">' in seen.dom  # shown, no longer hidden
+
+
+@needs_chromium
+def test_the_check_notices_a_bad_page(tmp_path):
+    """A page that loads something and fails in its script must not pass as a good one."""
+    bad = tmp_path / "bad.html"
+    bad.write_text('<img src="http://vitreous.invalid/x.png"><script>undefinedFunction()</script>', encoding="utf-8")
+    seen = visit(bad, tmp_path)
+    assert any("vitreous.invalid" in line for line in seen.requests)
+    assert any("undefinedFunction" in line for line in seen.console)
+
+
+@needs_chromium
+def test_policy_blocks_what_should_not_be_there(tmp_path):
+    html = page(explanation()).replace("</main>", '<img alt="" src="http://vitreous.invalid/x.png"></main>')
+    report = tmp_path / "report.html"
+    report.write_text(html, encoding="utf-8")
+    seen = visit(report, tmp_path)
+    assert seen.requests == []
+    assert any("Content Security Policy" in line for line in seen.console)
+
+
+@needs_chromium
+def test_pointing_at_places_and_clusters(tmp_path):
+    """A place tells which clusters it looks at; a cluster is drawn, and what was chosen comes back."""
+    item = explanation(clusters=3, grid=2)
+    looks = torch.tensor([[[0.7, 0.1], [0.2, 0.3]], [[0.2, 0.8], [0.2, 0.3]], [[0.1, 0.1], [0.6, 0.4]]])
+    file = tmp_path / "report.html"
+    file.write_text(page(replace(item, clusters=replace(item.clusters, attention=looks))), encoding="utf-8")
+    with browser(tmp_path) as tab:
+        tab.open(file.resolve().as_uri())
+        tab.point(".places", 0.75, 0.25)
+        told = tab.run("document.querySelector('.looks').innerText").split("\n")
+        assert [line for line in told if line][:3] == ["Row 1, column 2 looks at", "cluster 1", "80 %"]
+        assert tab.run("document.querySelectorAll('.show.seen').length") == 2  # a tile and a row of the table
+        tab.point(".tile .show[data-stack=clusters][data-cell='2']")
+        assert tab.run("document.querySelector('.looks').innerText") == ""
+        assert "cluster 2, rank 3 of 3" in tab.run("document.querySelector('.viewer figcaption').innerText")
+        tab.point("h1")
+        assert "method 0" in tab.run("document.querySelector('.viewer figcaption').innerText")
+        assert tab.console == []

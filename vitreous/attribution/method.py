@@ -1,0 +1,143 @@
+"""Method: the one interface of everything that turns a decision into a heat map, so that all can be compared.
+
+    method = GradCam()
+    if (reason := method.missing(model)) is None:
+        heat = method(model, images, target)      # (B, H, W) on the method's own grid, over the picture
+
+Higher means more important. Where a method can tell, negative values speak against the target; where it cannot, all
+are zero or more.
+`images` are normalised network inputs (B, 3, height, width). `target` is a `Target`, class numbers, or None for the
+predicted class. Methods are frozen dataclasses: their fields are their settings, and equal settings give equal maps.
+A subclass gives `name`, `summary` and `needs` as plain class attributes, or as properties that look at its settings.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitreous.attribution.frame import of_picture
+from vitreous.attribution.target import Target, as_target
+from vitreous.errors import InputError
+from vitreous.models.base import Backbone
+
+MOST_PIXELS = 64 * 224 * 224  # of all images that run together
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a method asks of a model, and what it costs."""
+
+    passes: int  # forward passes per image, about; a backward pass counts as two
+    gradient: bool = False  # the model must be differentiable
+    target: bool = True  # False: the same map whatever is explained
+    trunk: bool = False  # one of our backbones must be inside
+    clusters: bool = False  # with clusters
+
+    @property
+    def inside(self) -> bool:
+        """Whether the map is on a grid of the network, which covers all that the network sees."""
+        return self.trunk or self.clusters
+
+
+@dataclass(frozen=True)
+class Method(ABC):
+    """One way to see what mattered."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Short and unique among differing settings, for tables and the command line."""
+
+    @property
+    @abstractmethod
+    def summary(self) -> str:
+        """One sentence for the reader of a map."""
+
+    @property
+    @abstractmethod
+    def needs(self) -> Needs: ...
+
+    @abstractmethod
+    def heat(self, model: nn.Module, images: Tensor, target: Target) -> Tensor:
+        """The maps, (B, H, W); those from inside the network cover all that it sees.
+
+        Called without gradients; a method that needs them switches them on.
+        """
+
+    def missing(self, model: nn.Module) -> str | None:
+        """Why this method cannot explain this model; None if it can."""
+        if not self.needs.inside:
+            return None
+        backbone = find_trunk(model)
+        if backbone is None:
+            return f"{type(model).__name__} has no vitreous backbone inside"
+        if self.needs.clusters and not clustered_stages(backbone):
+            return f"{type(backbone).__name__} has no clusters"
+        return None
+
+    def __call__(self, model: nn.Module, images: Tensor, target: Target | Tensor | int | None = None) -> Tensor:
+        reason = self.missing(model)
+        if reason is not None:
+            raise InputError(f"{self.name} cannot be used here: {reason}. methods_for(model) lists what can")
+        if model.training:
+            raise InputError("the model is in training mode, where dropout makes maps random; call model.eval() first")
+        with torch.no_grad():
+            heat = self.heat(model, images, resolve(model, images, target)).detach().float()
+        heat = of_picture(heat, model) if self.needs.inside else heat
+        return checked(self.name, heat, len(images))
+
+
+def resolve(model: nn.Module, images: Tensor, target: Target | Tensor | int | None) -> Target:
+    """The target, at the price of a forward pass if it is not one yet."""
+    if isinstance(target, Target):
+        return target
+    with torch.no_grad():
+        return as_target(target, model(images), len(images))
+
+
+def checked(name: str, heat: Tensor, images: int) -> Tensor:
+    if heat.ndim != 3 or len(heat) != images:
+        raise InputError(f"{name} gave maps of shape {tuple(heat.shape)} for {images} images; (B, H, W) is needed")
+    bad = (~heat.isfinite()).flatten(1).any(1).nonzero().flatten().tolist()
+    if bad:
+        raise InputError(
+            f"the map of {name} for image {bad[0]} is not finite; the weights or the image hold NaN or huge values"
+        )
+    return heat
+
+
+def find_trunk(model: nn.Module) -> Backbone | None:
+    """The backbone of a model of any task."""
+    return next((module for module in model.modules() if isinstance(module, Backbone)), None)
+
+
+def trunk(model: nn.Module) -> Any:
+    """The same where it must exist. Families differ in what their stages hold, hence `Any`."""
+    backbone = find_trunk(model)
+    if backbone is None:
+        raise InputError(f"{type(model).__name__} has no vitreous backbone inside; vitreous info lists the models")
+    return backbone
+
+
+def clustered_stages(backbone: nn.Module) -> list[int]:
+    """Numbers, from one, of the stages in which patches attend to clusters."""
+    return [number for number, stage in enumerate(getattr(backbone, "stages", []), 1) if has_clusters(stage)]
+
+
+def has_clusters(stage: nn.Module) -> bool:
+    clusters = getattr(stage, "clusters", None)
+    return clusters is not None and not isinstance(clusters, nn.Identity)
+
+
+def rows_at_once(images: Tensor, most: int) -> int:
+    """How many copies of an image run together: `most`, or fewer of a large one, which would not fit into memory."""
+    return max(1, min(most, MOST_PIXELS // (images.shape[-2] * images.shape[-1])))
+
+
+def to_image(heat: Tensor, size: tuple[int, int]) -> Tensor:
+    """Maps (B, H, W) enlarged to the image, bilinearly."""
+    return F.interpolate(heat[:, None].float(), size, mode="bilinear", align_corners=False)[:, 0]

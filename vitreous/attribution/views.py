@@ -1,0 +1,239 @@
+"""What every family computes on its way and can show, as stacks of pictures.
+
+    for view in views(model):                      # in the order of the network
+        print(view.tap, view.kind.name, view.kind.items)
+    stacks = look(model, images, views(model))     # {tap: (B, K, H, W)} of one forward pass
+
+These maps say what a network looked at, not what mattered: they do not know what is to be explained. `Look` makes a
+method of a kind, so that it can be measured beside the others.
+
+Shapes: B images, h heads, M clusters or keys, C channels, H W grid, K pictures.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from vitreous.attribution.method import Method, Needs, find_trunk, trunk
+from vitreous.attribution.target import Target
+from vitreous.errors import InputError
+from vitreous.layers.tap import record, tap_names
+
+Reduce = Callable[[Tensor], Tensor]
+
+
+def same(x: Tensor) -> Tensor:
+    return x
+
+
+def one(x: Tensor) -> Tensor:
+    return x[:, None].float()  # (B, H, W) -> (B, 1, H, W)
+
+
+def mean(x: Tensor) -> Tensor:
+    return x.mean(1)
+
+
+def mean_heads(x: Tensor) -> Tensor:
+    return x.mean(1)  # (B, h, M, H, W) -> (B, M, H, W)
+
+
+def length(x: Tensor) -> Tensor:
+    return x.norm(dim=1)
+
+
+def lifted(x: Tensor) -> Tensor:
+    """Numbers of any sign, with the lowest of each image at zero."""
+    return x[:, 0] - x[:, 0].amin((1, 2), keepdim=True)
+
+
+def first_is_high(x: Tensor) -> Tensor:
+    return 1 - x[:, 0] / x[0, 0].numel()
+
+
+def received(x: Tensor) -> Tensor:
+    """Attention (B, N keys, H, W queries) on the same grid: how much each position is looked at, N being H W."""
+    return x.mean((2, 3)).unflatten(1, x.shape[2:])
+
+
+def decided(x: Tensor) -> Tensor:
+    """1 where a position looks at one key only, 0 where it looks at all M alike."""
+    keys = x.shape[1]
+    share = x / x.sum(1, keepdim=True).clamp_min(1e-12)
+    return 1 - torch.special.entr(share).sum(1) / max(torch.tensor(float(keys)).log().item(), 1e-12)
+
+
+class Kind(NamedTuple):
+    """One sort of map. `stack` gives (B, K, H, W) from the tap, `summary` (B, H, W) from the stack."""
+
+    name: str
+    items: str  # what the K pictures are
+    pattern: str
+    says: str
+    stack: Reduce = same
+    summary: Reduce | None = mean
+    pictures: bool = True  # False: the last two axes are no places of the image
+
+
+BLOCK = r"stages\.\d+\.blocks\.\d+\."
+KINDS = (
+    Kind("clusters", "cluster", r"stages\.\d+\.clusters(\.\d+)?", "where each cluster gathers its content"),
+    Kind(
+        "patch_to_cluster",
+        "cluster",
+        BLOCK + r"attention\.map",
+        "how much every position looks at each cluster; as one map, how decided it is",
+        mean_heads,
+        decided,
+    ),
+    Kind(
+        "patch_to_patch",
+        "position",
+        BLOCK + r"attention\.map",
+        "how much every position looks at each other; as one map, how much each is looked at",
+        mean_heads,
+        received,
+    ),
+    Kind("class_attention", "head", r"class_blocks\.\d+\.attention\.map", "what the class token reads"),
+    Kind(
+        "channel_attention",
+        "head",
+        BLOCK + r"attention\.channel_attention",
+        "how much each channel takes from the others",
+        summary=None,
+        pictures=False,
+    ),
+    Kind("abstract_attention", "head", BLOCK + r"attention\.abstract_attn", "what each window's abstract token reads"),
+    Kind(
+        "abstract_mixing",
+        "window",
+        BLOCK + r"attention\.mix_attn",
+        "how much the windows read each other; as one map, how much each is read",
+        mean_heads,
+        received,
+    ),
+    Kind(
+        "abstract_fusion",
+        "window",
+        BLOCK + r"attention\.fusion_attn",
+        "how much every position reads each window; as one map, how decided it is",
+        mean_heads,
+        decided,
+    ),
+    Kind("fusion_gain", "map", BLOCK + r"attention\.fusion_gain", "what other windows add, over what was there"),
+    Kind("before_fusion", "channel", BLOCK + r"attention\.before_fusion", "features before fusion", summary=length),
+    Kind("after_fusion", "channel", BLOCK + r"attention\.after_fusion", "features after fusion", summary=length),
+    Kind(
+        "sampling_offset",
+        "axis",
+        r"stages\.\d+\.downsample\.offsets",
+        "how far sampling moves, in pixels",
+        summary=length,
+    ),
+    Kind("context_score", "map", BLOCK + r"attention\.score", "the mean that decides who is foreground", one, lifted),
+    Kind("context_rank", "map", BLOCK + r"attention\.rank", "place in that order", one, first_is_high),
+    Kind("foreground", "map", BLOCK + r"attention\.foreground", "the positions with full attention", one),
+    Kind("foreground_query", "head", BLOCK + r"attention\.abstract", "what the abstract token reads of the foreground"),
+    Kind("background_query", "head", BLOCK + r"attention\.background", "what it then reads of the background"),
+    Kind(
+        "head_mixing",
+        "head",
+        BLOCK + r"attention\.(mixed|unmixed)",
+        "attention among the foreground, before and after its heads are mixed",
+        summary=None,
+        pictures=False,
+    ),
+    Kind(
+        "local_attention",
+        "neighbour",
+        BLOCK + r"mixer\.dynamic\.local_attention\.centre",
+        "how much the middle of each 3x3 window takes from its neighbours; as one map, how decided it is",
+        mean_heads,
+        decided,
+    ),
+    Kind(
+        "global_attention",
+        "cell",
+        BLOCK + r"mixer\.dynamic\.global_attention\.map",
+        "how much the cells look at each other; as one map, how much each is looked at",
+        mean_heads,
+        received,
+    ),
+    Kind("gate", "channel", BLOCK + r"mixer\.static\.gate", "how far the static operator lets each position pass"),
+    Kind("features", "channel", r"stages\.\d+\.output", "a stage's features; as one map, their length", summary=length),
+)
+BY_NAME = {kind.name: kind for kind in KINDS}
+
+
+class View(NamedTuple):
+    """One map of one model: where it comes from and what sort it is."""
+
+    tap: str  # path within the backbone
+    kind: Kind
+
+
+def views(model: nn.Module, kind: str | None = None) -> list[View]:
+    """Everything a model can show, or all of one kind, in the order of its modules."""
+    if kind is not None and kind not in BY_NAME:
+        raise InputError(f"unknown kind of map {kind!r}; known: {', '.join(BY_NAME)}")
+    backbone = trunk(model)
+    found = [View(tap, sort) for tap in tap_names(backbone) for sort in KINDS if fits(backbone, tap, sort)]
+    return [view for view in found if kind in (None, view.kind.name)]
+
+
+def fits(backbone: Any, tap: str, kind: Kind) -> bool:
+    if not re.fullmatch(kind.pattern, tap):
+        return False
+    if kind.name not in ("patch_to_cluster", "patch_to_patch"):
+        return True
+    attention = backbone.get_submodule(tap.removesuffix(".map"))
+    return (attention.cluster_norm is not None) == (kind.name == "patch_to_cluster")
+
+
+def look(model: nn.Module, images: Tensor, wanted: Sequence[View]) -> dict[str, Tensor]:
+    """The stacks (B, K, H, W) of the wanted views by tap, from one forward pass."""
+    if not wanted:
+        return {}
+    with torch.no_grad(), record(trunk(model), *(view.tap for view in wanted)) as recorded:
+        model(images)
+    return {view.tap: view.kind.stack(recorded[view.tap]).float() for view in wanted}
+
+
+@dataclass(frozen=True)
+class Look(Method):
+    """The map of a kind as the network computed it, from its last block that has one, or from one given by its tap."""
+
+    kind: str = "clusters"
+    tap: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.kind if self.tap is None else f"{self.kind} {self.tap}"
+
+    @property
+    def summary(self) -> str:
+        return BY_NAME[self.kind].says
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(passes=1, target=False, trunk=True)
+
+    def missing(self, model: nn.Module) -> str | None:
+        if BY_NAME[self.kind].summary is None:
+            return f"{self.kind} is no picture of the image"
+        if find_trunk(model) is None or self.find(model):
+            return super().missing(model)
+        has = ", ".join(dict.fromkeys(view.kind.name for view in views(model)))
+        return f"{type(trunk(model)).__name__} has no {self.name}; it has {has}"
+
+    def find(self, model: nn.Module) -> list[View]:
+        return [view for view in views(model, self.kind) if self.tap in (None, view.tap)]
+
+    def heat(self, model: nn.Module, images: Tensor, target: Target) -> Tensor:
+        view = self.find(model)[-1]
+        assert view.kind.summary is not None
+        return view.kind.summary(look(model, images, [view])[view.tap])

@@ -1,0 +1,213 @@
+"""Taking clusters away inside a PaCa model, exactly, and running only the part of the network that notices.
+
+    with gated(model, stage=3, logit_gate=gate):      # (M,) or (B, M); 0 removes a cluster, 1 leaves it
+        output = model(images)
+
+    rest = Rest(model, images, layer)                 # everything before the clusters matter: computed once
+    rest.scores(target, gates)                        # (B, S) for S sets of gates (S, M) or (B, S, M)
+
+A cluster is removed in all blocks that use it: the softmax runs over the others, as if it had never been. Both gates
+are plain tensors, so gradients with respect to them are exact. Gates live on the model while the block runs: one
+thread at a time. Where many rows are scored, `Rest` gives every thread a copy of the modules, with the same weights.
+
+Shapes: B images, M clusters, S sets of gates, R rows = pairs of an image and a set.
+"""
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitreous.attribution.method import rows_at_once, trunk
+from vitreous.attribution.target import Target
+from vitreous.clusters.masking import Layer, choose_layer
+from vitreous.errors import InputError
+from vitreous.layers.attention import Gates
+from vitreous.layers.tap import record
+from vitreous.runtime.threads import at_a_time, side_by_side
+
+ROWS = 8  # run together: of 4, 8, 16 and 32 none costs less for each row, and this leaves some for every thread
+MANY_PIXELS = 32 * 224 * 224  # of all rows, from which on copies of the model for several threads are soon paid back
+
+
+def cluster_layer(model: nn.Module, stage: int | None = None, block: int | None = None) -> Layer:
+    """A clustering of a model of any task; by default the last one."""
+    return choose_layer(trunk(model), stage=stage, block=block)
+
+
+def cluster_count(model: nn.Module, layer: Layer) -> int:
+    backbone = trunk(model)
+    blocks = backbone.stages[layer.stage - 1].blocks
+    makers = [block.clustering.logits.out_features for block in blocks if block.clustering is not None]
+    return makers[0] if makers else backbone.teacher.clusters[layer.stage - 1]
+
+
+def users(model: nn.Module, layer: Layer) -> list[int]:
+    """Blocks of the layer's stage, from zero, that attend to its clusters: from the one that makes them to the next."""
+    blocks = trunk(model).stages[layer.stage - 1].blocks
+    if layer.block is None:
+        return list(range(len(blocks)))
+    first = layer.block - 1
+    later = [j for j, block in enumerate(blocks) if j > first and block.clustering is not None]
+    return list(range(first, later[0] if later else len(blocks)))
+
+
+def attentions(model: nn.Module, layer: Layer) -> list[Any]:
+    return [trunk(model).stages[layer.stage - 1].blocks[j].attention for j in users(model, layer)]
+
+
+def maps_of(model: nn.Module, images: Tensor, layer: Layer) -> tuple[Any, Tensor]:
+    """The model's output, and the layer's cluster maps (B, M, H, W)."""
+    with record(trunk(model), layer.tap) as recorded:
+        output = model(images)
+    return output, recorded[layer.tap]
+
+
+@contextmanager
+def gated(
+    model: nn.Module,
+    stage: int | Layer | None = None,
+    *,
+    block: int | None = None,
+    logit_gate: Tensor | None = None,
+    value_gate: Tensor | None = None,
+) -> Iterator[None]:
+    """Gate the clusters of a stage (numbered from one; default: the last with clusters) in all blocks that use them.
+
+    Args:
+        model: Any model with a PaCa backbone.
+        stage: Its number, or a `Layer`.
+        block: The block that makes the clusters, where several do.
+        logit_gate: (M,) or (B, M), zero or more; multiplies each cluster's attention weight before normalisation.
+        value_gate: (M,) or (B, M); multiplies what is read from each cluster.
+    """
+    layer = stage if isinstance(stage, Layer) else cluster_layer(model, stage, block)
+    count = cluster_count(model, layer)
+    gates = Gates(
+        None if logit_gate is None else check_logit_gate(as_rows("logit_gate", logit_gate, count)),
+        None if value_gate is None else as_rows("value_gate", value_gate, count),
+    )
+    with ExitStack() as cleanup:
+        for attention in attentions(model, layer):
+            cleanup.callback(setattr, attention, "gates", attention.gates)
+            attention.gates = gates
+        yield
+
+
+def as_rows(name: str, gate: Tensor, count: int) -> Tensor:
+    if gate.ndim not in (1, 2) or gate.shape[-1] != count:
+        raise InputError(f"{name} of shape {tuple(gate.shape)} given; this stage takes ({count},) or (batch, {count})")
+    return gate if gate.ndim == 2 else gate[None]
+
+
+def check_logit_gate(gate: Tensor) -> Tensor:
+    values = gate.detach()
+    if not bool((values >= 0).all() & values.isfinite().all()):
+        raise InputError("logit_gate holds a negative number or NaN; 0 removes a cluster, 1 leaves it as it is")
+    if not bool((values > 0).any(1).all()):
+        raise InputError("every cluster was to be removed, which leaves nothing to attend to; keep at least one")
+    return gate
+
+
+def without(clusters: Sequence[int] | Tensor, count: int) -> Tensor:
+    """The gate (M,) that removes these clusters."""
+    numbers = [int(m) for m in clusters]
+    wrong = [m for m in numbers if not 0 <= m < count]
+    if wrong:
+        raise InputError(f"cluster {wrong[0]} does not exist; this stage has clusters 0 to {count - 1}")
+    gate = torch.ones(count)
+    gate[numbers] = 0
+    return gate
+
+
+class Rest:
+    """The part of a model that depends on the gates of one layer, for fixed images.
+
+    The modules before it ran once; while the rest runs they hand out what they gave then. `output` is the model's
+    ungated output.
+    """
+
+    def __init__(self, model: nn.Module, images: Tensor, layer: Layer) -> None:
+        self.model, self.images, self.layer = model, images, layer
+        self.count = cluster_count(model, layer)
+        self.kept: dict[nn.Module, Any] = {}
+        with ExitStack() as cleanup, torch.no_grad():
+            for module in before_gates(model, layer):
+                handle = module.register_forward_hook(lambda m, _inputs, output: self.kept.__setitem__(m, output))
+                cleanup.callback(handle.remove)
+            self.output = model(images)
+
+    def run(self, rows: Tensor, *, logit_gate: Tensor | None = None, value_gate: Tensor | None = None) -> Any:
+        """The model's output for the images `rows`, one gate for each row."""
+        with self.replayed(rows), gated(self.model, self.layer, logit_gate=logit_gate, value_gate=value_gate):
+            return self.model(pick(self.images, rows))
+
+    @contextmanager
+    def replayed(self, rows: Tensor) -> Iterator[None]:
+        with ExitStack() as cleanup:
+            for module, output in self.kept.items():
+                chosen = pick(output, rows)
+                cleanup.callback(module.__dict__.pop, "forward")
+                module.__dict__["forward"] = lambda *_inputs, chosen=chosen: chosen
+            yield
+
+    def scores(self, target: Target, gates: Tensor, *, batch_size: int = ROWS) -> Tensor:
+        """The target under each set of logit gates, (S, M) for all images or (B, S, M): (B, S)."""
+        return torch.cat(list(self.parts(target, gates, batch_size=batch_size))).unflatten(0, (len(self.images), -1))
+
+    def parts(self, target: Target, gates: Tensor, *, batch_size: int = ROWS) -> Iterator[Tensor]:
+        """The same in the order of its rows, `batch_size` after the other. Between two parts the model is as before."""
+        rows_each = rows_at_once(self.images, batch_size)
+        gates = gates.to(self.images.device).expand(len(self.images), -1, -1)
+        image, chosen = torch.arange(len(gates)).repeat_interleave(gates.shape[1]), gates.flatten(0, 1)  # (R,), (R, M)
+        pieces = list(zip(image.split(rows_each), chosen.split(rows_each), strict=True))
+
+        def part(rest: Rest, rows: Tensor, gate: Tensor) -> Tensor:
+            with torch.no_grad():
+                return target.select(rows)(rest.run(rows, logit_gate=gate))
+
+        together = min(len(pieces), at_a_time()) if self.worth_threads(len(image)) else 1
+        if together == 1:
+            return (part(self, *piece) for piece in pieces)
+        return side_by_side(part, [self.twin() for _ in range(together)], pieces)
+
+    def worth_threads(self, rows: int) -> bool:
+        """A rule that looks at sizes only: numbers must not depend, in their last bits, on how busy the machine is."""
+        many = rows * self.images.shape[-2] * self.images.shape[-1] >= MANY_PIXELS
+        return many and self.images.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+
+    def twin(self) -> "Rest":
+        """The same on modules of its own, which another thread may gate; the tensors in them are shared."""
+        shared = {id(tensor): tensor for tensor in (*self.model.parameters(), *self.model.buffers())}
+        other = copy.copy(self)
+        other.model = copy.deepcopy(self.model, shared)
+        same = dict(zip(self.model.modules(), other.model.modules(), strict=True))
+        other.kept = {same[module]: output for module, output in self.kept.items()}
+        return other
+
+    def score(self, target: Target) -> Tensor:
+        """The target with nothing removed, (B,)."""
+        return target(self.output)
+
+
+def before_gates(model: nn.Module, layer: Layer) -> list[nn.Module]:
+    """Modules whose output no gate of the layer can change, the outermost of each."""
+    backbone, blocks = trunk(model), users(model, layer)
+    stage = backbone.stages[layer.stage - 1]
+    first = stage.blocks[blocks[0]]
+    modules = [backbone.stem, *backbone.stages[: layer.stage - 1], stage.downsample, *stage.blocks[: blocks[0]]]
+    # The keys and values of the first gated block are gated after they are made.
+    inner = [first.norm1, first.clustering, first.attention.q, first.attention.k, first.attention.v]
+    return [module for module in (backbone.teacher, *modules, *inner) if module is not None]
+
+
+def pick(output: Any, rows: Tensor) -> Any:
+    """Rows of every tensor in a module's output; a single image is repeated without a copy."""
+    if isinstance(output, tuple | list):
+        return type(output)(pick(item, rows) for item in output)
+    if not isinstance(output, Tensor):
+        return output
+    return output.expand(len(rows), *output.shape[1:]) if len(output) == 1 else output[rows.to(output.device)]

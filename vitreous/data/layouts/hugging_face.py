@@ -1,0 +1,99 @@
+"""Data sets that the `datasets` package of Hugging Face has saved to the disk with `save_to_disk`."""
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from vitreous.data.image import ImageError
+from vitreous.data.image_set import EncodedSet, digest, own_splits, require_split
+from vitreous.errors import InputError
+from vitreous.files.limits import LARGEST_DESCRIPTION
+from vitreous.files.reading import is_text, read_json, reading, reason_of, shown
+
+ONE, SEVERAL = "state.json", "dataset_dict.json"  # marks of a folder with one split, or with several
+LABELS = ("label", "labels", "fine_label")  # names preferred where several columns hold classes
+
+
+class HuggingFaceSet(EncodedSet):
+    """One split: its first column of images, and its column of class labels."""
+
+    def __init__(self, root: Path, split: str, *, follow: bool = False) -> None:
+        """`follow` opens pictures that the rows name by a path, which may lie anywhere."""
+        import datasets
+
+        self._follow = follow
+
+        self._name = require_split(split, _splits(root), f"'{root}'")
+        folder = root if (root / ONE).is_file() else root / self._name
+        try:
+            rows = datasets.load_from_disk(str(folder))
+        except Exception as reason:  # whatever pyarrow makes of a damaged file
+            raise InputError(f"'{folder}' cannot be read: {reason_of(reason)}; save it again") from reason
+        self._image, self._label = _columns(rows.features, folder)
+        self.classes = tuple(rows.features[self._label].names)
+        self.folder = folder
+        rows = rows.select_columns([self._image, self._label])
+        self._labels = rows[self._label][:]
+        # The bytes as they are stored: pixels enter through load_image alone.
+        self._rows = rows.cast_column(self._image, datasets.Image(decode=False)).select_columns([self._image])
+        absent = next((i for i, label in enumerate(self._labels) if label is None or label < 0), None)
+        if absent is not None:
+            raise InputError(f"row {absent} of '{folder}' has no label in column {self._label!r}; remove such rows")
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def name(self, index: int) -> str:
+        return f"{self._name}/{index}"
+
+    def target(self, index: int) -> dict[str, Any]:
+        return {"labels": self._labels[index]}
+
+    def encoded(self, index: int) -> Path | bytes:
+        stored = self._rows[index][self._image] or {}
+        if stored.get("bytes") is not None:
+            return stored["bytes"]
+        if stored.get("path") and not self._follow:
+            raise ImageError(
+                f"image {self.name(index)!r} is not among the data, but the file {shown(stored['path'])}; "
+                "if that is meant, add --follow"
+            )
+        if stored.get("path"):
+            return Path(stored["path"])
+        raise ImageError(f"image {self.name(index)!r} is empty (the row has none)")
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Changes with what `datasets` recorded about the rows, and with the length of its files."""
+        files = sorted(path for path in self.folder.iterdir() if path.is_file() and path.suffix == ".arrow")
+        sizes = (f"{path.name}\0{path.stat().st_size}" for path in files)
+        return digest([(self.folder / ONE).read_text(encoding="utf-8"), *sizes])
+
+
+def looks_like_hugging_face(root: Path) -> bool:
+    return (root / SEVERAL).is_file() or (root / ONE).is_file()
+
+
+def hugging_face_splits(root: Path) -> tuple[str, ...]:
+    return own_splits(_splits(root))
+
+
+def _splits(root: Path) -> list[str]:
+    with reading(f"'{root}'", remedy="save it again with save_to_disk"):
+        if (root / SEVERAL).is_file():
+            return [name for name in read_json(root / SEVERAL, LARGEST_DESCRIPTION)["splits"] if is_text(name)]
+        return [str(read_json(root / ONE, LARGEST_DESCRIPTION).get("_split") or "train")]
+
+
+def _columns(features: Any, folder: Path) -> tuple[str, str]:
+    import datasets
+
+    images = [name for name, kind in features.items() if isinstance(kind, datasets.Image)]
+    labels = [name for name, kind in features.items() if isinstance(kind, datasets.ClassLabel)]
+    if not images or not labels:
+        there = ", ".join(f"{name} ({type(kind).__name__})" for name, kind in features.items())
+        raise InputError(
+            f"'{folder}' has columns {there}; "
+            "one of images (datasets.Image) and one of classes (datasets.ClassLabel) are needed: cast_column makes them"
+        )
+    return images[0], next((name for name in LABELS if name in labels), labels[0])

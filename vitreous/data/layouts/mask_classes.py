@@ -1,0 +1,214 @@
+"""Which class a pixel of a mask stands for: by its value, or by its colour.
+
+Read from a file in the data's folder or beside the masks, the first that is there:
+- classes.txt, labels.txt, codes.txt: a name a line; line 1 is value 0. A name may be followed by red, green and blue.
+- classes.json, id2label.json, classes.yaml: see `class_tree.py`.
+- class_dict.csv: name, red, green, blue under a heading.
+- label_colors.txt: red, green, blue, name.
+- objectInfo150.txt of ADE20K: value in the first column, name in the last; value 0 stands for no class.
+Masks of Cityscapes and CamVid are known by the names of their files. Otherwise the classes are the values that are
+found in the masks.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from vitreous.data.layouts.class_tree import LARGEST_VALUE, Colour, values_or_colours
+from vitreous.errors import InputError
+from vitreous.files.limits import LARGEST_DESCRIPTION
+from vitreous.files.reading import PlainLoader, names_in, parse_json, read_text, reading, shown
+
+IGNORE = 255  # class number of pixels that count neither as right nor as wrong
+MOST = 255  # classes
+UNKNOWN = -1
+NOTHING = {"background", "other", "others", "unlabelled", "unlabeled", "unlabel", "void", "ignore"}
+NUMBERS = re.compile(r"^(.*?)[\s,;]+(\d{1,3})[\s,;]+(\d{1,3})[\s,;]+(\d{1,3})\s*$")
+NUMBERS_FIRST = re.compile(r"^(\d{1,3})[\s,;]+(\d{1,3})[\s,;]+(\d{1,3})[\s,;]+(.+?)\s*$")
+
+CITYSCAPES = {  # value in *_labelIds.png -> name of the 19 classes that are evaluated
+    7: "road",
+    8: "sidewalk",
+    11: "building",
+    12: "wall",
+    13: "fence",
+    17: "pole",
+    19: "traffic light",
+    20: "traffic sign",
+    21: "vegetation",
+    22: "terrain",
+    23: "sky",
+    24: "person",
+    25: "rider",
+    26: "car",
+    27: "truck",
+    28: "bus",
+    31: "train",
+    32: "motorcycle",
+    33: "bicycle",
+}
+
+# The eleven classes of CamVid that are usually told apart; masks have them as 0 to 10, and 11 for none of them.
+CAMVID = (*("sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "bicyclist"),)
+CAMVID_FILE = re.compile(r"(0001TP|0006R0|0016E5|Seq05VD)_f?\d{5,6}")  # its four drives
+
+
+@dataclass(frozen=True)
+class MaskClasses:
+    names: tuple[str, ...]
+    values: dict[int, int] = field(default_factory=dict)  # value of a pixel -> class number
+    colours: dict[Colour, int] = field(default_factory=dict)  # the same for masks in colour; empty if values count
+
+    def __post_init__(self) -> None:
+        if len(self.names) > MOST:
+            raise InputError(f"the masks have {len(self.names)} classes; at most {MOST} can be told apart")
+        for value in self.values:
+            if not 0 <= value <= LARGEST_VALUE:
+                raise InputError(f"masks cannot hold the value {shown(value)}; give values from 0 to {LARGEST_VALUE}")
+
+    def numbers(self, mask: NDArray[np.integer]) -> NDArray[np.int16]:
+        """(H, W) of values or (H, W, 3) of colours to class numbers; `UNKNOWN` where none is known."""
+        if mask.ndim == 3:
+            return self._by_colour(mask)
+        table = np.full(LARGEST_VALUE + 2, UNKNOWN, np.int16)  # the last stands for all that no mask should hold
+        for value, number in self.values.items():
+            table[value] = number
+        return table[np.where((mask < 0) | (mask > LARGEST_VALUE), LARGEST_VALUE + 1, mask)]
+
+    def _by_colour(self, mask: NDArray[np.integer]) -> NDArray[np.int16]:
+        packed = mask.astype(np.int32) @ np.array([1 << 16, 1 << 8, 1], np.int32)  # (H, W)
+        found, places = np.unique(packed, return_inverse=True)
+        known = {red << 16 | green << 8 | blue: number for (red, green, blue), number in self.colours.items()}
+        return np.array([known.get(int(colour), UNKNOWN) for colour in found], np.int16)[places.reshape(packed.shape)]
+
+
+def with_ignored(classes: MaskClasses, ignore: tuple[int, ...] | None, *, reduce_zero: bool) -> MaskClasses:
+    """The values of `ignore` (255 by default) stand for no class; with `reduce_zero` 0 does too, and 1 is the first."""
+    names, values, colours = classes.names, dict(classes.values), dict(classes.colours)
+    if reduce_zero and values.get(0) == 0:
+        if names[0].lower() in NOTHING:  # the list names value 0 as well
+            names = names[1:]
+            values = {value: number - 1 for value, number in values.items() if number}
+        else:
+            values = {value + 1: number for value, number in values.items()}
+    for value in (IGNORE,) if ignore is None else ignore:
+        if ignore is not None or value not in values:  # a class that has this very value on purpose stays one
+            values[value] = IGNORE
+    if reduce_zero:
+        values[0] = IGNORE
+    return MaskClasses(names, values, colours)
+
+
+def listed_classes(root: Path, masks: Path) -> MaskClasses | None:
+    """From one of the files named above, in `root` or in a folder on the way to the masks; None if there is none."""
+    between = [folder for folder in (masks, *masks.parents) if folder != root and root in folder.parents]
+    for file in (folder / name for folder in (root, *reversed(between)) for name in READERS):
+        if file.is_file():
+            return _read_list(file)
+    return None
+
+
+def _read_list(file: Path) -> MaskClasses:
+    text = read_text(file, LARGEST_DESCRIPTION)
+    with reading(f"the classes in {file}", remedy="correct the file"):
+        return READERS[file.name](text)
+
+
+def camvid() -> MaskClasses:
+    return MaskClasses(CAMVID, {**{number: number for number in range(len(CAMVID))}, len(CAMVID): IGNORE})
+
+
+def cityscapes(train_ids: bool) -> MaskClasses:
+    """With `train_ids` the values are class numbers; otherwise every value without a class stands for none."""
+    names = tuple(CITYSCAPES.values())
+    if train_ids:
+        return MaskClasses(names, {number: number for number in range(len(names))})
+    numbers = {value: number for number, value in enumerate(CITYSCAPES)}
+    return MaskClasses(names, {value: numbers.get(value, IGNORE) for value in range(34)})
+
+
+def found_classes(values: set[int], ignore: tuple[int, ...] | None) -> MaskClasses:
+    """Named by their values. Of 0 and 255 alone both are classes: that is how two-class masks are often drawn."""
+    left_out = set(ignore or ()) if ignore is not None or values == {0, IGNORE} else {IGNORE}
+    kept = sorted(values - left_out)
+    return MaskClasses(tuple(map(str, kept)), {value: number for number, value in enumerate(kept)})
+
+
+def _lines(text: str) -> list[str]:
+    """Short ones: the patterns above take the square of their length."""
+    return [line.rstrip() for line in names_in(text)]
+
+
+def _names(text: str) -> MaskClasses:
+    lines = _lines(text)
+    matches = [NUMBERS.match(line) for line in lines]
+    if all(matches):
+        return _coloured([(match[1], match[2], match[3], match[4]) for match in matches if match])
+    names = tuple(line.strip() for line in lines)
+    return MaskClasses(names, {number: number for number in range(len(names))})
+
+
+def _class_dict(text: str) -> MaskClasses:
+    rows = [NUMBERS.match(line) for line in _lines(text)[1:]]
+    if not all(rows):
+        raise ValueError("each line needs a name, red, green and blue")
+    return _coloured([(row[1], row[2], row[3], row[4]) for row in rows if row])
+
+
+def _label_colours(text: str) -> MaskClasses:
+    rows = [NUMBERS_FIRST.match(line) for line in _lines(text)]
+    if not all(rows):
+        raise ValueError("each line needs red, green, blue and a name")
+    return _coloured([(row[4], row[1], row[2], row[3]) for row in rows if row])
+
+
+def _object_info(text: str) -> MaskClasses:
+    rows = [line.split("\t") for line in _lines(text)[1:]]
+    values: dict[int, int] = {int(row[0]): number for number, row in enumerate(rows)}
+    return MaskClasses(tuple(row[-1].split(",")[0].strip() for row in rows), {0: IGNORE, **values})
+
+
+def _coloured(rows: list[tuple[str, str, str, str]]) -> MaskClasses:
+    """Colours and, for masks that hold numbers after all, the places in the list. Void colours stand for no class."""
+    kept = [row for row in rows if row[0].strip().lower() not in NOTHING - {"background", "other", "others"}]
+    numbers = {row: number for number, row in enumerate(kept)}
+    colours = {(int(row[1]), int(row[2]), int(row[3])): numbers.get(row, IGNORE) for row in rows}
+    values = {place: numbers.get(row, IGNORE) for place, row in enumerate(rows)}
+    return MaskClasses(tuple(row[0].strip() for row in kept), values, colours)
+
+
+def _tree(content: Any) -> MaskClasses:
+    listed = values_or_colours(content)
+    coloured = [(name, *map(str, colour)) for colour, name in listed if isinstance(colour, tuple)]
+    if coloured:
+        return _coloured(coloured)  # type: ignore[arg-type]
+    values = {value: number for number, (value, _) in enumerate(listed) if isinstance(value, int)}
+    return MaskClasses(tuple(name for _, name in listed), values)
+
+
+def _json(text: str) -> MaskClasses:
+    return _tree(parse_json(text))
+
+
+def _yaml(text: str) -> MaskClasses:
+    return _tree(yaml.load(text, PlainLoader))  # noqa: S506  (derived from SafeLoader)
+
+
+READERS: dict[str, Callable[[str], MaskClasses]] = {
+    "classes.txt": _names,
+    "labels.txt": _names,
+    "codes.txt": _names,
+    "classes.json": _json,
+    "id2label.json": _json,
+    "classes.yaml": _yaml,
+    "classes.yml": _yaml,
+    "class_dict.csv": _class_dict,
+    "label_colors.txt": _label_colours,
+    "objectInfo150.txt": _object_info,
+}

@@ -1,0 +1,121 @@
+"""The Oxford-IIIT pets, and data laid out like them: pictures whose names tell the class, and a trimap for each.
+
+    DATA/images/Abyssinian_1.jpg, DATA/annotations/trimaps/Abyssinian_1.png
+    DATA/annotations/trainval.txt, DATA/annotations/test.txt (the first word of a line is a picture's name)
+
+To classify, the class is the name without its number. To segment, a trimap says 1 for the animal, 2 for the background
+and 3 for the border between them, which counts as neither. Without the lists a share is held out, see `held_out`.
+"""
+
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from vitreous.data.image import SUFFIXES, ImageError
+from vitreous.data.image_files import picture_files
+from vitreous.data.image_set import EncodedSet, digest, require_split
+from vitreous.data.layouts.mask_classes import IGNORE
+from vitreous.data.layouts.masks import file_length, read_mask, require_same_size
+from vitreous.errors import InputError
+from vitreous.files.limits import LARGEST_LIST
+from vitreous.files.reading import problem_of_path, read_bytes, shown
+
+LISTS = {"train": ("trainval.txt", "train.txt"), "val": ("val.txt",), "test": ("test.txt",)}
+TRIMAP = {1: 1, 2: 0, 3: IGNORE}  # value -> place in ("background", "pet")
+
+
+def looks_like_pets(root: Path) -> bool:
+    return (root / "images").is_dir() and (root / "annotations" / "trimaps").is_dir()
+
+
+def pets_lists(root: Path) -> dict[str, Path]:
+    """Name of a split -> the file that lists its pictures."""
+    places = {split: [root / "annotations" / name for name in names] for split, names in LISTS.items()}
+    found = {split: next((file for file in files if file.is_file()), None) for split, files in places.items()}
+    return {split: file for split, file in found.items() if file is not None}
+
+
+class PetBreeds(EncodedSet):
+    """The pictures of one split, or all where there are no lists; classes are in their names."""
+
+    def __init__(self, root: Path, split: str, *, follow: bool = False) -> None:
+        """`follow` as of `open_coco`."""
+        self.pictures, self.trimaps = root / "images", root / "annotations" / "trimaps"
+        there, self.passed_over = picture_files(self.pictures)
+        by_stem = {Path(name).stem: name for name in there}
+        lists = {name: _stems(file, follow) for name, file in pets_lists(root).items()}
+        self.split = require_split(split, lists, f"folder '{root}'") if lists else ""
+        stems = lists.get(self.split, sorted(by_stem))
+        if not stems:
+            raise InputError(f"split '{self.split}' of '{root}' lists no picture")
+        self.files = [by_stem.get(stem, f"{stem}{SUFFIXES[0]}") for stem in stems]
+        # The same for all splits, so that a class that one of them lacks shifts nothing.
+        every = [stem for listed in lists.values() for stem in listed] or stems
+        self.classes = tuple(sorted({_class_in(stem) for stem in every}))
+        self._labels = {name: label for label, name in enumerate(self.classes)}
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def name(self, index: int) -> str:
+        return f"{self.split}/{self.files[index]}" if self.split else self.files[index]
+
+    def encoded(self, index: int) -> Path:
+        return self.pictures / self.files[index]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Changes when files are added, removed or renamed, or change their length."""
+        return digest(f"{name}\0{file_length(self.encoded(index))}" for index, name in enumerate(self.files))
+
+    def target(self, index: int) -> dict[str, Any]:
+        return {"labels": self._labels[_class_in(Path(self.files[index]).stem)]}
+
+    def trimap_file(self, index: int) -> Path:
+        return self.trimaps / f"{Path(self.files[index]).stem}.png"
+
+
+class PetMasks(PetBreeds):
+    """The same pictures with the class of each pixel."""
+
+    def __init__(self, root: Path, split: str, *, follow: bool = False) -> None:
+        super().__init__(root, split, follow=follow)
+        self.classes = ("background", "pet")
+
+    @cached_property
+    def fingerprint(self) -> str:
+        masks = digest(str(file_length(self.trimap_file(index))) for index in range(len(self)))
+        return f"{super().fingerprint} masks {masks[:12]}"
+
+    def picture(self, index: int, *, at_least: int | None = None) -> Image.Image:
+        """Never reduced: the mask is as large as the whole picture."""
+        return super().picture(index)
+
+    def target(self, index: int) -> dict[str, Any]:
+        file = self.trimap_file(index)
+        values = read_mask(file)
+        require_same_size(file, values, self.encoded(index))
+        odd = sorted(set(np.unique(values).tolist()) - set(TRIMAP))
+        if odd:
+            raise ImageError(f"trimap '{file}' holds {', '.join(map(str, odd[:5]))}; 1 pet, 2 background, 3 border")
+        table = np.array([IGNORE, *(TRIMAP[value] for value in sorted(TRIMAP))], np.uint8)
+        return {"semantic": table[values]}
+
+
+def _class_in(stem: str) -> str:
+    """`great_pyrenees_12` is a great_pyrenees."""
+    name, _, number = stem.rpartition("_")
+    return name if name and number.isdecimal() else stem
+
+
+def _stems(file: Path, follow: bool) -> list[str]:
+    lines = os.fsdecode(read_bytes(file, LARGEST_LIST)).splitlines()
+    words = [line.split()[0] for line in lines if line.strip() and not line.startswith("#")]
+    for word in words:
+        if problem := problem_of_path(word, follow=follow):
+            raise InputError(f"{file} names {shown(word)}, which {problem}")
+    return list(dict.fromkeys(Path(word).stem if word.lower().endswith(SUFFIXES) else word for word in words))

@@ -1,0 +1,1 @@
+"""The embedded scenes: drawn on demand, the same pixels on every machine."""

@@ -1,0 +1,333 @@
+"""Explaining one image with a model: every part of an `Explanation`, computed.
+
+Shapes: M clusters, G groups, H W grid, K classes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from vitreous.attribution.catalogue import controls_for, find_method, methods_for
+from vitreous.attribution.fill import Fill
+from vitreous.attribution.method import Method, clustered_stages, find_trunk
+from vitreous.attribution.occlusion import Occlusion, Rise
+from vitreous.attribution.target import ClassTarget, Target, as_target
+from vitreous.attribution.views import Look, views
+from vitreous.clusters.gates import Rest
+from vitreous.clusters.groups import ablate_groups, group_maps
+from vitreous.clusters.importance import RANKINGS, by_masking, patch_attention, removal_curve
+from vitreous.clusters.load import causal_load
+from vitreous.clusters.masking import (
+    Layer,
+    Masking,
+    Source,
+    as_distributions,
+    choose_layer,
+    entropy,
+    layer_maps,
+    rank,
+    rank_clusters,
+)
+from vitreous.data.transforms import Preprocess, to_unit_tensor
+from vitreous.errors import InputError
+from vitreous.explanations.explanation import Clusters, Explanation, MethodMap, StageLoad
+from vitreous.faithfulness.curves import curves
+from vitreous.faithfulness.scoring import DECIDES
+
+SHOWN_CLASSES = 5
+FILLS: tuple[Fill, ...] = ("blur", "mean")
+PORTIONS = 8  # of the curves of one image; a data set is scored with more
+LIGHT = {"portions": 6, "cells": 5, "masks": 64}  # of the curves, occlusion and RISE, where a pass is dear
+COUNTS = (1, 2, 4, 8, 16, 32, 64)  # clusters removed together
+CHEAP = ("logit_gate", "integrated", "attention_mass", "random")  # rankings that are always compared
+ALL = "all"
+ON_THIS_IMAGE = "It is the most faithful of those compared, on this image alone."
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to compute."""
+
+    methods: tuple[str, ...] = ()  # names, or "all"; none: a few that suit the model
+    ranking: str = "ablation"  # of the clusters, a name of `RANKINGS`
+    stage: int | None = None  # from one; the last with clusters
+    block: int | None = None
+    source: Source = "clusters"
+    head: int | None = None
+    masking: Masking = field(default_factory=Masking)
+    light: bool = False  # fewer passes, for models whose passes are dear
+    default: str | None = None  # the method a data set has shown to be the most faithful ...
+    reason: str = ""  # ... in words
+    verdicts: dict[str, bool] = field(default_factory=dict)  # whether a method beat its controls there
+
+    def __post_init__(self) -> None:
+        if self.ranking not in RANKINGS:
+            raise InputError(f"ranking {self.ranking!r} is unknown; clusters can be ranked by {', '.join(RANKINGS)}")
+        if self.head is not None and self.source != "attention":
+            raise InputError(
+                f"head {self.head} was asked for, but cluster maps have no heads; take the source 'attention' or "
+                "leave the head out"
+            )
+        if self.source == "attention" and self.ranking != "masking":
+            raise InputError(
+                f"attention maps were to be ranked by {self.ranking}, which removes clusters; "
+                "the ranking 'masking' hides what a map shows, and fits both"
+            )
+
+
+def explain_image(
+    model: nn.Module,
+    picture: Image.Image,
+    *,
+    preprocess: Preprocess,
+    classes: Sequence[str],
+    name: str = "image",
+    true: str | None = None,
+    target: Target | int | None = None,
+    watched: str = "the given target",
+    plan: Plan | None = None,
+) -> Explanation:
+    """Explain a picture, given as the model sees it before normalisation.
+
+    Args:
+        model: In eval mode.
+        picture: Of the model's size.
+        preprocess: How the model wants pictures.
+        classes: Names of the outputs.
+        name: Of the picture.
+        true: Its class, where known; it is explained unless `target` is given.
+        target: What to explain: a class by number, or any `Target`; default: the true class, else the predicted one.
+        watched: That in words, where it is no class.
+        plan: What to compute.
+    """
+    plan = plan or Plan()
+    pixels = to_unit_tensor(picture).to(next(model.parameters()).device)
+    images = preprocess.normalise(pixels)[None]
+    with torch.no_grad():
+        output = model(images)
+    if target is None and true is not None:
+        target = list(classes).index(true)
+    aim = as_target(target, output, 1)
+    methods = tuple(explain_by(model, images, aim, method, plan) for method in chosen_methods(model, plan))
+    default, reason = leading(methods, plan)
+    layer = cluster_layer_of(model, plan)
+    return Explanation(
+        name=name,
+        picture=picture,
+        probabilities=likeliest(output, classes) if isinstance(aim, ClassTarget) else (),
+        watched=classes[int(aim.labels[0])] if isinstance(aim, ClassTarget) else watched,
+        true=true,
+        clusters=None if layer is None else explain_clusters(model, pixels, preprocess, aim, layer, plan),
+        load=() if layer is None else explain_load(model, images, aim),
+        methods=methods,
+        default=default,
+        reason=reason,
+    )
+
+
+def look_only(
+    model: nn.Module, picture: Image.Image, *, preprocess: Preprocess, name: str, watched: str, plan: Plan
+) -> Explanation:
+    """A picture with nothing to explain: its clusters, by the attention they receive."""
+    pixels = to_unit_tensor(picture).to(next(model.parameters()).device)
+    layer, clusters = cluster_layer_of(model, plan), None
+    if layer is not None:
+        images = preprocess.normalise(pixels)[None]
+        looks = patch_attention(model, images, layer)[0].cpu()
+        maps, mass = as_distributions(layer_maps(model, images, layer, plan.head)[0]).cpu(), looks.mean((1, 2))
+        clusters = Clusters(
+            layer=layer,
+            head=plan.head,
+            maps=maps,
+            entropy=entropy(maps),
+            ranking="attention_mass",
+            importance={"attention_mass": mass},
+            order=tuple(rank(mass, entropy(maps), 0.0).tolist()),
+            attention=looks,
+        )
+    return Explanation(name=name, picture=picture, probabilities=(), watched=watched, clusters=clusters)
+
+
+def likeliest(output: Tensor, classes: Sequence[str]) -> tuple[tuple[str, float], ...]:
+    probabilities = output[0].float().softmax(-1)
+    if not probabilities.isfinite().all():
+        raise InputError(
+            "the model answers with values that are no numbers (NaN); its weights or the image are damaged"
+        )
+    best = probabilities.topk(min(SHOWN_CLASSES, len(probabilities)))
+    return tuple((classes[k], p) for k, p in zip(best.indices.tolist(), best.values.tolist(), strict=True))
+
+
+# ---- methods -----------------------------------------------------------------------------------------------------
+
+
+def chosen_methods(model: nn.Module, plan: Plan) -> list[Method]:
+    """The named ones; or, if none is, the default, what fits best, and a control to hold them against."""
+    if ALL in plan.methods:
+        names = [method.name for method in (*methods_for(model), *controls_for(model))]
+    else:
+        names = list(plan.methods) or suggested(model)
+    first = [plan.default] if plan.default is not None and not plan.methods else []
+    methods = [find_method(name, model) for name in dict.fromkeys([*first, *names])]
+    return [lighter(method) for method in methods] if plan.light else methods
+
+
+def lighter(method: Method) -> Method:
+    """The same with fewer changed copies of the image, where it makes any."""
+    if isinstance(method, Occlusion):
+        return replace(method, cells=LIGHT["cells"])
+    return replace(method, masks=LIGHT["masks"]) if isinstance(method, Rise) else method
+
+
+def suggested(model: nn.Module) -> list[str]:
+    """Quick methods."""
+    known = methods_for(model)
+    names = [method.name for method in known]
+    finer = [name for name in names if name.startswith("grad_cam stage")]
+    quick = [name for name in ("token_gradient", *(finer or ["grad_cam"]), "input_gradient") if name in names]
+    return [*quick[:2], *(m.name for m in known if isinstance(m, Look) and m.kind != "features"), "centre_blob"]
+
+
+def explain_by(model: nn.Module, images: Tensor, target: Target, method: Method, plan: Plan) -> MethodMap:
+    heat, portions = method(model, images, target), LIGHT["portions"] if plan.light else PORTIONS
+    both = {fill: curves(model, images, heat, target, fill=fill, portions=portions) for fill in FILLS}
+    scores: dict[str, float] = {DECIDES: both["blur"].difference.item()}
+    for fill, curve in both.items():
+        scores |= {f"insertion_{fill}": curve.insertion_area.item(), f"deletion_{fill}": curve.deletion_area.item()}
+    return MethodMap(
+        name=method.name,
+        summary=method.summary,
+        heat=heat[0].cpu(),
+        scores=scores,
+        insertion=tuple(both["blur"].insertion[0].tolist()),
+        deletion=tuple(both["blur"].deletion[0].tolist()),
+        control=method.name in [control.name for control in controls_for(model)],
+        beats_controls=plan.verdicts.get(method.name),
+    )
+
+
+def leading(methods: Sequence[MethodMap], plan: Plan) -> tuple[str, str]:
+    """The method to look at first, and why: what a data set has shown to be the best, else the best on this image."""
+    if plan.default in [method.name for method in methods]:
+        assert plan.default is not None
+        return plan.default, plan.reason
+    able = [method for method in methods if not method.control] or list(methods)
+    unscored = plan.reason if plan.default is None else ""
+    return max(able, key=lambda method: method.difference).name, f"{ON_THIS_IMAGE} {unscored}".rstrip()
+
+
+# ---- clusters ----------------------------------------------------------------------------------------------------
+
+
+def cluster_layer_of(model: nn.Module, plan: Plan) -> Layer | None:
+    """Where the clusters come from; None for a model that has none and was not asked for any."""
+    backbone = find_trunk(model)
+    if backbone is not None and clustered_stages(backbone):
+        return choose_layer(backbone, source=plan.source, stage=plan.stage, block=plan.block)
+    if plan.stage is not None or plan.block is not None or plan.source != "clusters" or plan.head is not None:
+        raise InputError(without_clusters(model))
+    return None
+
+
+def without_clusters(model: nn.Module) -> str:
+    kinds = dict.fromkeys(view.kind.name for view in views(model)) if find_trunk(model) is not None else ()
+    inside = f"Inside it has {', '.join(kinds)}. " if kinds else ""
+    methods = ", ".join(method.name for method in methods_for(model))
+    return (
+        f"this model ({type(model).__name__}) has no clusters. {inside}It can be explained by these methods: {methods}"
+    )
+
+
+def explain_load(model: nn.Module, images: Tensor, target: Target) -> tuple[StageLoad, ...]:
+    return tuple(
+        StageLoad(
+            load.stage,
+            {name: load.drop(name)[0].item() for name in load.scores},
+            {name: bool(load.flips(name)[0]) for name in load.scores},
+            bool(load.carries[0]),
+        )
+        for load in causal_load(model, images, target)
+    )
+
+
+def explain_clusters(
+    model: nn.Module, pixels: Tensor, preprocess: Preprocess, target: Target, layer: Layer, plan: Plan
+) -> Clusters:
+    images = preprocess.normalise(pixels)[None]
+    maps = as_distributions(layer_maps(model, images, layer, plan.head)[0])
+    importance, order = ranked(model, pixels, maps, preprocess, target, layer, plan)
+    alone = Clusters(
+        layer=layer,
+        head=plan.head,
+        maps=maps.cpu(),
+        entropy=entropy(maps).cpu(),
+        ranking=plan.ranking,
+        importance={plan.ranking: importance},
+        order=order,
+    )
+    if layer.source == "attention" or len(maps) < 2:
+        return alone  # there is nothing to remove, or nothing would be left
+    rest = Rest(model, images, layer)
+    rankings = {plan.ranking: importance} | {
+        name: RANKINGS[name](model, images, target, layer)[0].cpu() for name in CHEAP if name != plan.ranking
+    }
+    label = group_maps(maps.cpu())
+    single = importance[None].to(images.device) if plan.ranking == "ablation" else None
+    lost = ablate_groups(rest, target, label, alone=single)[0].cpu()
+    first = lost.argsort(descending=True, stable=True).tolist()
+    counts = tuple(count for count in COUNTS if count < rest.count)
+    return replace(
+        alone,
+        importance=rankings,
+        attention=patch_attention(model, images, layer)[0].cpu(),
+        groups=tuple(tuple((label == group).nonzero().flatten().tolist()) for group in first),
+        group_drop=tuple(lost[group].item() for group in first),
+        counts=counts,
+        left={
+            name: tuple(removal_curve(rest, target, values[None].to(images.device), counts)[0].tolist())
+            for name, values in rankings.items()
+        },
+        before=rest.score(target.on("log_odds")).item(),
+    )
+
+
+def ranked(
+    model: nn.Module,
+    pixels: Tensor,
+    maps: Tensor,
+    preprocess: Preprocess,
+    target: Target,
+    layer: Layer,
+    plan: Plan,
+) -> tuple[Tensor, tuple[int, ...]]:
+    """Importance of the clusters by the chosen ranking, and their order."""
+    if plan.ranking == "masking" and isinstance(target, ClassTarget):
+        found = rank_clusters(
+            model,
+            pixels,
+            maps,
+            normalise=preprocess.normalise,
+            target=int(target.labels[0]),
+            masking=plan.masking,
+        )
+        return found.importance.cpu(), tuple(found.order.tolist())
+    images = preprocess.normalise(pixels)[None]
+    if plan.ranking == "masking":
+        black = preprocess.normalise(torch.zeros_like(pixels))[None]
+        plain: Fill | Tensor = black if plan.masking.space == "pixels" else "mean"
+        values = by_masking(
+            model,
+            images,
+            target,
+            layer,
+            fill="blur" if plan.masking.fill == "blur" else plain,
+            interpolation=plan.masking.interpolation,
+            batch_size=plan.masking.batch_size,
+            maps=maps[None],
+        )[0].cpu()
+        return values, tuple(rank(values, entropy(maps).cpu(), plan.masking.tie_tolerance).tolist())
+    values = RANKINGS[plan.ranking](model, images, target, layer)[0].cpu()
+    return values, tuple(rank(values, entropy(maps).cpu(), 0.0).tolist())

@@ -1,0 +1,184 @@
+"""How faithful every method is on a set of images, beside its controls, with intervals.
+
+    scores = score_methods(model, images, masks=masks)
+    scores.rows()                  # one dict per method: means and intervals of every measure
+    scores.best()                  # the method to use by default
+    scores.verdict("grad_cam")     # whether it beats the controls
+
+The measure that decides is insertion minus deletion, with the blur that hides best.
+
+Shapes: B images of a batch, n images in all.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from vitreous.attribution.catalogue import controls_for, methods_for
+from vitreous.attribution.controls import OracleMask
+from vitreous.attribution.fill import Fill
+from vitreous.attribution.method import Method, resolve
+from vitreous.attribution.target import Target
+from vitreous.errors import InputError
+from vitreous.faithfulness.curves import PORTIONS, curves
+from vitreous.faithfulness.intervals import Interval, bootstrap, paired
+from vitreous.faithfulness.localisation import TOLERANCE, energy, overlap, pointing
+from vitreous.faithfulness.sanity import randomisation, stability
+
+DECIDES = "insertion_minus_deletion"
+IGNORANT = ("random_map", "centre_blob")  # the controls a useful method must beat
+NO_BETTER = "no better than its controls"  # the label of one that does not
+
+
+class Batch(NamedTuple):
+    """Images to score: normalised inputs, what to explain (None: the predicted class), and objects where known.
+
+    `model` is what answers about these images, where it is not the same for all.
+    """
+
+    images: Tensor
+    target: Target | Tensor | None = None
+    masks: Tensor | None = None
+    model: nn.Module | None = None
+
+
+@dataclass
+class Scores:
+    """Values by method and measure, one for each image in the order they came."""
+
+    values: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    controls: tuple[str, ...] = ()
+    summaries: dict[str, str] = field(default_factory=dict)
+
+    def add(self, method: str, measure: str, numbers: Tensor) -> None:
+        self.values.setdefault(method, {}).setdefault(measure, []).extend(numbers.tolist())
+
+    def interval(self, method: str, measure: str = DECIDES) -> Interval:
+        return bootstrap(self.of(method)[measure])
+
+    def of(self, method: str) -> dict[str, list[float]]:
+        if method not in self.values:
+            raise InputError(f"method {method!r} was not scored; scored: {', '.join(self.values)}")
+        return self.values[method]
+
+    def against(self, method: str, control: str, measure: str = DECIDES) -> Interval:
+        """The mean difference to another method on the same images."""
+        return paired(self.of(method)[measure], self.of(control)[measure])
+
+    def verdict(self, method: str) -> dict[str, bool]:
+        """For each control that knows nothing: whether the method is above it beyond the interval."""
+        return {name: self.against(method, name).low > 0 for name in IGNORANT if name in self.values}
+
+    def beats_controls(self, method: str) -> bool:
+        return all(self.verdict(method).values())
+
+    def best(self) -> str:
+        """The method with the highest mean, controls apart."""
+        means = {name: self.interval(name).mean for name in self.values if name not in self.controls}
+        if not means:
+            raise InputError("no method was scored besides the controls; give at least one")
+        return max(means, key=lambda name: means[name])
+
+    def rows(self) -> list[dict[str, object]]:
+        """One for each method, the most faithful first; for tables and JSON."""
+        ordered = sorted(self.values, key=lambda name: -self.interval(name).mean)
+        return [
+            {
+                "method": name,
+                "summary": self.summaries[name],
+                "control": name in self.controls,
+                # Of an oracle, which has fewer images where objects are not always known, it could not be told.
+                "beats_controls": None if name in self.controls else self.beats_controls(name),
+                "measures": {measure: self.interval(name, measure)._asdict() for measure in self.values[name]},
+            }
+            for name in ordered
+        ]
+
+
+def score_methods(
+    model: nn.Module,
+    images: Tensor | Iterable[Batch],
+    *,
+    target: Target | Tensor | None = None,
+    masks: Tensor | None = None,
+    methods: Sequence[Method] | None = None,
+    fills: Sequence[Fill] = ("blur", "mean"),
+    portions: int = PORTIONS,
+    sanity: int | None = None,
+    batch_size: int = 16,
+) -> Scores:
+    """Score methods, by default all that fit the model, and always the controls.
+
+    Args:
+        model: In eval mode.
+        images: Normalised inputs (n, 3, height, width), or batches of them that are read one at a time.
+        target: What to explain in `images`; by default the predicted class.
+        masks: Their objects, (n, height, width); without them nothing is said about localisation.
+        methods: What to score.
+        fills: What hides pixels in insertion and deletion.
+        portions: Steps of those curves.
+        sanity: Of how many images to measure randomisation and stability too, which take three more maps; None: all.
+        batch_size: Images at a time if `images` is a tensor; no effect on the result.
+    """
+    if not fills:
+        raise InputError("fills=() given; insertion and deletion need something that hides: 'blur', 'mean' or both")
+    chosen, controls = list(methods_for(model) if methods is None else methods), controls_for(model)
+    names = [method.name for method in controls]
+    scores = Scores(controls=(*names, "oracle_mask"))
+    batches = split(Batch(images, target, masks), batch_size) if isinstance(images, Tensor) else images
+    seen = 0
+    for batch in batches:
+        sane = sanity is None or seen < sanity
+        seen += len(batch.images)
+        here = [*controls, *(method for method in chosen if method.name not in names)]
+        if batch.masks is not None:
+            here.append(OracleMask(batch.masks))
+        own = model if batch.model is None else batch.model
+        aim = resolve(own, batch.images, batch.target)
+        for method in here:
+            scores.summaries[method.name] = method.summary
+            for measure, numbers in measured(own, method, batch, aim, fills, portions, sane).items():
+                scores.add(method.name, measure, numbers)
+    if not scores.values:
+        raise InputError("no images were given to score")
+    return scores
+
+
+def split(whole: Batch, size: int) -> Iterable[Batch]:
+    for rows in torch.arange(len(whole.images)).split(size):
+        aim = whole.target
+        part = aim.select(rows) if isinstance(aim, Target) else aim if aim is None else aim[rows]
+        yield Batch(whole.images[rows], part, None if whole.masks is None else whole.masks[rows])
+
+
+def measured(
+    model: nn.Module,
+    method: Method,
+    batch: Batch,
+    target: Target,
+    fills: Sequence[Fill],
+    portions: int,
+    sanity: bool,
+) -> dict[str, Tensor]:
+    """Every measure of one method on one batch, each (B,)."""
+    images, heat = batch.images, method(model, batch.images, target)
+    found: dict[str, Tensor] = {}
+    for fill in fills:
+        both = curves(model, images, heat, target, fill=fill, portions=portions)
+        found |= {f"insertion_{fill}": both.insertion_area, f"deletion_{fill}": both.deletion_area}
+    deciding = "blur" if "blur" in fills else fills[0]
+    found[DECIDES] = found[f"insertion_{deciding}"] - found[f"deletion_{deciding}"]
+    if batch.masks is not None:
+        found |= {
+            "pointing": pointing(heat, batch.masks),
+            "pointing_near": pointing(heat, batch.masks, TOLERANCE),
+            "energy": energy(heat, batch.masks),
+            "overlap": overlap(heat, batch.masks),
+        }
+    if sanity and method.needs.passes:
+        found["randomisation"] = randomisation(method, model, images, target, heat)
+        found["stability"] = stability(method, model, images, target, heat)
+    return found

@@ -1,0 +1,186 @@
+"""Reading what a user's file says: bounded, and every failure is one line that names the file.
+
+Readers of data meet files from strangers, which may be cut off, mistaken or made to do harm. `reading` is the one guard
+around them: whatever goes wrong inside it, it is the file that cannot be understood. Its scope is reading alone; what
+is done with the content afterwards fails as itself.
+"""
+
+import errno
+import json
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vitreous.errors import InputError
+from vitreous.files.limits import LARGEST_LIST, LONGEST_FILE_NAME, LONGEST_NAME, LONGEST_PATH
+
+SHOWN = 200  # characters of a reason or of a value from a file
+MACHINE = {  # failures that say nothing about the file -> what to do about them
+    errno.EMFILE: "raise the limit of open files (ulimit -n), or use fewer --workers",
+    errno.ENFILE: "close other programs: the machine has no open files left",
+    errno.ENOMEM: "free some memory",
+}
+
+
+@contextmanager
+def reading(what: str, *, remedy: str = "correct it, or copy or download it again") -> Iterator[None]:
+    """Turn any failure to understand `what` into an InputError of one line.
+
+    A package that is not installed is no matter of the file, and neither is an interruption.
+    """
+    try:
+        yield
+    except (InputError, ImportError):
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in MACHINE:
+            remedy = MACHINE[error.errno]
+        raise InputError(f"{what} cannot be read: {reason_of(error)}; {remedy}") from error
+
+
+def reason_of(error: BaseException) -> str:
+    """Why, in a few words on one line."""
+    if isinstance(error, MemoryError):
+        return "it asks for more memory than there is"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        return brief(f"line {error.problem_mark.line + 1}: {error.problem or error.context}")
+    text = " ".join(str(error).split())
+    return brief(text if isinstance(error, ValueError) and text else f"{type(error).__name__}: {text}".rstrip(": "))
+
+
+def brief(text: str, most: int = SHOWN) -> str:
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def shown(value: Any) -> str:
+    """A value from a file as it may stand in a message, however long or deep it is."""
+    if isinstance(value, list | tuple | dict) and len(value) > 8:
+        return f"a {type(value).__name__} of {len(value)}"
+    try:
+        return brief(repr(value))
+    except (ValueError, RecursionError, MemoryError):  # a number of thousands of digits, nesting
+        return f"a {type(value).__name__} too long to show"
+
+
+# ---- files -----------------------------------------------------------------------------------------------------
+
+
+def require_regular(file: Path, largest: int) -> int:
+    """The length of a file. Pipes and devices, whose reading may never end, and what is too large are refused."""
+    info = file.stat()
+    if not stat.S_ISREG(info.st_mode):
+        raise InputError(f"{file} is not a regular file (a folder, pipe, socket or device); give a file")
+    if info.st_size > largest:
+        raise InputError(f"{file} has {info.st_size:,} bytes; at most {largest:,} are read")
+    return info.st_size
+
+
+def read_bytes(file: Path, largest: int) -> bytes:
+    with reading(str(file)):
+        size = require_regular(file, largest)
+        with file.open("rb") as opened:
+            return opened.read(size)
+
+
+def read_text(file: Path, largest: int = LARGEST_LIST) -> str:
+    """UTF-8, with or without a byte order mark."""
+    content = read_bytes(file, largest)
+    with reading(str(file), remedy="save it as UTF-8"):
+        return content.decode("utf-8-sig")
+
+
+def read_names(file: Path) -> list[str]:
+    """A name a line; empty lines are passed over."""
+    text = read_text(file)
+    with reading(str(file), remedy="correct the file"):
+        return names_in(text)
+
+
+def names_in(text: str) -> list[str]:
+    lines = [line.strip() for line in text.splitlines()]
+    for number, line in enumerate(lines, 1):
+        if len(line) > LONGEST_NAME:
+            raise ValueError(f"line {number} has {len(line):,} characters; a name has at most {LONGEST_NAME:,}")
+    return [line for line in lines if line]
+
+
+def read_json(file: Path, largest: int) -> Any:
+    """What a JSON file holds. One that cannot be JSON by its first byte is not read further."""
+    with reading(str(file)):
+        size = require_regular(file, largest)
+        with file.open("rb") as opened:
+            start = opened.read(64).removeprefix(b"\xef\xbb\xbf").lstrip()
+            if not start[:1] or start[:1] not in b'{["-0123456789tfnIN':
+                raise ValueError("it does not begin as JSON does")
+            opened.seek(0)
+            return parse_json(opened.read(size))
+
+
+def parse_json(text: bytes | str) -> Any:
+    """`json.loads`, which fails with a ValueError also where the text is nested too deeply."""
+    try:
+        return json.loads(text.decode("utf-8-sig") if isinstance(text, bytes) else text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+# ---- YAML ------------------------------------------------------------------------------------------------------
+
+
+class PlainLoader(yaml.SafeLoader):
+    """YAML without references: a few lines of them stand for more values than any memory holds."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            line = self.peek_event().start_mark.line + 1
+            raise ValueError(f"line {line} has a reference (*…); write the value out")
+        return super().compose_node(parent, index)
+
+
+def read_yaml(file: Path, largest: int) -> Any:
+    text = read_text(file, largest)
+    with reading(str(file)):
+        return yaml.load(text, PlainLoader)  # noqa: S506  (derived from SafeLoader)
+
+
+# ---- names of files within files -------------------------------------------------------------------------------
+
+
+def problem_of_path(name: str, *, follow: bool) -> str:
+    """What keeps a path that a file names from being opened; nothing if it is in order.
+
+    Without `follow` it must stay below the folder that it is relative to. A symbolic link there is another matter: it
+    was made on this machine, and is followed as every program follows it.
+    """
+    try:
+        encoded = os.fsencode(name)
+    except UnicodeEncodeError:
+        return "is no text that a file can be named by"
+    if not name or "\0" in name:
+        return "is no text that a file can be named by"
+    parts = encoded.replace(b"\\", b"/").split(b"/")
+    if len(encoded) > LONGEST_PATH or max(map(len, parts)) > LONGEST_FILE_NAME:
+        return f"is longer than the {LONGEST_FILE_NAME} bytes that a file's name can have"
+    if not follow and (b".." in parts or os.path.isabs(name) or os.path.splitdrive(name)[0]):
+        return "leads out of the data's folder; if that is meant, add --follow"
+    return ""
+
+
+def is_text(value: Any) -> bool:
+    """Whether a value is a text that can be shown and written: not one with half a character."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

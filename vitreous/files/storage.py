@@ -1,0 +1,177 @@
+"""Files that are either whole or absent: written aside, synced, renamed, and checked by sha256 when read.
+
+A folder is published by renaming a finished temporary folder beside it, so a kill at any moment leaves the old
+state or the new one. What reads it again is in `vitreous.files.manifest`.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from safetensors import SafetensorError
+
+from vitreous.errors import InputError
+from vitreous.files.manifest import MANIFEST, manifest_of
+from vitreous.files.writing import replace_content, sync, write_text
+from vitreous.runtime.distributed import ALONE, World
+
+T = TypeVar("T")
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Not atomic: for files inside a folder that is published as a whole."""
+    write_text(path, json_text(content))
+
+
+def json_text(content: Any) -> str:
+    return json.dumps(content, indent=1, allow_nan=False) + "\n"
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Put `text` where `path` is; a reader, and a crash, see the old content or the new."""
+    content = text.encode(errors="surrogateescape")  # names of files need not be Unicode
+    _writing(path, lambda: replace_content(path, content))
+
+
+def publish_folder(
+    folder: Path,
+    write: Callable[[Path], Iterable[str]],
+    world: World = ALONE,
+    known: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
+    """Let `write` fill a temporary folder, add a manifest, and move it to `folder`, replacing what was there.
+
+    `write` returns the names of the files it wrote. Of several processes each writes its own files, at the same time.
+    `known` has the manifest's entries of files whose content is already in `folder`: damage to them since then must
+    not become part of the new manifest.
+    """
+    aside = _beside(folder, "tmp")
+
+    def prepare() -> None:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        restore_folder(folder)
+        remove(aside)
+        aside.mkdir()
+
+    def written() -> dict[str, Any]:
+        names = list(write(aside))
+        fresh = [aside / name for name in names if name not in known]
+        for path in fresh:
+            sync(path)
+        return {name: known[name] for name in names if name in known} | manifest_of(fresh)["files"]
+
+    try:
+        world.on_main(lambda: _writing(folder, prepare))
+        files = world.gather(world.agree(lambda: _writing(folder, written)))
+        world.on_main(lambda: _writing(folder, lambda: _move(aside, folder, files)))
+    except InputError:
+        if world.main:
+            remove(aside)
+            restore_folder(folder)
+        raise
+
+
+def _move(aside: Path, folder: Path, files: list[dict[str, Any]]) -> None:
+    manifest = aside / MANIFEST
+    write_json(manifest, {"files": {name: entry for part in files for name, entry in part.items()}})
+    sync(manifest)
+    sync(aside)
+    # A folder cannot be replaced in one step. `restore_folder` undoes a kill between the two renames.
+    old = _beside(folder, "old")
+    if os.path.lexists(folder):
+        os.rename(folder, old)
+    os.rename(aside, folder)
+    sync(folder.parent)
+    remove(old)
+
+
+def discard_folder(folder: Path) -> None:
+    """Remove a folder; killed at any moment, it is there whole or not at all, and `recover` clears away the rest."""
+    aside = _beside(folder, "tmp")
+    remove(aside)
+    with suppress(OSError):  # what cannot be removed does no harm
+        os.rename(folder, aside)
+        sync(folder.parent)
+        remove(aside)
+
+
+def remove(path: Path) -> None:
+    """A folder with all that is in it, a file, or a link but not what it points to; or nothing, if it cannot be."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
+
+
+def _writing(path: Path, action: Callable[[], T]) -> T:
+    """What goes wrong while writing, most often for lack of space, as a message."""
+    try:
+        return action()
+    except (OSError, SafetensorError) as reason:
+        raise InputError(
+            f"cannot write {path}: {getattr(reason, 'strerror', None) or reason}; what was there before is intact; "
+            "free some space (or choose another --out) and run the same command again"
+        ) from reason
+
+
+def require_space(folder: Path, needed: int, purpose: str) -> None:
+    """Make sure, before the work, that a folder's disk has room for what will be written there."""
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    usage = shutil.disk_usage(there)
+    if usage.total and usage.free < needed:  # some network disks tell nothing
+        raise InputError(
+            f"{purpose} need about {_amount(needed)} in {folder}, where {_amount(usage.free)} are free; "
+            "free some space, or choose another --out"
+        )
+
+
+def _amount(count: float) -> str:
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def folder_bytes(folder: Path) -> int:
+    """How much the files below a folder take; 0 if there is none."""
+    sizes = 0
+    for path in folder.rglob("*"):
+        with suppress(OSError):  # just gone
+            sizes += path.lstat().st_size
+    return sizes
+
+
+def published(folder: Path) -> Path | None:
+    """Where the folder's last whole state is, also in the instant between the two renames; nothing is changed."""
+    return next((path for path in (folder, _beside(folder, "old")) if path.is_dir()), None)
+
+
+def restore_folder(folder: Path) -> None:
+    """Bring back the previous folder if a publication was killed between its two renames."""
+    old = _beside(folder, "old")
+    if old.is_symlink():  # never ours
+        remove(old)
+    elif old.exists():
+        if folder.exists():
+            remove(old)
+        else:
+            os.rename(old, folder)
+
+
+def recover(parent: Path) -> None:
+    """Undo or clear away what killed writers left half done. Only for the process that may write there."""
+    for path in parent.glob(".*.old"):
+        restore_folder(parent / path.name[1 : -len(".old")])
+    for path in parent.glob(".*.tmp"):
+        remove(path)
+
+
+def _beside(folder: Path, suffix: str) -> Path:
+    return folder.with_name(f".{folder.name}.{suffix}")

@@ -1,0 +1,1 @@
+"""Checkpoints of OpenMMLab's toolboxes, translated name by name."""

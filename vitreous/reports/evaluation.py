@@ -1,0 +1,269 @@
+"""An evaluation as tables for the console and for Markdown, as JSON, and as pictures."""
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from PIL import Image
+from rich.table import Table
+from rich.text import Text
+
+from vitreous.errors import printable
+from vitreous.metrics.accuracy import unique_names
+from vitreous.metrics.examination import Examination
+from vitreous.metrics.figures import as_text
+from vitreous.reports.chart import COLOURS, Chart, Series
+from vitreous.reports.confusion import confusion_picture, groups
+from vitreous.reports.curves import Key, picture
+from vitreous.reports.draw import Panel, contact_sheet, enlarge
+from vitreous.reports.reliability import reliability_picture
+
+MOST_ROWS = 50  # of a table on the console; longer ones belong in a file
+MOST_CONFUSED, LOWEST = 5, 10  # rows: pairs of classes, and classes where not all can be shown
+LARGEST_CSV = 2000  # classes; a file of more has no reader
+SHEET_WIDTH = 256  # pixels of a picture in the sheet of mistakes
+
+
+class Speed(NamedTuple):
+    """Images per second, loading included, and what it was measured with."""
+
+    images_per_second: float
+    batch_size: int
+    device: str
+    precision: str
+    threads: int
+    workers: int
+
+    def conditions(self) -> str:
+        parts = f"batches of {self.batch_size}", self.device, self.precision, f"threads: {self.threads}"
+        return ", ".join((*parts, f"workers: {self.workers}"))
+
+
+class AtSize(NamedTuple):
+    size: int
+    values: dict[str, float]
+    images_per_second: float
+
+
+class WorstMistake(NamedTuple):
+    image: str
+    true: str
+    answer: str
+    confidence: float
+    picture: Image.Image  # as the model saw it
+
+
+class Evaluation(NamedTuple):
+    model: str
+    data: str
+    split: str
+    images: int
+    size: tuple[int, int]  # (H, W)
+    values: dict[str, float]
+    speed: Speed
+    sizes: tuple[AtSize, ...]
+    examination: Examination | None  # None for tasks that have no more to tell
+    mistakes: tuple[WorstMistake, ...]
+    unreadable: tuple[tuple[str, str], ...] = ()  # image and reason; they are no part of the figures
+    metric: Any = None  # of tasks without an examination: what it counted, class by class
+
+    def facts(self) -> dict[str, Any]:
+        height, width = self.size
+        about = {"model": self.model, "data": self.data, "split": self.split, "images": self.images}
+        return about | {"size": f"{height} x {width}"}
+
+
+class Grid(NamedTuple):
+    """A table that does not know where it will be shown."""
+
+    title: str
+    headings: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+
+
+def grids(evaluation: Evaluation, *, most_rows: int | None = None) -> list[Grid]:
+    """Everything that is told in rows; with `most_rows`, of many classes only the worst."""
+    rows = [(name, as_text(name, value)) for name, value in evaluation.values.items()]
+    rows += [("images/s", f"{evaluation.speed.images_per_second:.1f}"), ("with", evaluation.speed.conditions())]
+    height, width = evaluation.size
+    found = [Grid(f"{evaluation.model} at {height} x {width}", ("measure", "value"), rows)]
+    if evaluation.sizes:
+        names = tuple(evaluation.sizes[0].values)
+        lines = [
+            (str(at.size), *(as_text(name, at.values[name]) for name in names), f"{at.images_per_second:.1f}")
+            for at in evaluation.sizes
+        ]
+        found.append(Grid("at other sizes", ("size", *names, "images/s"), lines))
+    if evaluation.examination is not None:
+        found += class_grids(evaluation.examination, most_rows)
+    else:
+        found += [_class_grid(title, rows, most_rows) for title, rows in parts_by_class(evaluation.metric).items()]
+    if evaluation.unreadable:
+        title = f"{len(evaluation.unreadable)} images could not be read and are no part of the figures"
+        shown = evaluation.unreadable[:most_rows]
+        found.append(Grid(title, ("image", "reason"), shown))
+    if evaluation.mistakes:
+        worst = [(m.image, m.true, m.answer, as_text("", m.confidence)) for m in evaluation.mistakes]
+        found.append(Grid("wrong with the largest confidence", ("image", "true class", "answer", "confidence"), worst))
+    return found
+
+
+def class_grids(examination: Examination, most_rows: int | None) -> list[Grid]:
+    figures, title = list(examination.accuracy.per_class().items()), "classes"
+    if most_rows is not None and len(figures) > most_rows:
+        told = [entry for entry in figures if entry[1].recall is not None]
+        figures = sorted(told, key=lambda entry: (entry[1].recall, entry[0]))[:LOWEST]
+        title = f"classes with the lowest recall, of {len(told)}"
+    rows = [(name, str(f.images), as_text("", f.recall), as_text("", f.precision)) for name, f in figures]
+    found = [Grid(title, ("class", "images", "recall", "precision"), rows)]
+    confused = [(true, answer, str(n)) for true, answer, n in examination.accuracy.confused(MOST_CONFUSED)]
+    return [*found, Grid("most frequent mistakes", ("true class", "answer", "images"), confused)] if confused else found
+
+
+def parts_by_class(metric: Any) -> dict[str, dict[str, dict[str, float | None]]]:
+    """Table -> class (or keypoint) -> measure -> figure, of all that a metric tells apart."""
+    found: dict[str, dict[str, dict[str, float | None]]] = {}
+    for prefix, part in getattr(metric, "parts", {"": metric}).items():
+        if hasattr(part, "per_class"):
+            title, figures = f"classes ({prefix.strip('_')})" if prefix else "classes", part.per_class()
+            found[title] = {name: _as_dict(value) for name, value in figures.items()}
+        if hasattr(part, "per_joint"):
+            found["keypoints"] = {name: {"found": share} for name, share in part.per_joint().items()}
+    return found
+
+
+def _as_dict(figures: Any) -> dict[str, float | None]:
+    """Of several figures that have names, or of a single one, which is COCO's average precision."""
+    return figures._asdict() if hasattr(figures, "_asdict") else {"AP": figures}
+
+
+def _class_grid(title: str, rows: dict[str, dict[str, float | None]], most_rows: int | None) -> Grid:
+    """Of many classes those with the lowest figures in the last column."""
+    shown = list(rows.items())
+    if most_rows is not None and len(shown) > most_rows:
+        told = [row for row in shown if [*row[1].values()][-1] is not None]
+        shown = sorted(told, key=lambda row: [*row[1].values()][-1])[:LOWEST]  # type: ignore[return-value, arg-type]
+        title = f"{title} with the lowest figures, of {len(told)}"
+    measures = [*next(iter(rows.values()))] if rows else []
+    lines = [
+        (name, *(str(value) if isinstance(value, int) else as_text("", value) for value in figures.values()))
+        for name, figures in shown
+    ]
+    return Grid(title, ("keypoint" if title.startswith("keypoint") else "class", *measures), lines)
+
+
+def as_table(grid: Grid) -> Table:
+    """For the console. Text as it is: a string's [brackets] would be taken for markup."""
+    table = Table(title=Text(printable(grid.title)), title_justify="left")
+    for place, heading in enumerate(grid.headings):
+        table.add_column(Text(printable(heading)), overflow="fold", justify="left" if place == 0 else "right")
+    for row in grid.rows:
+        table.add_row(*(Text(printable(cell, keep="\n")) for cell in row))
+    return table
+
+
+def as_markdown(evaluation: Evaluation, pictures: dict[str, str]) -> str:
+    """A report; `pictures` are files beside it with their captions."""
+    lines = [f"# Evaluation of {plain(evaluation.model)}", ""]
+    lines += [f"- {name}: {plain(str(value))}" for name, value in evaluation.facts().items()]
+    for grid in grids(evaluation):
+        lines += ["", f"## {plain(grid.title)}", "", *markdown_rows(grid)]
+    for file, caption in pictures.items():
+        lines += ["", f"![{caption}]({file})"]
+    return "\n".join(lines) + "\n"
+
+
+def markdown_rows(grid: Grid) -> list[str]:
+    head = [_row(grid.headings), _row(("---", *("---:" for _ in grid.headings[1:])))]
+    return head + [_row(tuple(map(plain, row))) for row in grid.rows]
+
+
+def _row(cells: tuple[str, ...]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def plain(text: str) -> str:
+    """Text that Markdown shows as it is."""
+    return "".join(f"\\{sign}" if sign in "\\`*_[]<>|#" else sign for sign in " ".join(text.split()))
+
+
+def as_json(evaluation: Evaluation) -> dict[str, Any]:
+    content = evaluation.facts() | {"size": list(evaluation.size)} | evaluation.values
+    content |= {"images_per_second": evaluation.speed.images_per_second, "speed": evaluation.speed._asdict()}
+    content["sizes"] = [
+        {"size": at.size, **at.values, "images_per_second": at.images_per_second} for at in evaluation.sizes
+    ]
+    content["unreadable"] = [{"image": image, "reason": reason} for image, reason in evaluation.unreadable]
+    if evaluation.examination is not None:
+        accuracy, names = evaluation.examination.accuracy, unique_names(evaluation.examination.accuracy.classes)
+        confusion: dict[str, dict[str, int]] = {}
+        for (true, answer), n in sorted(accuracy.pairs.items()):
+            confusion.setdefault(names[true], {})[names[answer]] = n
+        content |= {
+            "per_class": {name: figures._asdict() for name, figures in accuracy.per_class().items()},
+            "confusion": confusion,  # true class -> answer -> images; what never happened is left out
+            "reliability": [row._asdict() for row in evaluation.examination.calibration.bins()],
+            "worst": [{k: v for k, v in m._asdict().items() if k != "picture"} for m in evaluation.mistakes],
+        }
+    elif evaluation.metric is not None:
+        content |= {title.replace(" ", "_"): rows for title, rows in parts_by_class(evaluation.metric).items()}
+    return content
+
+
+def confusion_csv(examination: Examination) -> str | None:
+    """The whole matrix, rows true and columns answers; None where it would have too many cells."""
+    accuracy = examination.accuracy
+    if len(accuracy.classes) > LARGEST_CSV:
+        return None
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    names = unique_names(accuracy.classes)
+    writer.writerow(["true class \\ answer", *names])
+    writer.writerows([name, *row] for name, row in zip(names, accuracy.confusion().tolist(), strict=True))
+    return text.getvalue()
+
+
+def pictures(evaluation: Evaluation) -> dict[str, tuple[Image.Image, str]]:
+    """File name -> picture and caption."""
+    found: dict[str, tuple[Image.Image, str]] = {}
+    examination = evaluation.examination
+    if examination is not None:
+        accuracy, calibration = examination.accuracy, examination.calibration
+        counts = accuracy.confusion(groups(len(accuracy.classes)))
+        heading = f"{evaluation.model}: {evaluation.values['top1']:.1%} of {evaluation.images:,} images right"
+        found["confusion.png"] = confusion_picture(counts, accuracy.classes, heading=heading), "Confusion matrix"
+        heading = f"Expected calibration error {evaluation.values['ece']:.1%}"
+        found["reliability.png"] = reliability_picture(calibration.bins(), heading=heading), "Reliability diagram"
+    if evaluation.sizes and examination is not None:
+        found["sizes.png"] = _sizes_picture(evaluation), "Accuracy at other sizes"
+    if evaluation.mistakes:
+        found["mistakes.png"] = _mistakes_picture(evaluation), "Wrong with the largest confidence"
+    return found
+
+
+def _sizes_picture(evaluation: Evaluation) -> Image.Image:
+    shares = [name for name in evaluation.sizes[0].values if name.startswith("top")]
+    curves = []
+    for name, colour in zip(shares, COLOURS, strict=False):
+        points = tuple(sorted((float(at.size), 100 * at.values[name]) for at in evaluation.sizes))
+        curves.append(Series(name, points, colour))
+    sides = tuple(at.size for at in evaluation.sizes)
+    chart = Chart("Accuracy", "height and width of the images in pixels", tuple(curves), "%", marked=sides)
+    return picture(
+        [chart], heading=f"{evaluation.model} at other sizes", legend=[Key(s.name, s.colour) for s in curves]
+    )
+
+
+def _mistakes_picture(evaluation: Evaluation) -> Image.Image:
+    panels = [
+        Panel(enlarge(m.picture, SHEET_WIDTH), f"{m.answer} {m.confidence:.1%}", (f"it is {m.true}", m.image))
+        for m in evaluation.mistakes
+    ]
+    return contact_sheet(
+        panels,
+        heading="Wrong with the largest confidence",
+        subheading=f"{evaluation.model} on {evaluation.data}, {evaluation.split}",
+        footnote="answer and its probability; the label in the data; the image",
+        bar=False,
+    )

@@ -1,0 +1,364 @@
+"""A trained model as a folder, and the one function through which every verb gets a model.
+
+    best/
+      model.safetensors   weights
+      config.json         timm's hub format, plus our task, classes and preprocessing under "vitreous"
+      manifest.json       size and sha256 of both
+
+`timm.create_model("local-dir:best", pretrained=True)` reads the same folder (our models need `import vitreous`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import safetensors
+import torch
+from safetensors.torch import load_file, save_file
+from timm.models import is_model_pretrained
+from torch import Tensor, nn
+
+from vitreous.data.transforms import Preprocess
+from vitreous.errors import InputError
+from vitreous.files.manifest import MANIFEST, DamagedError
+from vitreous.files.reading import brief
+from vitreous.files.storage import publish_folder, published, write_json
+from vitreous.models.arguments import parse_model_arg
+from vitreous.models.base import Backbone
+from vitreous.models.weights import MisfitError, check_finite, local_file, local_path, misfit
+from vitreous.registry import construction_limit, create_model, resolve_name, stored_bytes
+from vitreous.runs.model_config import CONFIG, WEIGHTS, ModelConfig, make_config, read_config, timm_config
+from vitreous.runs.weights_file import load_file_model
+from vitreous.runtime.device import choose_device
+from vitreous.runtime.distributed import ALONE, World
+from vitreous.runtime.parallel import whole
+from vitreous.tasks.base import Task, load_task
+
+WEIGHT_FILES = (".pth", ".pt", ".safetensors", ".bin", ".ckpt", ".th", ".tar")
+PREFERRED = ("best", "final")  # which model of a run folder is meant
+
+
+class TrainedModel(NamedTuple):
+    model: nn.Module  # in eval mode, on the CPU
+    name: str
+    task: str
+    classes: tuple[str, ...]
+    preprocess: Preprocess
+    task_args: Mapping[str, Any] = MappingProxyType({})
+    # Share of data without splits that it may be measured on; all of it, unless it was trained on such data itself.
+    val_fraction: float = 1.0
+
+    def build_task(self) -> Task:
+        """The task it was trained for."""
+        return load_task(self.task)(self.classes, **self.task_args)
+
+
+def save_model(
+    folder: str | Path,
+    model: nn.Module,
+    *,
+    name: str,
+    model_args: dict[str, Any],
+    task: str,
+    classes: tuple[str, ...],
+    preprocess: Preprocess,
+    task_args: Mapping[str, Any] = MappingProxyType({}),
+    val_fraction: float | None = None,
+    world: World = ALONE,
+) -> None:
+    """Write a model folder; one that is already there is replaced only when the new one is complete.
+
+    Of several processes the first writes, but all must call: each may hold only a part of the model.
+    """
+    config = make_config(model, name, model_args, task, classes, preprocess, task_args, val_fraction)
+
+    state = _storable(model.state_dict(), world)
+
+    def write(aside: Path) -> tuple[str, ...]:
+        save_file(state, aside / WEIGHTS, metadata={"format": "pt"})
+        write_json(aside / CONFIG, config)
+        return WEIGHTS, CONFIG
+
+    world.on_main(lambda: publish_folder(Path(folder), write))
+
+
+def load_model(
+    source: str | Path,
+    *,
+    architecture: str | None = None,
+    model_args: tuple[str, ...] = (),
+    size: int | None = None,
+    device: str = "cpu",
+) -> TrainedModel:
+    """A model from a run folder (`best/`, else `final/`), a model folder, a file of weights, or the registry by name.
+
+    A name, with or without a tag (`paca_tiny.ivmcl_in1k`), means the published weights. A file (.pth, .safetensors, or
+    the URL of one) is of the `architecture` of that name, or of the one that it tells itself, built with `model_args`
+    (`"stem_stride=2"`). `size` is the height and width to use the model with, where it is not to be the one it was
+    trained with.
+    """
+    place = choose_device(device)
+    if is_weights_file(source):
+        trained = _load_file(str(source), architecture, dict(parse_model_arg(text) for text in model_args))
+    else:
+        folder = find_model_folder(source)
+        if architecture is not None or model_args:
+            given = f"--model {architecture}" if architecture is not None else f"--model-args {' '.join(model_args)}"
+            known = resolve_name(str(source)) if folder is None else source
+            raise InputError(f"{given} goes with a file of weights; '{known}' is none, and brings its own model")
+        trained = _load_published(str(source)) if folder is None else _load_folder(folder)
+    trained.model.to(place)
+    if size is None:
+        return trained
+    resized = at_size(trained, size)
+    if resized.task == "classify":
+        _tell_timm(resized.model, input_size=(3, *resized.preprocess.size))
+    return resized
+
+
+def at_size(trained: TrainedModel, size: int) -> TrainedModel:
+    """The model with another image size. Many of timm's take one size only, and only running them shows it."""
+    if trained.task != "classify":
+        return trained._replace(task_args=trained.build_task().resized(size).arguments())
+    refusal = refusal_of_size(trained.model, size)
+    if refusal is not None:
+        height, width = trained.preprocess.size
+        raise InputError(
+            f"model '{trained.name}' cannot take images of {size}x{size} pixels ({refusal}); "
+            f"it was trained with {height}x{width}: leave this size out, or train the model at the size you need"
+        )
+    return trained._replace(preprocess=replace(trained.preprocess, size=(size, size)))
+
+
+def refusal_of_size(model: nn.Module, size: int) -> str | None:
+    """Why a classifier cannot take images of this height and width; None if it can."""
+    if isinstance(model, Backbone):  # ours take every size above the smallest
+        smallest = model.strides[-1]
+        return None if size >= smallest else f"the smallest this model can take is {smallest}x{smallest}"
+    training = model.training
+    try:
+        with torch.no_grad():
+            model.eval()(torch.zeros(1, 3, size, size, device=next(model.parameters()).device))
+    except (AssertionError, RuntimeError, ValueError) as reason:  # timm's have no common way to say so
+        return (str(reason).splitlines() or [type(reason).__name__])[0]
+    finally:
+        model.train(training)
+    return None
+
+
+def class_columns(trained: TrainedModel, classes: tuple[str, ...]) -> tuple[int, ...]:
+    """Where each of these classes is in the model's output, by name."""
+    numbered = trained.task == "classify" and classes[0] not in trained.classes
+    known = _imagenet_folders(trained, classes) if numbered else trained.classes
+    position = {name: index for index, name in enumerate(known)}
+    unknown = [name for name in classes if name not in position]
+    if len(unknown) == len(classes) == len(known) and known == numbers(len(known)):
+        order = ", ".join(f"{number} = {name}" for number, name in enumerate(classes[:3]))
+        print(f"the classes of '{trained.name}' have no names; taken for those of the data in order: {order}, …")
+        return tuple(range(len(classes)))
+    if unknown:
+        raise InputError(
+            f"the model '{trained.name}' does not know the class {unknown[0]!r} of the data; its classes are "
+            f"{', '.join(trained.classes[:8])}{', …' if len(trained.classes) > 8 else ''}"
+        )
+    return tuple(position[name] for name in classes)
+
+
+def _imagenet_folders(trained: TrainedModel, classes: tuple[str, ...]) -> tuple[str, ...]:
+    """What ImageNet's folders may be called, in the order of the model's answers: WordNet numbers, or plain numbers.
+
+    Plain numbers, as of ImageNet-V2, could mean anything, so they count only if the model's classes are ImageNet's.
+    """
+    from timm.data import ImageNetInfo, infer_imagenet_subset
+
+    subset = infer_imagenet_subset(trained.model)
+    if subset is None:
+        return trained.classes
+    info = ImageNetInfo(subset)
+    synsets = tuple(info.label_names())
+    if not all(name.isdecimal() for name in classes):
+        return synsets
+    readable = tuple(info.label_descriptions(detailed=False))
+    if trained.classes not in (synsets, readable):
+        return trained.classes
+    written = {int(name): name for name in classes}  # 7 may be written 007
+    return tuple(written.get(number, str(number)) for number in range(len(synsets)))
+
+
+def load_classifier(source: str | Path, *, size: int | None, device: str) -> TrainedModel:
+    """A model that was trained to classify, on its device."""
+    trained = load_model(source, size=size, device=device)
+    require_classifier(source, trained)
+    return trained
+
+
+def require_classifier(source: str | Path, trained: TrainedModel) -> None:
+    if trained.task != "classify":
+        raise InputError(f"model '{source}' was trained for the task '{trained.task}'; this verb needs a classifier")
+
+
+def is_weights_file(source: str | Path) -> bool:
+    """Whether this is a file of weights by its name, there or not, or the address of one."""
+    path = local_path(str(source))
+    if path is None:
+        return True
+    if path.suffix.lower() not in WEIGHT_FILES or path.is_dir():
+        return False
+    return path.is_file() or not is_model_pretrained(str(source))  # .pt is also a tag of timm's
+
+
+def weights_path(source: str) -> Path:
+    """Where a file of weights is, which must be there; one behind an address is fetched."""
+    path = local_file(source)
+    if not path.is_file():
+        raise _no_file(source)
+    return path
+
+
+def _no_file(source: str | Path) -> InputError:
+    return InputError(f"there is no file '{source}'; give a file of weights, a run folder, a model folder or a name")
+
+
+def find_model_folder(source: str | Path) -> Path | None:
+    """The model folder that a run folder or model folder stands for; None for what must be a model name."""
+    path = local_path(str(source))
+    if path is not None and path.is_dir():
+        return _model_folder(path)
+    if path is None or path.exists():
+        raise InputError(
+            f"'{source}' is a file; give a run folder, a model folder or a model name (vitreous info), or, where "
+            f"weights alone will do, a file of them ({', '.join(WEIGHT_FILES)})"
+        )
+    if is_weights_file(source):
+        raise _no_file(source)
+    if "/" in str(source) or "\\" in str(source):
+        raise InputError(f"there is no folder '{source}'; give a run folder, a model folder or a model name")
+    return None
+
+
+def _model_folder(path: Path) -> Path:
+    if (path / CONFIG).exists():
+        return path
+    for name in PREFERRED:
+        found = published(path / name)
+        if found is not None:
+            return found
+    if (path / "run.json").exists():
+        raise InputError(f"run folder '{path}' holds no model yet; one appears after the first epoch of training")
+    raise InputError(
+        f"'{path}' is neither a run folder (with {PREFERRED[0]}/ or {PREFERRED[1]}/) "
+        f"nor a model folder (with {CONFIG} and {WEIGHTS})"
+    )
+
+
+def build_architecture(folder: Path, config: ModelConfig) -> nn.Module:
+    """The model that a folder's config describes, without its weights."""
+    try:
+        with construction_limit(stored_bytes(folder)):
+            if config.task == "classify":
+                return create_model(config.architecture, num_classes=len(config.classes), **config.model_args)
+            task = load_task(config.task)(config.classes, **config.task_args)
+            return task.model(create_model(config.architecture, features_only=True, **config.model_args))
+    except InputError as reason:
+        raise InputError(
+            f"{folder / CONFIG} describes no model that can be built: {brief(str(reason), 800)}"
+        ) from reason
+    except Exception as reason:  # arguments that do not fit make models fail in their own ways, all meaning this
+        raise InputError(
+            f"{folder / CONFIG}: 'model_args' does not fit the architecture '{brief(config.architecture)}' "
+            f"({type(reason).__name__}: {brief(str(reason), 800)})"
+        ) from reason
+
+
+def _load_folder(folder: Path) -> TrainedModel:
+    config = read_config(folder)
+    model = build_architecture(folder, config)
+    try:
+        state = load_file(folder / WEIGHTS)
+    except safetensors.SafetensorError as reason:
+        raise DamagedError(f"{folder / WEIGHTS} is not a safetensors file: {reason}") from reason
+    _fill(model, state, folder / WEIGHTS)
+    if config.task == "classify":
+        told = timm_config(config.preprocess, config.classes)
+        _tell_timm(model, **told, crop_mode="center", label_names=config.classes)
+    return TrainedModel(
+        model.eval(),
+        config.architecture,
+        config.task,
+        config.classes,
+        config.preprocess,
+        config.task_args,
+        config.val_fraction or 1.0,
+    )
+
+
+def _tell_timm(model: Any, **told: Any) -> None:
+    """Let the module itself say what it is for, to `data_of` and to timm, in place of what its variant was made for."""
+    model.pretrained_cfg = model.default_cfg = model.pretrained_cfg | told
+
+
+def _load_file(source: str, architecture: str | None, arguments: dict[str, Any]) -> TrainedModel:
+    path = weights_path(source)
+    if architecture is None and not arguments and path.name == WEIGHTS and (path.parent / MANIFEST).is_file():
+        return _load_folder(path.parent)  # which knows more than the file
+    model, name = load_file_model(source, architecture, arguments)
+    return data_of(model.eval(), name)
+
+
+def _load_published(name: str) -> TrainedModel:
+    return data_of(create_model(name, pretrained=True).eval(), name)
+
+
+def data_of(model: nn.Module, name: str) -> TrainedModel:
+    """A classifier with what timm's configuration of it tells about its images and classes."""
+    from timm.data import resolve_model_data_config
+
+    data = resolve_model_data_config(model)
+    preprocess = Preprocess(
+        size=tuple(data["input_size"][1:]),
+        crop_ratio=data["crop_pct"],
+        interpolation=data["interpolation"],
+        mean=tuple(data["mean"]),
+        std=tuple(data["std"]),
+    )
+    return TrainedModel(model, name, "classify", _published_classes(model), preprocess)
+
+
+def _published_classes(model: Any) -> tuple[str, ...]:
+    """Names of ImageNet's classes where timm knows them; otherwise their indices."""
+    from timm.data import ImageNetInfo, infer_imagenet_subset
+
+    names = model.pretrained_cfg.get("label_names")
+    if names:
+        return tuple(names)
+    subset = infer_imagenet_subset(model)
+    if subset is None:
+        return numbers(model.num_classes)
+    return tuple(ImageNetInfo(subset).label_descriptions(detailed=False))
+
+
+def numbers(count: int) -> tuple[str, ...]:
+    """Names of classes of which nobody has said the names."""
+    return tuple(str(index) for index in range(count))
+
+
+def _fill(model: nn.Module, state: dict[str, Tensor], origin: Path) -> None:
+    wrong = misfit(model.state_dict(), state)
+    if wrong:
+        raise MisfitError(
+            f"the weights in {origin} do not fit the model in its {CONFIG}", wrong, "take both files from one folder"
+        )
+    check_finite(state, str(origin))
+    model.load_state_dict(state)
+
+
+def _storable(state: dict[str, Tensor], world: World) -> dict[str, Tensor]:
+    """Contiguous copies on the first process's CPU: safetensors refuses views and tensors that share memory."""
+    copies = {}
+    for key, tensor in state.items():
+        gathered = whole(tensor.detach())
+        if world.main:
+            copies[key] = gathered.to("cpu").clone().contiguous()
+    return copies

@@ -1,0 +1,138 @@
+"""Folders of results: what a verb made of pictures, and a marker file that lists what it wrote.
+
+Everything is written aside, in a hidden folder within the result's own, and moved to its place when it is complete:
+whatever fails or interrupts the work before, the earlier result is still there.
+"""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from PIL import Image
+from torch import Tensor
+
+from vitreous.data.image import ImageError
+from vitreous.data.pictures import Picture
+from vitreous.errors import InputError, printable
+from vitreous.files.limits import LARGEST_RESULTS
+from vitreous.files.reading import read_json
+from vitreous.files.storage import remove, write_json
+
+UNFINISHED = ".unfinished"  # a killed verb leaves it behind; the next one clears it away
+
+
+@contextmanager
+def result_folder(out: Path, marker: str) -> Iterator[Path]:
+    """Where to write a result; when the block ends well, it takes the place of the earlier one in `out`.
+
+    Only an empty place or an earlier result of the same verb is accepted. The block must write `marker`, a JSON file
+    whose "files" names all others.
+    """
+    _refuse_foreign_folder(out, marker)
+    absent = [path for path in (out, *out.parents) if not path.exists()]
+    aside = out / UNFINISHED
+    try:
+        remove(aside)
+        aside.mkdir(parents=True)
+    except OSError as reason:
+        _remove_empty(absent)
+        raise InputError(f"cannot write to folder {out} ({reason.strerror}); choose another --out") from reason
+    try:
+        yield aside
+        _publish(aside, out, marker)
+    finally:
+        remove(aside)
+        _remove_empty(absent)
+
+
+def _refuse_foreign_folder(folder: Path, marker: str) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"--out {folder} is a file; give a new folder")
+    if not folder.is_dir() or (folder / marker).is_file():
+        return
+    if any(path.name != UNFINISHED for path in folder.iterdir()):
+        raise InputError(f"folder {folder} is not empty and holds no earlier {marker}; give a new folder with --out")
+
+
+def _publish(aside: Path, out: Path, marker: str) -> None:
+    """Move a result to its place. At every moment the marker there lists all files of ours that are there."""
+    earlier = _listed(out / marker)
+    if (out / marker).is_file():
+        print(printable(f"replacing the earlier result in {out}"))
+    content = json.loads((aside / marker).read_text(encoding="utf-8"))
+    new = content["files"]
+    write_json(aside / UNFINISHED, content | {"files": sorted({*earlier, *new})})
+    os.replace(aside / UNFINISHED, out / marker)
+    for name in new:
+        os.replace(aside / name, out / name)
+    for name in set(earlier) - {*new, marker}:
+        (out / name).unlink(missing_ok=True)
+    os.replace(aside / marker, out / marker)
+
+
+def _listed(marker: Path) -> list[str]:
+    """The files an earlier result says it wrote; a path that leads elsewhere was not written by us."""
+    try:
+        names = read_json(marker, LARGEST_RESULTS)["files"]
+        return [name for name in names if Path(name).name == name and (marker.parent / name).is_file()]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def _remove_empty(folders: Iterable[Path]) -> None:
+    """Innermost first; one that is not empty ends it: something came of it."""
+    with suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
+
+
+def require_writable(option: str, file: Path) -> None:
+    """Make sure, before the work, that a file can be written after it."""
+    if file.is_dir():
+        raise InputError(f"{option} {file} is a folder; give the name of a file")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as reason:
+        raise InputError(f"cannot write {option} {file} ({reason.strerror}); choose another place") from reason
+    if not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise InputError(f"cannot write {option} {file} (no permission); choose another place")
+
+
+def require_positive(**values: int) -> None:
+    for name, value in values.items():
+        if value < 1:
+            raise InputError(f"--{name.replace('_', '-')} {value} cannot be used; give a whole number from 1 up")
+
+
+def require_numbers(model: str, probabilities: Tensor) -> None:
+    if not probabilities.isfinite().all():
+        raise InputError(
+            f"model {model} answers with values that are no numbers (NaN); its weights are damaged or its training "
+            "diverged: use other weights, or train again with a lower --lr"
+        )
+
+
+def file_name(index: int, name: str) -> str:
+    """A file for the picture that no other picture claims and every file system accepts."""
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "_", Path(name).stem)[:60]
+    return f"{index:03d}_{stem}.png"
+
+
+def readable(pictures: Iterable[Picture]) -> Iterator[tuple[Picture, Image.Image]]:
+    """Each picture with its pixels; those that cannot be read are named and passed over."""
+    for picture in pictures:
+        try:
+            yield picture, picture.load()
+        except ImageError as error:
+            print(printable(f"skipped: {error}"), file=sys.stderr)
+
+
+def report_skipped(skipped: int, total: int) -> None:
+    if total and skipped == total:
+        raise InputError(f"none of the {total} images could be read; the reasons are above")
+    if skipped:
+        print(f"{skipped} of {total} images could not be read and were skipped", file=sys.stderr)

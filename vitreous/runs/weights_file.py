@@ -1,0 +1,230 @@
+"""A file of weights becomes a model: which one it belongs to, how many classes it tells apart, and whether it fits."""
+
+import argparse
+import logging
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import timm
+import torch
+from safetensors import safe_open
+from timm import get_pretrained_cfg, is_model
+from torch import Tensor
+
+from vitreous.errors import InputError
+from vitreous.files.manifest import read_json
+from vitreous.files.reading import reason_of, shown
+from vitreous.models.base import Backbone
+from vitreous.models.weights import (
+    BOOKKEEPING,
+    WEIGHTS,
+    MisfitError,
+    check_finite,
+    layout_of,
+    local_file,
+    misfit,
+    open_checkpoint,
+    read_state,
+    read_tensors,
+)
+from vitreous.registry import ALIASES, ENTRIES, create_model, resolve_name, stored_arguments
+
+CONFIG = "config.json"
+# Beginnings of keys that only models with a head have, in OpenMMLab's toolboxes.
+THEIR_PARTS = ("neck.", "decode_head.", "bbox_head.", "rpn_head.", "roi_head.", "keypoint_head.")
+# Where training scripts note which model they trained, and under which names.
+SETTINGS = ("args", "config", "cfg", "hyper_parameters", "meta")
+HINT = (
+    "give the model they were made for (vitreous info lists all) and its --model-args, or the run folder they are from"
+)
+NAMES = ("architecture", "arch", "model", "model_name", "net")
+
+
+class Guess(NamedTuple):
+    name: str
+    reason: str
+
+
+def load_file_model(source: str, architecture: str | None, arguments: dict[str, Any]) -> tuple[Any, str]:
+    """A classifier from a file or address, and its name: that which is given, or else told by the file.
+
+    `arguments`: what it was built with, besides those of its name.
+    """
+    path = local_file(source)
+    content = open_checkpoint(path)
+    tensors = read_tensors(content, name=source)
+    if any(key.startswith(THEIR_PARTS) for key in tensors):
+        raise InputError(
+            f"{source} holds a detector or segmenter in the names of OpenMMLab's toolboxes; start a run from it: "
+            "vitreous train NAME DATA --task TASK --weights FILE (docs/from-mm.md)"
+        )
+    state = read_state(tensors, name=source)
+    guess = Guess(architecture, "as given") if architecture is not None else guess_name(source, path, content, state)
+    name = resolve_name(guess.name)
+    with accepted(name, arguments):
+        model = model_with_weights(name, state, source, arguments)
+    if not model.num_classes:
+        raise InputError(
+            f"{source} holds no classifier for {name}, so there is nothing to predict; train one on top of it: "
+            f"vitreous train {name} DATA --weights {source}"
+        )
+    if isinstance(model, Backbone):
+        require_all(model, state, source, name)
+    if architecture is None:
+        print_guess(path, guess, model.num_classes)
+    return model, name
+
+
+def print_guess(path: Path, guess: Guess, classes: int) -> None:
+    print(f"{path.name}: {guess.name} with {classes} classes, {guess.reason}", file=sys.stderr)
+
+
+# Which model it is -------------------------------------------------------------------------------------
+
+
+def guess_name(source: str, path: Path, content: Mapping[str, Any], state: dict[str, Tensor]) -> Guess:
+    """What the file says; else the published file of that name; else the one model of ours with these shapes."""
+    for said, reason in [*told(path, content), *published(path)]:
+        with suppress(InputError):
+            return Guess(resolve_name(said), reason)
+    fitting = [name for name in ENTRIES if has_shapes_of(name, state)]
+    named = name_within(path.stem)
+    if len(fitting) == 1:
+        return Guess(fitting[0], "the only model here with tensors of these shapes")
+    if named is not None and (named in fitting or not fitting):
+        return Guess(named, "as its name says")
+    which = f"it fits {', '.join(fitting)}" if fitting else f"it is {layout_of(state)}"
+    raise InputError(
+        f"{source} does not tell which model it belongs to; {which}. Give it: --model NAME (vitreous info)"
+    )
+
+
+def told(path: Path, content: Mapping[str, Any]) -> Iterator[Guess]:
+    """Names that are stored in the file, or beside it."""
+    places: list[tuple[str, Any]] = [("", content), *((f"{place}.", content.get(place)) for place in SETTINGS)]
+    if path.suffix == ".safetensors":
+        with safe_open(path, "pt") as file:
+            places.append(("metadata.", file.metadata()))
+    if path.name in WEIGHTS and (path.parent / CONFIG).is_file():
+        places.append((f"{CONFIG}: ", read_json(path.parent / CONFIG)))
+    for place, values in places:
+        known = vars(values) if isinstance(values, argparse.Namespace) else values
+        if isinstance(known, Mapping):
+            found = ((name, known.get(name)) for name in NAMES)
+            yield from (
+                Guess(value, f"as its entry {place}{key} says") for key, value in found if isinstance(value, str)
+            )
+
+
+def published(path: Path) -> Iterator[Guess]:
+    """The published weights that have this file name, with their tag: it tells their image size."""
+    for entry in ENTRIES.values():
+        for full in (f"{entry.name}.{tag}" for tag in entry.tags):
+            if str(getattr(get_pretrained_cfg(full), "url", "")).rpartition("/")[2] == path.name:
+                yield Guess(full, "as the published file of that name")
+
+
+def name_within(stem: str) -> str | None:
+    """The longest name of a model that a file name contains; of timm's only one that it begins with."""
+    stem = stem.lower()
+    ours = [name for name in (*ENTRIES, *ALIASES) if name in stem.replace("-", "_")]
+    theirs = [part for part in (stem, re.split(r"[-.]", stem)[0]) if is_model(part)]
+    return max(ours or theirs, key=len, default=None)
+
+
+def has_shapes_of(name: str, state: dict[str, Tensor]) -> bool:
+    with torch.device("meta"):
+        model: Any = create_model(name)
+    try:
+        renamed = model.translate(state)
+    except (AttributeError, IndexError, KeyError, RuntimeError, ValueError):  # names like ours, with other contents
+        return False
+    return trunk_shapes(renamed) == trunk_shapes(model.state_dict())
+
+
+def trunk_shapes(state: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    inner = (key for key in state if not key.startswith("head.") and not BOOKKEEPING.search(key))
+    return {key: tuple(state[key].shape) for key in inner}
+
+
+# Building it -------------------------------------------------------------------------------------------
+
+
+def model_with_weights(name: str, state: dict[str, Tensor], source: str, arguments: dict[str, Any], **kind: Any) -> Any:
+    """The model as its weights were made, with as many classes; or, with features_only=True, what is below those."""
+    check_finite(state, source)  # timm's models would not, and ours would not know the source
+    architecture = resolve_name(stored_arguments(name)[0])
+    classes = classes_in(architecture, state)
+    overlay = {"state_dict": state, "num_classes": classes}
+    whole: dict[str, Any] = {"num_classes": classes}
+    kinds: Iterable[dict[str, Any]] = [kind or whole]
+    if kind and architecture.partition(".")[0] not in ENTRIES:
+        kinds = [whole, kind]  # timm compares names only where a whole model is loaded
+    try:
+        with quiet_timm():
+            for wanted in kinds:
+                model: Any = timm.create_model(
+                    architecture, pretrained=True, pretrained_cfg_overlay=overlay, **wanted, **arguments
+                )
+    except MisfitError as reason:
+        raise MisfitError(f"the weights {source} do not fit {name}", reason.lines, HINT) from reason
+    except RuntimeError as reason:
+        with torch.device("meta"):
+            own = timm.create_model(architecture, **whole, **arguments).state_dict()
+        lines = misfit(own, state) or str(reason).splitlines()[:2]
+        raise MisfitError(f"the weights {source} do not fit {name}", lines, HINT) from reason
+    for config in (model.pretrained_cfg, model.default_cfg):
+        config.pop("state_dict", None)  # or every copy of the model would carry a copy of them
+    return model
+
+
+@contextmanager
+def accepted(name: str, arguments: dict[str, Any]) -> Iterator[None]:
+    """Arguments that do not fit make models fail in their own ways, all meaning this."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as reason:
+        if not arguments:
+            raise
+        raise InputError(
+            f"model '{name}' does not accept {shown_arguments(arguments)} ({reason_of(reason)})"
+        ) from reason
+
+
+def shown_arguments(arguments: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={shown(value)}" for name, value in arguments.items())
+
+
+def classes_in(architecture: str, state: dict[str, Tensor]) -> int:
+    """How many classes the classifier in a file tells apart; 0 if there is none."""
+    config = get_pretrained_cfg(architecture)
+    classifier = None if config is None else config.classifier
+    names = [classifier] if isinstance(classifier, str) else list(classifier or ())
+    heads = [state[f"{name}.weight"] for name in names if f"{name}.weight" in state]
+    return len(heads[0]) if heads else 0
+
+
+def require_all(model: Backbone, state: dict[str, Tensor], source: str, name: str) -> None:
+    """Layers that may start afresh before a training would make every answer a guess."""
+    own = {key: value for key, value in model.state_dict().items() if not BOOKKEEPING.search(key)}
+    lines = misfit(own, model.translate(state), original=state)
+    if lines:
+        raise MisfitError(f"the weights {source} do not fit {name}", lines, HINT)
+
+
+@contextmanager
+def quiet_timm() -> Iterator[None]:
+    """Without timm's remarks about keys: what does not fit is said by us, and what may differ needs no words."""
+    logger = logging.getLogger("timm")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

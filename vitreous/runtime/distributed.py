@@ -1,0 +1,262 @@
+"""The processes that share one run: who they are, how they agree, and how all of them end when one cannot go on.
+
+`torchrun` starts them and tells each its rank. Without it there is one process, and everything here is trivial.
+Two ways of waiting: a step's exchanges end the run after `--rank-timeout`, because a process that hangs must not
+hang the others; work that takes as long as it takes (opening data, writing checkpoints) is waited for patiently, as
+long as the heart of the process that does it beats.
+"""
+
+import os
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from vitreous.errors import InputError, printable
+from vitreous.runtime.device import choose_device
+from vitreous.runtime.heartbeat import Heartbeat
+
+T = TypeVar("T")
+
+MEETING = timedelta(minutes=10)  # machines of one run may start minutes apart
+RANK_TIMEOUT = 25.0  # seconds; with the 30 that torchrun grants a process to end by itself, all end within a minute
+PATIENCE = timedelta(minutes=30)
+GLANCE = 0.05  # seconds between two looks for the others
+BAD_INPUT = 2  # exit code of the processes that leave the message to another one
+HEARING = 3.0  # seconds: torchrun ends all processes when one has ended, and the first must have said why
+LOST = 75  # exit code when another process is gone or silent: sysexits.h calls it a temporary failure
+FAILED_EXCHANGES = ("gloo", "Connection", "NCCL", "pair closure", "Timed out waiting")  # parts of the messages
+SPOKEN = "spoken"  # counts, in the store all processes share, who wants to explain the end
+
+
+class Refusal(InputError):
+    """An InputError that all processes raise together: one of them says it."""
+
+
+@dataclass(frozen=True)
+class World:
+    """All processes of a run, seen from one of them."""
+
+    device: torch.device
+    rank: int = 0
+    size: int = 1
+    patient: Any = None  # group of all processes for work without a time limit
+    store: Any = None  # small values that outlive a process
+
+    @property
+    def main(self) -> bool:
+        """Whether this is the process that writes files and talks."""
+        return self.rank == 0
+
+    def agree(self, action: Callable[[], T]) -> T:
+        """Every process acts; an InputError of any of them is raised in all."""
+        if self.size == 1:
+            return action()
+        result, refused = None, None
+        try:
+            result = action()
+        except InputError as error:
+            refused = str(error)
+        refusals = self.gather(refused)
+        for rank, message in enumerate(refusals):
+            if message is not None:
+                everyone = all(other == message for other in refusals)
+                raise Refusal(message if everyone else f"process {rank} of {self.size}: {message}")
+        return result  # type: ignore[return-value]
+
+    def on_main(self, action: Callable[[], T]) -> T:
+        """The first process acts; all get its result, or raise its InputError."""
+        if self.size == 1:
+            return action()
+        outcome: list[Any] = [None, None]  # result, message
+        if self.main:
+            try:
+                outcome[0] = action()
+            except InputError as error:
+                outcome[1] = str(error)
+        dist.broadcast_object_list(outcome, src=0, group=self.patient)
+        if outcome[1] is not None:
+            raise Refusal(outcome[1])
+        return outcome[0]
+
+    def gather(self, own: T) -> list[T]:
+        """What every process has, in the order of their ranks."""
+        if self.size == 1:
+            return [own]
+        found: list[Any] = [None] * self.size
+        dist.all_gather_object(found, own, group=self.patient)
+        return found
+
+    def exchange(self, *numbers: float) -> list[list[float]]:
+        """As `gather` for each of a few numbers, quick enough for every step; no answer in time ends the run."""
+        if self.size == 1:
+            return [[number] for number in numbers]
+        found = torch.empty(self.size, len(numbers), dtype=torch.float64)
+        dist.all_gather_into_tensor(found.view(-1), torch.tensor(numbers, dtype=torch.float64))
+        return found.T.tolist()
+
+    def share(self, tensors: dict[str, Tensor] | None) -> dict[str, Tensor]:
+        """The first process's tensors, on the CPU, for all; the others give None."""
+        if self.size == 1:
+            assert tensors is not None
+            return tensors
+        outlines = self.on_main(lambda: {name: (t.shape, t.dtype) for name, t in (tensors or {}).items()})
+        if tensors is None:
+            tensors = {name: torch.empty(shape, dtype=dtype) for name, (shape, dtype) in outlines.items()}
+        for name in outlines:
+            dist.broadcast(tensors[name], src=0, group=self.patient)
+        return tensors
+
+
+ALONE = World(torch.device("cpu"))
+
+
+@contextmanager
+def processes(device: str, *, timeout: float = RANK_TIMEOUT) -> Iterator[World]:
+    """Join the other processes of this run, if torchrun started any; all but the first are silent in the block.
+
+    However the block ends, the other processes end as well, and one of them says why.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield World(choose_device(device))
+        return
+    world = _join(device, timeout)
+    heart = Heartbeat(world.store, world.rank, world.size, timeout=timeout, exit_code=LOST)
+    heart.start()
+    try:
+        with ExitStack() as quiet:
+            if not world.main:
+                nowhere = quiet.enter_context(open(os.devnull, "w"))
+                quiet.enter_context(redirect_stdout(nowhere))
+                quiet.enter_context(redirect_stderr(nowhere))
+            yield world
+    except SystemExit:  # by agreement, after a signal
+        _part(heart, world)
+        raise
+    except Exception as error:
+        # The group is left as it is: tearing it down waits for processes that may be gone.
+        heart.stop()
+        _end(world, error, timeout)
+    else:
+        _part(heart, world)
+
+
+def _join(device: str, timeout: float) -> World:
+    missing = [name for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing:
+        raise InputError(
+            f"WORLD_SIZE is {os.environ['WORLD_SIZE']} but {', '.join(missing)} is not set; start several processes "
+            "with torchrun (torchrun --nproc-per-node 2 -m vitreous train …), or unset WORLD_SIZE for one"
+        )
+    place = choose_device(device, local_rank=int(os.environ["LOCAL_RANK"]))
+    limit = timedelta(seconds=timeout)
+    if place.type == "cuda":
+        torch.cuda.set_device(place)
+        # A collective that hangs on a GPU cannot raise: torch's watchdog ends the process instead.
+        os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+        os.environ.setdefault("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", str(round(timeout)))
+    backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    try:
+        everyones, _, _ = next(dist.rendezvous("env://", timeout=MEETING))
+        meeting = _meet(everyones, rank, size)
+        own = dist.PrefixStore(meeting, everyones)
+        dist.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=limit)
+        patient = dist.new_group(backend="gloo", timeout=PATIENCE)
+        # A connection of our own to the store: torch holds its one while it waits.
+        store = dist.PrefixStore(meeting, dist.TCPStore(address, port, is_master=False, timeout=limit))
+    except RuntimeError as error:
+        if not _lost_contact(error):
+            raise
+        print(
+            f"vitreous: process {rank} of {size} did not meet the others at {address}:{port} within "
+            f"{MEETING.total_seconds():g} s, or lost them again: is the address right, reachable and free, and were "
+            f"all {size} started? ({str(error).splitlines()[0]})",
+            file=sys.stderr,
+        )
+        raise SystemExit(LOST) from error
+    return World(place, rank, size, patient, store)
+
+
+def _meet(store: Any, rank: int, size: int) -> str:
+    """A name for this meeting, once all are there: only from then on is one that does not answer lost.
+
+    torchrun keeps one store over all restarts, and machines may count these differently. So every process shows a
+    number of its own making, the first one calls a meeting of the numbers it sees, and calls another when they
+    change; what the dead have left is never agreed to.
+    """
+    own, seen, meeting, agreed = uuid.uuid4().hex, None, "", ""
+    deadline = time.monotonic() + MEETING.total_seconds()
+    keys = [f"vitreous/present/{number}" for number in range(size)]
+    store.set(keys[rank], own)
+    while time.monotonic() < deadline:
+        if rank == 0:
+            present = [store.get(key).decode() if store.check([key]) else "" for key in keys]
+            if present != seen:
+                seen, meeting = present, f"vitreous/{uuid.uuid4().hex}"
+                store.set("vitreous/meeting", " ".join([meeting, *filter(None, present)]))
+        elif store.check(["vitreous/meeting"]):
+            meeting, *numbers = store.get("vitreous/meeting").decode().split()
+            meeting = meeting if own in numbers else ""
+        if meeting and agreed != meeting:
+            store.add(f"{meeting}/agreed", 1)
+            agreed = meeting
+        if meeting and store.add(f"{meeting}/agreed", 0) == size:
+            return meeting
+        time.sleep(GLANCE)
+    raise dist.DistError("some did not come")
+
+
+def _part(heart: Heartbeat, world: World) -> None:
+    """All is done: leave together, so that nobody takes the first to leave, which may keep the store, for lost."""
+    if not world.main:
+        heart.stop()
+    dist.barrier(group=world.patient)
+    heart.stop()
+    dist.destroy_process_group()
+
+
+def _end(world: World, error: Exception, timeout: float) -> None:
+    """Raise what this process should end with, such that all of them end and one says why."""
+    if isinstance(error, Refusal):
+        if world.main:
+            raise error
+        time.sleep(HEARING)
+        raise SystemExit(BAD_INPUT) from error
+    first = _speaks_first(world)
+    if _lost_contact(error):
+        if first:
+            print(
+                f"vitreous: process {world.rank} of {world.size} lost contact with another one: it was ended, its "
+                f"machine is gone, or it did not answer for {timeout:g} s (--rank-timeout). Checkpoints are intact: "
+                f"the same command continues ({str(error).splitlines()[0]})",
+                file=sys.stderr,
+            )
+        raise SystemExit(LOST) from error
+    if not isinstance(error, InputError) or world.main:
+        raise error
+    print(printable(f"vitreous: process {world.rank} of {world.size}: {error}", keep="\n"), file=sys.stderr)
+    raise SystemExit(BAD_INPUT) from error
+
+
+def _speaks_first(world: World) -> bool:
+    """Whether no other process has explained the end yet; asked once by each process that fails by itself."""
+    with suppress(RuntimeError):  # the store is gone together with the process that kept it
+        return world.store.add(SPOKEN, 1) == 1
+    return True
+
+
+def _lost_contact(error: Exception) -> bool:
+    """Whether an exchange between processes failed; gloo has no exception type of its own."""
+    if isinstance(error, dist.DistError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in FAILED_EXCHANGES)
