@@ -99,18 +99,31 @@ def read_text(file: Path, largest: int = LARGEST_LIST) -> str:
 
 
 def read_names(file: Path) -> list[str]:
-    """A name a line; empty lines are passed over."""
+    """Names of classes, see `names_in`."""
     text = read_text(file)
     with reading(str(file), remedy="correct the file"):
         return names_in(text)
 
 
 def names_in(text: str) -> list[str]:
+    """A name a line. The place of a name is often its number, so that whatever leaves the place in doubt is refused."""
+    rows = rows_in(text.rstrip())
+    empty = next((number for number, row in rows if not row), None)
+    if empty is not None:
+        raise ValueError(f"line {empty} is empty, and names count by their lines; write a name there, or delete it")
+    names = [row for _, row in rows]
+    if len(names) == 1 and any(mark in names[0] for mark in ",;\t"):
+        raise ValueError(f"its only line is {shown(names[0])}; write each name on a line of its own")
+    return names
+
+
+def rows_in(text: str) -> list[tuple[int, str]]:
+    """Number and content of each line that is no comment (#)."""
     lines = [line.strip() for line in text.splitlines()]
     for number, line in enumerate(lines, 1):
         if len(line) > LONGEST_NAME:
             raise ValueError(f"line {number} has {len(line):,} characters; a name has at most {LONGEST_NAME:,}")
-    return [line for line in lines if line]
+    return [(number, line) for number, line in enumerate(lines, 1) if not line.startswith("#")]
 
 
 def read_json(file: Path, largest: int) -> Any:

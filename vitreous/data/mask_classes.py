@@ -1,7 +1,8 @@
 """Which class a pixel of a mask stands for: by its value, or by its colour.
 
 Read from a file in the data's folder or beside the masks, the first that is there:
-- classes.txt, labels.txt, codes.txt: a name a line; line 1 is value 0. A name may be followed by red, green and blue.
+- classes.txt, labels.txt, codes.txt: a name a line; line 1 is value 0. Red, green and blue may stand before or behind
+  each name. If every line begins with a number, as in `7 road` or `7: road`, that is the value. # begins a comment.
 - classes.json, id2label.json, classes.yaml: see `class_tree.py`.
 - class_dict.csv: name, red, green, blue under a heading.
 - label_colors.txt: red, green, blue, name.
@@ -12,7 +13,7 @@ found in the masks.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from vitreous.data.class_tree import LARGEST_VALUE, Colour, values_or_colours
 from vitreous.errors import InputError
 from vitreous.limits import LARGEST_DESCRIPTION
-from vitreous.reading import PlainLoader, names_in, parse_json, read_text, reading, shown
+from vitreous.reading import PlainLoader, names_in, parse_json, read_text, reading, rows_in, shown
 
 IGNORE = 255  # class number of pixels that count neither as right nor as wrong
 MOST = 255  # classes
@@ -31,6 +32,7 @@ UNKNOWN = -1
 NOTHING = {"background", "other", "others", "unlabelled", "unlabeled", "unlabel", "void", "ignore"}
 NUMBERS = re.compile(r"^(.*?)[\s,;]+(\d{1,3})[\s,;]+(\d{1,3})[\s,;]+(\d{1,3})\s*$")
 NUMBERS_FIRST = re.compile(r"^(\d{1,3})[\s,;]+(\d{1,3})[\s,;]+(\d{1,3})[\s,;]+(.+?)\s*$")
+VALUED = re.compile(r"^(\d{1,9})[\s,;:=]+(.*[^\W\d].*)$")  # a name has a letter
 
 CITYSCAPES = {  # value in *_labelIds.png -> name of the 19 classes that are evaluated
     7: "road",
@@ -142,16 +144,31 @@ def found_classes(values: set[int], ignore: tuple[int, ...] | None) -> MaskClass
 
 def _lines(text: str) -> list[str]:
     """Short ones: the patterns above take the square of their length."""
-    return [line.rstrip() for line in names_in(text)]
+    return [row for _, row in rows_in(text) if row]
 
 
 def _names(text: str) -> MaskClasses:
     lines = _lines(text)
-    matches = [NUMBERS.match(line) for line in lines]
-    if all(matches):
-        return _coloured([(match[1], match[2], match[3], match[4]) for match in matches if match])
-    names = tuple(line.strip() for line in lines)
-    return MaskClasses(names, {number: number for number in range(len(names))})
+    if all(map(NUMBERS_FIRST.match, lines)):
+        return _label_colours(text)
+    valued = [match for match in map(VALUED.match, lines) if match]
+    if valued and len(valued) == len(lines):
+        return _valued([(int(match[1]), match[2]) for match in valued])
+    coloured = [match for match in map(NUMBERS.match, lines) if match]
+    if len(coloured) == len(lines):
+        return _coloured([(match[1], match[2], match[3], match[4]) for match in coloured])
+    names = names_in(text)
+    return MaskClasses(tuple(names), {number: number for number in range(len(names))})
+
+
+def _valued(rows: list[tuple[int, str]]) -> MaskClasses:
+    """Names behind their values, and before red, green and blue where masks are in colours."""
+    classes = _tree([{"value": value, "name": name} for value, name in rows])
+    matches = [NUMBERS.match(name) for name in classes.names]
+    if not all(matches):
+        return classes
+    coloured = _coloured([(match[1], match[2], match[3], match[4]) for match in matches if match])
+    return replace(coloured, values={value: coloured.values[place] for value, place in classes.values.items()})
 
 
 def _class_dict(text: str) -> MaskClasses:
