@@ -14,10 +14,10 @@ from vitreous.data.cifar import find_cifar, open_cifar
 from vitreous.data.coco import coco_files, open_coco
 from vitreous.data.coco_anywhere import coco_file_splits, find_coco_files, open_coco_files
 from vitreous.data.flat_folder import SPLIT_LIKE, FlatFolder, is_flat
-from vitreous.data.folder import ClassFolder, has_class_folders, split_folders
+from vitreous.data.folder import PICTURE_FOLDERS, TARGET_FOLDERS, ClassFolder, has_class_folders, split_folders
 from vitreous.data.held_out import VAL_FRACTION, held_out
 from vitreous.data.hugging_face import HuggingFaceSet, hugging_face_splits, looks_like_hugging_face
-from vitreous.data.image_files import told
+from vitreous.data.image_files import holds_pictures, told
 from vitreous.data.image_set import SPLITS, ImageSet, Without, own_splits
 from vitreous.data.instance_masks import InstanceMasks, InstancesAsOneClass, instance_folders
 from vitreous.data.masks import MaskSet, mask_splits
@@ -33,6 +33,7 @@ from vitreous.reading import reading
 PURPOSES = {"classify": "classify", "detect": "detect", "segment": "segment", "keypoints": "find keypoints"}
 TASKS = tuple(PURPOSES)
 OBJECTS = ("detect", "keypoints")
+MOST_INNER = 20  # folders that are looked into for a better suggestion
 
 
 @dataclass(frozen=True)
@@ -239,8 +240,25 @@ def _unrecognised(data: str) -> str:
     named = sorted(name for name in there if SPLIT_LIKE.fullmatch(name))
     if own_splits(there):
         return f"its layout is not recognised ({', '.join(named)} hold no class folders, nor what other layouts have)"
-    hint = f" (folders {', '.join(named)} must be called {', '.join(SPLITS)} to be splits)" if named else ""
-    return f"its layout is not recognised{hint}"
+    if named:
+        return (
+            f"its layout is not recognised (folders {', '.join(named)} must be called {', '.join(SPLITS)} to be splits)"
+        )
+    return _inner_folder(path) or "its layout is not recognised"
+
+
+def _inner_folder(path: Path) -> str:
+    """What to say about a folder whose data lie one folder deeper, as in many archives, or that holds one class."""
+    folders = [path / name for name in sorted(split_folders(path)) if not name.startswith((".", "__"))]
+    for folder in folders[:MOST_INNER]:
+        if any(layout.recognises(str(folder)) for layout in LAYOUTS):
+            return f"its layout is not recognised; did you mean '{folder}'?"
+    filled = [folder for folder in folders[:MOST_INNER] if holds_pictures(folder, deeper=False)]
+    if len(filled) == len(folders) == 1 and folders[0].name.lower() not in PICTURE_FOLDERS | TARGET_FOLDERS:
+        return (
+            f"it has one class folder, '{folders[0].name}', and a classifier needs two or more; add folders of others"
+        )
+    return ""
 
 
 def reading_data(data: str) -> AbstractContextManager[None]:
