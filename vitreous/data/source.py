@@ -3,7 +3,7 @@
 A new layout is one row of `LAYOUTS`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -353,6 +353,23 @@ def _without(images: ImageSet, quarantine: Path, data: str, split: str) -> Image
     return kept
 
 
+def _told_held_out(splits: dict[str, ImageSet], *, by_class: bool) -> Iterator[str]:
+    """The share that was asked for, the real one where it differs, and the classes that could not be divided."""
+    fraction = next(iter(splits.values())).val_fraction or 1
+    line = f"data: has no splits; {fraction:.0%} of it is held out as val, by content (--val-fraction)"
+    if splits.keys() != {"train", "val"}:
+        yield line
+        return
+    held, total = len(splits["val"]), len(splits["train"]) + len(splits["val"])
+    yield line if f"{held / total:.0%}" == f"{fraction:.0%}" else f"{line}; that is {held} of {total} here"
+    if by_class:
+        labels = {name: {part.target(index)["labels"] for index in range(len(part))} for name, part in splits.items()}
+        lacking = [splits["train"].classes[label] for label in sorted(labels["train"] - labels["val"])]
+        if lacking:
+            names = ", ".join([*lacking[:5], *(["..."] if len(lacking) > 5 else [])])
+            yield f"data: {names}: no picture in val, for there is one alone, or copies of one, and train has it"
+
+
 def describe(data: str, task: str = "classify", /, **splits: ImageSet) -> str:
     """What was recognised, how much there is, and how much of it is left out."""
     sizes = ", ".join(f"{len(images)} {name}" for name, images in splits.items())
@@ -362,8 +379,7 @@ def describe(data: str, task: str = "classify", /, **splits: ImageSet) -> str:
     lines = [f"data: {data} ({layout.name}): {sizes} {what}, {classes} classes"]
     divided = layout.splits(data)
     if not divided:
-        fraction = next(iter(splits.values())).val_fraction or 1
-        lines.append(f"data: has no splits; {fraction:.0%} of it is held out as val, by content (--val-fraction)")
+        lines += _told_held_out(splits, by_class=task == "classify")
     for place, (name, images) in enumerate(splits.items()):
         if images.passed_over and (divided or place == 0):  # made splits have the same files
             lines.append(f"data: {f'{name}: ' if divided else ''}{told(images.passed_over)}")
