@@ -66,6 +66,8 @@ def test_json_yaml_and_lists(tmp_path):
         parse_json("[" * 100_000)
     with pytest.raises(ValueError, match=r"line 2 has a reference"):
         yaml.load("a: &a [1]\nb: *a", PlainLoader)
+    plain = yaml.load("{no: 1, y: off, a: 1e-3, b: 010, c: true, d: , e: 2024-01-31, f: 1:30}", PlainLoader)
+    assert plain == {"no": 1, "y": "off", "a": 0.001, "b": 10, "c": True, "d": None, "e": "2024-01-31", "f": "1:30"}
     (tmp_path / "names.txt").write_text("\ufeff# pets\ncat\n dog \n\n", encoding="utf-8")
     assert read_names(tmp_path / "names.txt") == ["cat", "dog"]
     (tmp_path / "names.txt").write_bytes(b"caf\xe9")

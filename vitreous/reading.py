@@ -8,11 +8,12 @@ is done with the content afterwards fails as itself.
 import errno
 import json
 import os
+import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
@@ -150,13 +151,30 @@ def parse_json(text: bytes | str) -> Any:
 
 
 class PlainLoader(yaml.SafeLoader):
-    """YAML without references: a few lines of them stand for more values than any memory holds."""
+    """YAML 1.2's plain values, in which 1e-3 is a number, and `no` and `off` are words.
+
+    References are refused: a few lines of them stand for more values than any memory holds.
+    """
+
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}  # none of YAML 1.1
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
             line = self.peek_event().start_mark.line + 1
             raise ValueError(f"line {line} has a reference (*…); write the value out")
         return super().compose_node(parent, index)
+
+
+def _plain(kind: str, pattern: str, first: Iterable[str]) -> None:
+    """Values of a kind, by a pattern and the characters they may begin with ("": nothing at all is one of them)."""
+    PlainLoader.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", re.compile(pattern), [*first])
+
+
+_plain("bool", r"(?:true|false)$", "tf")
+_plain("null", r"(?:null|~|)$", ("n", "~", ""))
+_plain("int", r"[-+]?[0-9]+$", "-+0123456789")
+PlainLoader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(loader.construct_scalar(node)))  # 010: 10
+_plain("float", r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$", "-+.0123456789")
 
 
 def read_yaml(file: Path, largest: int) -> Any:

@@ -51,6 +51,13 @@ def test_names_of_values(tmp_path, file, content):
     assert np.array_equal(images.target(0)["semantic"], VALUES)
 
 
+def test_words_that_old_yaml_took_for_truth_values(tmp_path):
+    camvid(tmp_path)
+    for text in ("no: 0\nyes: 1\noff: 3\n", "0: no\n1: yes\n3: off\n"):
+        (tmp_path / "classes.yaml").write_text(text)
+        assert opened(tmp_path).classes == ("no", "yes", "off")
+
+
 def test_values_with_gaps(tmp_path):
     camvid(tmp_path)
     (tmp_path / "classes.json").write_text(json.dumps({"road": 3, "sky": 0, "building": 1}))
