@@ -60,3 +60,9 @@ def test_mistakes_in_a_file_are_one_line(tmp_path, content, reason):
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(InputError, match="No such file"):
         read_boxes(tmp_path / "none.json", CATEGORIES, CLASSES)
+
+
+@pytest.mark.parametrize("content", [[], {"images": []}])
+def test_a_file_without_a_picture(tmp_path, content):
+    with pytest.raises(InputError, match=r"--boxes .*boxes\.json is empty: it tells of no picture; give predictions"):
+        read_boxes(written(tmp_path, content), CATEGORIES, CLASSES)

@@ -75,10 +75,27 @@ def test_json_yaml_and_lists(tmp_path):
         parse_json("[" * 100_000)
     with pytest.raises(ValueError, match=r"line 2 has a reference"):
         yaml.load("a: &a [1]\nb: *a", PlainLoader)
-    (tmp_path / "names.txt").write_text("\ufeffcat\n\n dog \n", encoding="utf-8")
+    plain = yaml.load("{no: 1, y: off, a: 1e-3, b: 010, c: true, d: , e: 2024-01-31, f: 1:30}", PlainLoader)
+    assert plain == {"no": 1, "y": "off", "a": 0.001, "b": 10, "c": True, "d": None, "e": "2024-01-31", "f": "1:30"}
+    (tmp_path / "names.txt").write_text("\ufeff# pets\ncat\n dog \n\n", encoding="utf-8")
     assert read_names(tmp_path / "names.txt") == ["cat", "dog"]
     (tmp_path / "names.txt").write_bytes(b"caf\xe9")
     with pytest.raises(InputError, match=r"names\.txt cannot be read: .*save it as UTF-8"):
+        read_names(tmp_path / "names.txt")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("cat\n\ndog\n", "line 2 is empty"),
+        ("# pets\n \ncat\n", "line 2 is empty"),
+        ("cat,dog,cow\n", "its only line is 'cat,dog,cow'; write each name on a line of its own"),
+        ("cat\tdog\n", "its only line is"),
+    ],
+)
+def test_lists_that_leave_the_place_of_a_name_in_doubt_are_refused(tmp_path, text, reason):
+    (tmp_path / "names.txt").write_text(text)
+    with pytest.raises(InputError, match=rf"names\.txt cannot be read: {reason}"):
         read_names(tmp_path / "names.txt")
 
 

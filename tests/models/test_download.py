@@ -8,17 +8,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.request import Request
 
 import pytest
 import timm
 import torch
+from safetensors.torch import save
 
 from tests.tiny_model import MODEL_ARGS
 from vitreous import registry
 from vitreous.data.shapes.samples import CATEGORIES
 from vitreous.data.source import open_data
 from vitreous.errors import InputError
-from vitreous.models.download import cached_at, fetch, note_of
+from vitreous.models.download import HttpRedirects, cached_at, fetch, note_of
 from vitreous.models.paca import PaCa
 from vitreous.models.weights import read_state
 from vitreous.runs.model_folder import load_model
@@ -33,6 +35,8 @@ class Site:
         self.files: dict[str, bytes] = {}
         self.kind = "application/octet-stream"
         self.missing = 0  # bytes at the end that are promised and not sent
+        self.tells_length = True
+        self.redirects: dict[str, str] = {}
         self.asked: list[str] = []
         site = self
 
@@ -40,13 +44,19 @@ class Site:
             def do_GET(self) -> None:
                 site.asked.append(self.path)
                 path = self.path.partition("?")[0]
+                if path in site.redirects:
+                    self.send_response(302)
+                    self.send_header("Location", site.redirects[path])
+                    self.end_headers()
+                    return
                 if path not in site.files:
                     self.send_error(404)
                     return
                 content = site.files[path]
                 self.send_response(200)
                 self.send_header("Content-Type", site.kind)
-                self.send_header("Content-Length", str(len(content)))
+                if site.tells_length:
+                    self.send_header("Content-Length", str(len(content)))
                 self.end_headers()
                 self.wfile.write(content[: len(content) - site.missing])
 
@@ -178,6 +188,55 @@ def test_a_transfer_that_breaks_off_leaves_nothing(site: Site, tmp_path: Path) -
     assert leftovers(tmp_path) == []
     site.missing = 0
     assert fetch(url).stat().st_size == 2_000_000
+
+
+@pytest.mark.parametrize("suffix", ["pth", "safetensors"])
+def test_a_part_of_a_file_is_no_first_use(site: Site, tmp_path: Path, suffix: str) -> None:
+    """Without a length nobody can tell that the transfer broke off, until the file is read."""
+    buffer, state = io.BytesIO(), {"head.weight": torch.ones(1000)}
+    torch.save(state, buffer)
+    url = site.put(f"/weights.{suffix}", buffer.getvalue() if suffix == "pth" else save(state))
+    site.tells_length, site.missing = False, 500
+    with pytest.raises(
+        InputError, match=r"sent cannot be read and was not kept; if the transfer was cut short"
+    ) as told:
+        read_state(url)
+    assert "\n" not in str(told.value)
+    assert leftovers(tmp_path) == []
+    site.missing = 0
+    assert read_state(url)["head.weight"].sum() == 1000
+    note_of(cached_at(url)).unlink()
+    cached_at(url).write_bytes(b"put there by hand")
+    with pytest.raises(InputError, match=rf"delete {cached_at(url)}, and it is downloaded again"):
+        read_state(url)
+    assert leftovers(tmp_path) == [cached_at(url)], "what we did not download is not ours to delete"
+
+
+def test_the_scheme_of_an_address_may_be_in_capitals(site: Site, tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    torch.save({"head.weight": torch.ones(2)}, buffer)
+    url = site.put("/weights.pth", buffer.getvalue())
+    (tmp_path / "weights.pth").write_bytes(buffer.getvalue())
+    for source in (url, url.replace("http", "HTTP"), f"FILE://{tmp_path}/weights.pth"):
+        assert read_state(source)["head.weight"].sum() == 2
+    assert site.asked == ["/weights.pth"], "both are one address"
+    with pytest.raises(InputError, match=r"weights at ftp://host/x\.pth cannot be fetched"):
+        read_state("FTP://host/x.pth")
+
+
+def test_redirects_stay_with_http(site: Site, tmp_path: Path) -> None:
+    url = site.put("/weights.pth", b"content")
+    site.redirects = {"/moved.pth": url, "/away.pth": "ftp://127.0.0.1:1/weights.pth"}
+    assert fetch(url.replace("weights", "moved")).read_bytes() == b"content"
+    before = leftovers(tmp_path)
+    with pytest.raises(InputError, match=r"/away\.pth leads on to ftp://127\.0\.0\.1:1/weights\.pth; from http, only"):
+        fetch(url.replace("weights", "away"))
+    assert leftovers(tmp_path) == before
+    followed = HttpRedirects().redirect_request(Request("https://a/x"), None, 302, "Found", {}, "https://b/x")
+    assert followed is not None
+    assert followed.full_url == "https://b/x"
+    with pytest.raises(InputError, match="from https, only https is followed"):
+        HttpRedirects().redirect_request(Request("https://a/x"), None, 302, "Found", {}, "http://b/x")
 
 
 def test_what_is_no_file_is_refused(site: Site, tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ def test_without_a_network_the_error_says_what_to_do(monkeypatch: pytest.MonkeyP
     def offline(*_args, **_kwargs):
         raise urllib.error.URLError("no network")
 
-    monkeypatch.setattr(download, "urlopen", offline)
+    monkeypatch.setattr(download, "build_opener", offline)
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     with pytest.raises(
         InputError, match=r"releases/download/pacavit/IMNET_224_pacavit_tiny\S+\.pth .*no network"

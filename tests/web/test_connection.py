@@ -116,6 +116,14 @@ def test_two_hundred_half_open_sockets_are_closed_while_others_are_answered(sent
         assert here.ask().status == 200
 
 
+@pytest.mark.parametrize("protocol", ["websocket", "h2c"])
+def test_other_protocols_are_answered_as_http_without_a_word_on_the_console(protocol, capfd, caplog):
+    with running(QUICK) as here:
+        assert here.ask(Connection="Upgrade", Upgrade=protocol).body == b"hello"
+    assert "".join(capfd.readouterr()) == ""
+    assert caplog.text == ""
+
+
 def test_headers_that_drip_do_not_buy_time():
     with running(QUICK) as here, here.connect(b"GET / HTTP/1.1\r\nHost: localhost\r\n") as client:
         client.settimeout(0.05)

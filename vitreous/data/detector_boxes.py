@@ -44,7 +44,7 @@ class DetectorBoxes(NamedTuple):
             known = {_key(name): found for name, found in self.named.items()}
         if not known.keys() & set(keys):
             raise InputError(
-                f"--boxes {file} is about other pictures, such as {next(iter(self.numbered or self.named), 'none')!r}; "
+                f"--boxes {file} is about other pictures, such as {next(iter(self.numbered or self.named))!r}; "
                 "give what a detector found in those of the data"
             )
         return [known.get(key, []) for key in keys]
@@ -82,6 +82,8 @@ def read_boxes(file: Path, categories: Mapping[int, str], classes: Sequence[str]
             for image in content["images"]:
                 rows = image["predictions"]
                 named[str(image["image"])] = [one for row in rows for one in _found(row, row["class"], places, least)]
+    if not named and not numbered:
+        raise InputError(f"--boxes {file} is empty: it tells of no picture; {FORMS}")
     return DetectorBoxes(named, numbered)
 
 

@@ -3,20 +3,26 @@
 A new layout is one row of `LAYOUTS`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 from vitreous.data.annotations import OneObjectEach
-from vitreous.data.image_files import told
+from vitreous.data.image_files import holds_pictures, told
 from vitreous.data.image_set import SPLITS, ImageSet, Without, own_splits
 from vitreous.data.layouts.arrays import array_splits, looks_like_arrays, open_arrays
 from vitreous.data.layouts.cifar import find_cifar, open_cifar
 from vitreous.data.layouts.coco import coco_files, open_coco
 from vitreous.data.layouts.coco_anywhere import coco_file_splits, find_coco_files, open_coco_files
 from vitreous.data.layouts.flat_folder import SPLIT_LIKE, FlatFolder, is_flat
-from vitreous.data.layouts.folder import ClassFolder, has_class_folders, split_folders
+from vitreous.data.layouts.folder import (
+    PICTURE_FOLDERS,
+    TARGET_FOLDERS,
+    ClassFolder,
+    has_class_folders,
+    split_folders,
+)
 from vitreous.data.layouts.held_out import VAL_FRACTION, held_out
 from vitreous.data.layouts.hugging_face import HuggingFaceSet, hugging_face_splits, looks_like_hugging_face
 from vitreous.data.layouts.instance_masks import InstanceMasks, InstancesAsOneClass, instance_folders
@@ -33,6 +39,7 @@ from vitreous.files.reading import reading
 PURPOSES = {"classify": "classify", "detect": "detect", "segment": "segment", "keypoints": "find keypoints"}
 TASKS = tuple(PURPOSES)
 OBJECTS = ("detect", "keypoints")
+MOST_INNER = 20  # folders that are looked into for a better suggestion
 
 
 @dataclass(frozen=True)
@@ -239,8 +246,25 @@ def _unrecognised(data: str) -> str:
     named = sorted(name for name in there if SPLIT_LIKE.fullmatch(name))
     if own_splits(there):
         return f"its layout is not recognised ({', '.join(named)} hold no class folders, nor what other layouts have)"
-    hint = f" (folders {', '.join(named)} must be called {', '.join(SPLITS)} to be splits)" if named else ""
-    return f"its layout is not recognised{hint}"
+    if named:
+        return (
+            f"its layout is not recognised (folders {', '.join(named)} must be called {', '.join(SPLITS)} to be splits)"
+        )
+    return _inner_folder(path) or "its layout is not recognised"
+
+
+def _inner_folder(path: Path) -> str:
+    """What to say about a folder whose data lie one folder deeper, as in many archives, or that holds one class."""
+    folders = [path / name for name in sorted(split_folders(path)) if not name.startswith((".", "__"))]
+    for folder in folders[:MOST_INNER]:
+        if any(layout.recognises(str(folder)) for layout in LAYOUTS):
+            return f"its layout is not recognised; did you mean '{folder}'?"
+    filled = [folder for folder in folders[:MOST_INNER] if holds_pictures(folder, deeper=False)]
+    if len(filled) == len(folders) == 1 and folders[0].name.lower() not in PICTURE_FOLDERS | TARGET_FOLDERS:
+        return (
+            f"it has one class folder, '{folders[0].name}', and a classifier needs two or more; add folders of others"
+        )
+    return ""
 
 
 def reading_data(data: str) -> AbstractContextManager[None]:
@@ -335,6 +359,23 @@ def _without(images: ImageSet, quarantine: Path, data: str, split: str) -> Image
     return kept
 
 
+def _told_held_out(splits: dict[str, ImageSet], *, by_class: bool) -> Iterator[str]:
+    """The share that was asked for, the real one where it differs, and the classes that could not be divided."""
+    fraction = next(iter(splits.values())).val_fraction or 1
+    line = f"data: has no splits; {fraction:.0%} of it is held out as val, by content (--val-fraction)"
+    if splits.keys() != {"train", "val"}:
+        yield line
+        return
+    held, total = len(splits["val"]), len(splits["train"]) + len(splits["val"])
+    yield line if f"{held / total:.0%}" == f"{fraction:.0%}" else f"{line}; that is {held} of {total} here"
+    if by_class:
+        labels = {name: {part.target(index)["labels"] for index in range(len(part))} for name, part in splits.items()}
+        lacking = [splits["train"].classes[label] for label in sorted(labels["train"] - labels["val"])]
+        if lacking:
+            names = ", ".join([*lacking[:5], *(["..."] if len(lacking) > 5 else [])])
+            yield f"data: {names}: no picture in val, for there is one alone, or copies of one, and train has it"
+
+
 def describe(data: str, task: str = "classify", /, **splits: ImageSet) -> str:
     """What was recognised, how much there is, and how much of it is left out."""
     sizes = ", ".join(f"{len(images)} {name}" for name, images in splits.items())
@@ -344,8 +385,7 @@ def describe(data: str, task: str = "classify", /, **splits: ImageSet) -> str:
     lines = [f"data: {data} ({layout.name}): {sizes} {what}, {classes} classes"]
     divided = layout.splits(data)
     if not divided:
-        fraction = next(iter(splits.values())).val_fraction or 1
-        lines.append(f"data: has no splits; {fraction:.0%} of it is held out as val, by content (--val-fraction)")
+        lines += _told_held_out(splits, by_class=task == "classify")
     for place, (name, images) in enumerate(splits.items()):
         if images.passed_over and (divided or place == 0):  # made splits have the same files
             lines.append(f"data: {f'{name}: ' if divided else ''}{told(images.passed_over)}")

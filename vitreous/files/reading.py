@@ -8,11 +8,12 @@ is done with the content afterwards fails as itself.
 import errno
 import json
 import os
+import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
@@ -99,18 +100,31 @@ def read_text(file: Path, largest: int = LARGEST_LIST) -> str:
 
 
 def read_names(file: Path) -> list[str]:
-    """A name a line; empty lines are passed over."""
+    """Names of classes, see `names_in`."""
     text = read_text(file)
     with reading(str(file), remedy="correct the file"):
         return names_in(text)
 
 
 def names_in(text: str) -> list[str]:
+    """A name a line. The place of a name is often its number, so that whatever leaves the place in doubt is refused."""
+    rows = rows_in(text.rstrip())
+    empty = next((number for number, row in rows if not row), None)
+    if empty is not None:
+        raise ValueError(f"line {empty} is empty, and names count by their lines; write a name there, or delete it")
+    names = [row for _, row in rows]
+    if len(names) == 1 and any(mark in names[0] for mark in ",;\t"):
+        raise ValueError(f"its only line is {shown(names[0])}; write each name on a line of its own")
+    return names
+
+
+def rows_in(text: str) -> list[tuple[int, str]]:
+    """Number and content of each line that is no comment (#)."""
     lines = [line.strip() for line in text.splitlines()]
     for number, line in enumerate(lines, 1):
         if len(line) > LONGEST_NAME:
             raise ValueError(f"line {number} has {len(line):,} characters; a name has at most {LONGEST_NAME:,}")
-    return [line for line in lines if line]
+    return [(number, line) for number, line in enumerate(lines, 1) if not line.startswith("#")]
 
 
 def read_json(file: Path, largest: int) -> Any:
@@ -137,13 +151,30 @@ def parse_json(text: bytes | str) -> Any:
 
 
 class PlainLoader(yaml.SafeLoader):
-    """YAML without references: a few lines of them stand for more values than any memory holds."""
+    """YAML 1.2's plain values, in which 1e-3 is a number, and `no` and `off` are words.
+
+    References are refused: a few lines of them stand for more values than any memory holds.
+    """
+
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}  # none of YAML 1.1
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
             line = self.peek_event().start_mark.line + 1
             raise ValueError(f"line {line} has a reference (*…); write the value out")
         return super().compose_node(parent, index)
+
+
+def _plain(kind: str, pattern: str, first: Iterable[str]) -> None:
+    """Values of a kind, by a pattern and the characters they may begin with ("": nothing at all is one of them)."""
+    PlainLoader.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", re.compile(pattern), [*first])
+
+
+_plain("bool", r"(?:true|false)$", "tf")
+_plain("null", r"(?:null|~|)$", ("n", "~", ""))
+_plain("int", r"[-+]?[0-9]+$", "-+0123456789")
+PlainLoader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(loader.construct_scalar(node)))  # 010: 10
+_plain("float", r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$", "-+.0123456789")
 
 
 def read_yaml(file: Path, largest: int) -> Any:

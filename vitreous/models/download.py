@@ -5,7 +5,7 @@
       weights.pth.json   where it came from, its size and its sha256
 
 A checksum that the publisher gives, in the registry or in the file's name (`name-0123abcd.pth`), must be right. Where
-there is none, that of the first use is recorded, and any other is refused later.
+there is none, that of the first use is recorded, if the file can be read, and any other is refused later.
 """
 
 import hashlib
@@ -14,12 +14,12 @@ import json
 import re
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
-from urllib.request import Request, urlopen
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 import torch
 
@@ -35,20 +35,30 @@ PAGE = re.compile(rb"\s*<(!doctype|html|head|\?xml)", re.IGNORECASE)
 
 
 def is_address(source: str) -> bool:
-    return source.startswith(("http://", "https://"))
+    return source.lower().startswith(("http://", "https://"))
 
 
-def fetch(url: str, digest: str | None = None) -> Path:
-    """The file at an address, downloaded unless it was before. `digest`: its sha256, or how that begins."""
+def fetch(url: str, digest: str | None = None, *, check: Callable[[Path], object] | None = None) -> Path:
+    """The file at an address, downloaded unless it was before.
+
+    Args:
+        url: The address.
+        digest: The file's sha256, or how that begins.
+        check: Raises an InputError if a file is unreadable. One without a published checksum has to pass it at its
+            first use: a server that tells no length may have sent a part of it.
+    """
     place = cached_at(url)
     in_name = DIGEST_IN_NAME.search(place.name)
     digest = digest or (in_name[1] if in_name else "")
-    if not place.is_file():
+    fresh = not place.is_file()
+    if fresh:
         download(url, place, digest)
     found = sha256(place)
     check_digest(found, digest, f"{place} is damaged: ", f"delete it, and it is downloaded again from {shown(url)}")
     recorded = recorded_digest(place)
     if recorded is None:
+        if check is not None and not digest:
+            _check_first_use(url, place, check, fresh=fresh)
         record(url, place, found)
     else:
         check_digest(
@@ -59,6 +69,19 @@ def fetch(url: str, digest: str | None = None) -> Path:
             f"delete {note_of(place)} too",
         )
     return place
+
+
+def _check_first_use(url: str, place: Path, check: Callable[[Path], object], *, fresh: bool) -> None:
+    """A file that cannot be read is not recorded as the right one, and not kept if it was downloaded just now."""
+    try:
+        check(place)
+    except InputError as error:
+        if not fresh:
+            raise InputError(f"{error}; delete {place}, and it is downloaded again from {shown(url)}") from error
+        place.unlink(missing_ok=True)
+        raise InputError(
+            f"what {shown(url)} sent cannot be read and was not kept; if the transfer was cut short, try again. {error}"
+        ) from error
 
 
 def cached_at(url: str) -> Path:
@@ -126,9 +149,24 @@ def download(url: str, place: Path, digest: str) -> None:
         ) from error
 
 
+class HttpRedirects(HTTPRedirectHandler):
+    """Redirects stay with http and https, and what was asked for with https never comes without it."""
+
+    def redirect_request(self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Request | None:
+        scheme = urlsplit(newurl).scheme.lower()
+        accepted = ("https",) if req.type == "https" else ("http", "https")
+        if scheme not in accepted:
+            raise InputError(
+                f"{shown(req.full_url)} leads on to {shown(newurl)}; from {req.type}, only {' or '.join(accepted)} is "
+                "followed. If you trust it, fetch that file yourself and give its path"
+            )
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
 def receive(url: str, file: Any) -> str:
     """Write what an address sends, and return its sha256."""
-    with urlopen(Request(url, headers={"User-Agent": "vitreous"}), timeout=SECONDS) as answer:  # noqa: S310 (http only)
+    request = Request(url, headers={"User-Agent": "vitreous"})  # noqa: S310 (http only)
+    with build_opener(HttpRedirects).open(request, timeout=SECONDS) as answer:
         length = answer.headers.get("Content-Length", "")
         size = int(length) if length.isdecimal() else None
         digest, received = hashlib.sha256(), 0

@@ -34,6 +34,7 @@ PREFIXES = ("module.", "_orig_mod.", "model.")
 BACKBONE = "backbone."  # of a detector, a segmenter or a DINO network; what stands beside it belongs to other parts
 BOOKKEEPING = re.compile(r"num_batches_tracked$|blur_filter$")  # counters and constants, rebuilt by the model
 
+SCHEME = re.compile(r"^[a-z][a-z0-9+.-]+://", re.IGNORECASE)  # two characters: one is a drive of Windows
 DIFFERENCES = 5  # shown
 STRICT_HINT = "is it the variant the weights were made for? strict=False loads what fits and reports the rest"
 LAYOUTS = {  # whose names these are -> regular expressions that all match
@@ -107,16 +108,23 @@ def read_tensors(source: str | Path | dict[str, Any], *, name: str | None = None
 
 def local_file(source: str) -> Path:
     """Where a file or folder of weights is on this machine; one behind an address is there after this."""
-    return local_path(source) or fetch(source, CHECKSUMS.get(source))
+    source = with_small_scheme(source)
+    return local_path(source) or fetch(source, CHECKSUMS.get(source), check=open_checkpoint)
+
+
+def with_small_scheme(source: str) -> str:
+    """HTTP:// and File:// mean the same as in small letters."""
+    return SCHEME.sub(lambda scheme: scheme[0].lower(), source)
 
 
 def local_path(source: str) -> Path | None:
     """Where this is on this machine, there or not; None for what is behind an address."""
+    source = with_small_scheme(source)
     if is_address(source):
         return None
     if source.startswith("file://"):
         return Path(url2pathname(urlsplit(source).path))
-    if re.match(r"[a-z0-9+.-]+://", source):
+    if SCHEME.match(source):
         raise InputError(f"weights at {source} cannot be fetched; give a file, a folder, or an address with http(s)://")
     return Path(source).expanduser()
 

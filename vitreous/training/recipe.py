@@ -14,11 +14,10 @@ What is given to `train` goes before the recipe, and the recipe before the defau
 
 import inspect
 import math
-import re
 import types
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import yaml
 from timm.models import is_model_in_modules, list_modules
@@ -156,9 +155,7 @@ def as_recipe(settings: TrainSettings) -> str:
 
 
 class _Loader(PlainLoader):
-    """YAML 1.2's plain values: 1e-3 is a number and `off` a word. Repeated keys and references are refused."""
-
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+    """Repeated keys are refused."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         mapping = super().construct_mapping(node, deep)  # refuses keys that are no single values
@@ -168,17 +165,6 @@ class _Loader(PlainLoader):
                 raise InputError(f"the key {_short(key)} is there twice; keep one")
             seen.add(key)
         return mapping
-
-
-def _plain(kind: str, pattern: str, first: str) -> None:
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", re.compile(pattern), list(first))
-
-
-_plain("bool", r"(?:true|false)$", "tf")
-_plain("null", r"(?:null|~|)$", "n~")
-_plain("int", r"[-+]?[0-9]+$", "-+0123456789")
-_Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(loader.construct_scalar(node)))  # 010 = 10
-_plain("float", r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$", "-+.0123456789")
 
 
 class _Dumper(yaml.SafeDumper):

@@ -139,6 +139,10 @@ class Connection(H11Protocol):
         self.aborted = True
         self.transport.abort()
 
+    def _should_upgrade(self) -> bool:
+        """Never: the request is answered as HTTP. uvicorn would advise on the console to install WebSockets."""
+        return False
+
     # Answers without the application ----------------------------------------------------------------
 
     def send_400_response(self, msg: str) -> None:

@@ -41,6 +41,14 @@ FOUR = ("sky", "building", "pole", "road")
         ("classes.txt", "sky\nbuilding\npole\nroad\n"),
         ("trainannot/classes.txt", "sky\nbuilding\npole\nroad\n"),
         ("trainannot/classes.json", json.dumps(FOUR)),
+        ("Classes.txt", "sky\nbuilding\npole\nroad\n"),
+        ("LABELS.TXT", "sky\nbuilding\npole\nroad\n"),
+        ("class_names.txt", "sky\nbuilding\npole\nroad\n"),
+        ("classes.csv", "0,sky\n1,building\n2,pole\n3,road\n"),
+        ("classes.csv", "name,id\nsky,0\nbuilding,1\npole,2\nroad,3\n"),
+        ("labels.csv", 'id,name\n0,"sky"\n1,"building"\n2,"pole"\n3,"road"\n'),
+        ("labels.json", json.dumps(FOUR)),
+        ("class_names.yaml", "- sky\n- building\n- pole\n- road\n"),
     ],
 )
 def test_names_of_values(tmp_path, file, content):
@@ -49,6 +57,32 @@ def test_names_of_values(tmp_path, file, content):
     images = opened(tmp_path)
     assert images.classes == FOUR
     assert np.array_equal(images.target(0)["semantic"], VALUES)
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("labels.csv", "image,label\n0001.png,sunny\n"),
+        ("labels.json", json.dumps({"images": [], "annotations": [], "categories": [{"id": 1, "name": "car"}]})),
+        ("labels.csv", "image,label\n0001.png,3\n0002.png,1\n"),
+        ("labels.json", json.dumps({"0001.png": "sunny"})),
+        ("labels.json", json.dumps({"0001.PNG": 0, "0002.PNG": 1})),
+    ],
+)
+def test_files_about_pictures_are_no_lists_of_classes(tmp_path, file, content):
+    camvid(tmp_path)
+    (tmp_path / file).write_text(content)
+    assert opened(tmp_path).classes == ("0", "1", "3")
+    (tmp_path / file).rename(tmp_path / file.replace("labels", "classes"))
+    with pytest.raises(InputError, match=r"classes\.(csv|json) cannot be read"):
+        opened(tmp_path)
+
+
+def test_words_that_old_yaml_took_for_truth_values(tmp_path):
+    camvid(tmp_path)
+    for text in ("no: 0\nyes: 1\noff: 3\n", "0: no\n1: yes\n3: off\n"):
+        (tmp_path / "classes.yaml").write_text(text)
+        assert opened(tmp_path).classes == ("no", "yes", "off")
 
 
 def test_values_with_gaps(tmp_path):

@@ -72,6 +72,32 @@ def test_splits_of_another_name_are_pointed_out(tmp_path):
         recognise(str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("photos/cat/1.png", "photos/dog/1.png"),
+        ("photos/train/cat/1.png", "photos/val/cat/1.png", "__MACOSX/._1.png"),
+    ],
+)
+@pytest.mark.parametrize("ask", [recognise, usable_as])
+def test_data_one_folder_deeper_are_pointed_out(tmp_path, names, ask):
+    """As they lie after an archive was unpacked into a folder of its own name."""
+    folders(tmp_path / "photos", *names)
+    inner = tmp_path / "photos" / "photos"
+    with pytest.raises(InputError, match=rf"its layout is not recognised; did you mean '{inner}'\?"):
+        ask(str(tmp_path / "photos"))
+    assert recognise(str(inner))
+
+
+def test_one_class_is_told(tmp_path):
+    folders(tmp_path, "cat/1.png", "cat/2.png")
+    with pytest.raises(InputError, match="it has one class folder, 'cat', and a classifier needs two or more"):
+        recognise(str(tmp_path))
+    folders(tmp_path / "bare", "images/1.png")
+    with pytest.raises(InputError, match="its layout is not recognised; accepted"):
+        recognise(str(tmp_path / "bare"))
+
+
 def test_empty_class_is_refused_by_name(tmp_path):
     folders(tmp_path, "cat/1.png", "dog/1.png", "cow/1.png")
     (tmp_path / "elk").mkdir()

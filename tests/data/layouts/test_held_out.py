@@ -108,6 +108,23 @@ def test_what_is_held_out_is_told_and_part_of_the_fingerprint(tmp_path):
     assert parts["train"].fingerprint.startswith("0.8 of ")
 
 
+def test_the_real_share_is_told_where_it_is_another(tmp_path):
+    root = flat(tmp_path / "data", count=2)
+    picture(root / "yak" / "1.png", seed=99)
+    parts = open_raw(str(root))
+    assert (len(parts["train"]), len(parts["val"])) == (4, 3)
+    told = describe(str(root), **parts)
+    assert "20% of it is held out as val, by content (--val-fraction); that is 3 of 7 here\n" in told
+    assert "data: yak: no picture in val, for there is one alone, or copies of one, and train has it" in told
+    for number in range(7):
+        picture(tmp_path / "many" / f"class {number}" / "1.png", seed=number)
+    picture(tmp_path / "many" / "class 0" / "2.png", seed=100)
+    told = describe(str(tmp_path / "many"), **open_raw(str(tmp_path / "many")))
+    assert "data: class 1, class 2, class 3, class 4, class 5, ...: no picture in val" in told
+    even = describe(str(root), **open_raw(str(root), val_fraction=3 / 7))
+    assert " here" not in even
+
+
 def test_everything_is_held_out_without_opening_a_file(tmp_path, monkeypatch):
     root = flat(tmp_path / "data")
     monkeypatch.setattr(held_out, "_content_of", None)

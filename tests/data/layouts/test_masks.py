@@ -106,6 +106,8 @@ COLOURS = np.array([[128, 0, 0], [0, 128, 0], [0, 0, 0]], np.uint8)
         ("class_dict.csv", "name,r,g,b\nSky,128,0,0\nRoad,0,128,0\nVoid,0,0,0\n"),
         ("label_colors.txt", "128 0 0\tSky\n0 128 0\tRoad\n0 0 0\tVoid\n"),
         ("classes.txt", "Sky 128 0 0\nRoad 0 128 0\nVoid 0 0 0\n"),
+        ("classes.txt", "128 0 0 Sky\n0 128 0 Road\n0 0 0 Void\n"),
+        ("classes.txt", "0: Void 0 0 0\n2: Road 0 128 0\n1: Sky 128 0 0\n"),
     ],
 )
 def test_camvid_in_colours(tmp_path, file, text):
@@ -123,6 +125,49 @@ def test_files_of_shapes_are_the_embedded_ones(tmp_path):
     assert files.classes == drawn.classes
     for index in range(3):
         assert np.array_equal(files.target(index)["semantic"], drawn.target(index)["semantic"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# names\nsky\nroad\ntree\ncar\n",
+        "sky\nroad\n# plants\ntree\ncar",
+        "0 sky\n1 road\n2 tree\n3 car\n",
+        "3: car\n2: tree\n1: road\n\n0: sky\n",
+        "0,sky\n1,road\n2,tree\n3,car",
+        "0\tsky\n1\troad\n2\ttree\n3\tcar",
+    ],
+)
+def test_names_belong_to_their_values(tmp_path, text):
+    pair(tmp_path, np.array([0, 1, 3])[VALUES])
+    (tmp_path / "classes.txt").write_text(text)
+    images = opened(tmp_path)
+    assert images.classes == ("sky", "road", "tree", "car")
+    assert np.unique(images.target(0)["semantic"]).tolist() == [0, 1, 3]
+
+
+def test_names_behind_values_with_gaps(tmp_path):
+    pair(tmp_path, np.array([0, 1, 3])[VALUES])
+    (tmp_path / "classes.txt").write_text("0 sky\n1 road\n3 traffic light\n")
+    images = opened(tmp_path)
+    assert images.classes == ("sky", "road", "traffic light")
+    assert np.array_equal(images.target(0)["semantic"], VALUES)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("sky\n\ntree\ncar", "line 2 is empty"),
+        ("sky,road,tree,car", "its only line is 'sky,road,tree,car'"),
+        ("0 sky\n1 road\n1 car", "two classes have the same value"),
+        ("0 sky\n70000 road", "the value of a class is a whole number from 0 to 65535"),
+    ],
+)
+def test_names_whose_values_are_in_doubt_are_refused(tmp_path, text, reason):
+    pair(tmp_path, np.array([0, 1, 3])[VALUES])
+    (tmp_path / "classes.txt").write_text(text)
+    with pytest.raises(InputError, match=rf"classes\.txt cannot be read: {reason}"):
+        opened(tmp_path)
 
 
 def test_wrong_masks_are_named(tmp_path):

@@ -55,6 +55,33 @@ def test_without_lists(tmp_path):
     assert all({part.target(i)["labels"] for i in range(len(part))} == {0, 1} for part in parts)
 
 
+@pytest.mark.parametrize("prefix", ["", "./", "images/", "cats/", "a/b/"])
+@pytest.mark.parametrize("suffix", ["", ".jpg"])
+def test_lists_may_name_folders(tmp_path, prefix, suffix):
+    """Whether the pictures lie in them or not; a folder is no part of the class."""
+    pets(tmp_path)
+    if prefix == "cats/":
+        (tmp_path / "images" / "cats").mkdir()
+        for stem in TRAIN:
+            (tmp_path / "images" / f"{stem}.jpg").rename(tmp_path / "images" / "cats" / f"{stem}.jpg")
+    for name, stems in (("trainval.txt", TRAIN), ("test.txt", TEST)):
+        (tmp_path / "annotations" / name).write_text("".join(f"{prefix}{stem}{suffix} 1 1 1\n" for stem in stems))
+    images = opened(tmp_path, "classify")
+    assert images.classes == ("Abyssinian", "great_pyrenees")
+    assert [images.target(index)["labels"] for index in range(4)] == [0, 0, 1, 1]
+    assert images.picture(0).size == (40, 30)
+    assert opened(tmp_path, "segment").target(0)["semantic"].shape == TRIMAP.shape
+
+
+def test_pictures_that_a_list_names_in_vain(tmp_path):
+    pets(tmp_path)
+    (tmp_path / "annotations" / "trainval.txt").write_text("extra/Siamese_1 1 1 1\n")
+    images = opened(tmp_path, "classify")
+    assert images.classes[images.target(0)["labels"]] == "Siamese"
+    with pytest.raises(ImageError, match=r"extra/Siamese_1\.jpg' does not exist"):
+        images.picture(0)
+
+
 def test_what_is_wrong_is_named(tmp_path):
     pets(tmp_path)
     mask(tmp_path / "annotations" / "trimaps" / "Abyssinian_1.png", TRIMAP + 1)

@@ -115,3 +115,10 @@ def test_hidden_files_are_no_pictures(root):
     write(root, "0 0.5 0.5 1 1\n")
     (root / "images" / "train" / "._a.png").write_bytes(b"left behind by a Mac")
     assert len(opened(root)) == 2
+
+
+def test_words_that_old_yaml_took_for_truth_values_are_names(root):
+    for text in ("names: [no, yes]\n", "names: {0: no, 1: yes}\n", "names:\n  - no\n  - yes\n"):
+        (root / "data.yaml").write_text(text)
+        write(root, "1 0.5 0.5 0.25 0.2\n")
+        assert opened(root).classes == ("no", "yes")

@@ -11,7 +11,10 @@ All of it may be under a key such as "classes" or "names".
 import re
 from typing import Any
 
+from vitreous.data.image import SUFFIXES
+
 KEYS = ("classes", "names", "labels", "id2label", "categories")
+ABOUT_PICTURES = "it tells about pictures; a file about classes alone is needed"
 LARGEST_VALUE = (1 << 16) - 1  # of a pixel
 
 Colour = tuple[int, int, int]
@@ -19,6 +22,8 @@ Colour = tuple[int, int, int]
 
 def values_or_colours(content: Any) -> list[tuple[int, str]] | list[tuple[Colour, str]]:
     """The value of each class and its name, by rising value; or its colour and name. A ValueError if it is neither."""
+    if isinstance(content, dict) and "annotations" in content:
+        raise ValueError(ABOUT_PICTURES)
     if isinstance(content, dict) and (key := next((key for key in KEYS if key in content), None)):
         content = content[key]
     pairs: list[tuple[Any, Any]] = []
@@ -28,6 +33,8 @@ def values_or_colours(content: Any) -> list[tuple[int, str]] | list[tuple[Colour
         pairs = [_entry(place, entry) for place, entry in enumerate(content)]
     if not pairs or not all(isinstance(name, str) and name.strip() for _, name in pairs):
         raise ValueError("a list of names is needed, or a dictionary of values or colours and names")
+    if any(name.lower().endswith(SUFFIXES) for _, name in pairs):
+        raise ValueError(ABOUT_PICTURES)
     if all(isinstance(value, list) for value, _ in pairs):
         return [(_colour(value), name.strip()) for value, name in pairs]
     if not all(_is_number(value) and int(value) <= LARGEST_VALUE for value, _ in pairs):

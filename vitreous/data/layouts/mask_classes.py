@@ -1,8 +1,11 @@
 """Which class a pixel of a mask stands for: by its value, or by its colour.
 
-Read from a file in the data's folder or beside the masks, the first that is there:
-- classes.txt, labels.txt, codes.txt: a name a line; line 1 is value 0. A name may be followed by red, green and blue.
+Read from a file in the data's folder or beside the masks, the first that is there; capitals make no difference, and
+class_names and labels are as good as classes:
+- classes.txt, labels.txt, codes.txt: a name a line; line 1 is value 0. Red, green and blue may stand before or behind
+  each name. If every line begins with a number, as in `7 road` or `7: road`, that is the value. # begins a comment.
 - classes.json, id2label.json, classes.yaml: see `class_tree.py`.
+- classes.csv: name and value, value and name, or name, red, green and blue; with or without a heading.
 - class_dict.csv: name, red, green, blue under a heading.
 - label_colors.txt: red, green, blue, name.
 - objectInfo150.txt of ADE20K: value in the first column, name in the last; value 0 stands for no class.
@@ -10,9 +13,10 @@ Masks of Cityscapes and CamVid are known by the names of their files. Otherwise 
 found in the masks.
 """
 
+import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +27,7 @@ from numpy.typing import NDArray
 from vitreous.data.layouts.class_tree import LARGEST_VALUE, Colour, values_or_colours
 from vitreous.errors import InputError
 from vitreous.files.limits import LARGEST_DESCRIPTION
-from vitreous.files.reading import PlainLoader, names_in, parse_json, read_text, reading, shown
+from vitreous.files.reading import PlainLoader, names_in, parse_json, read_text, reading, rows_in, shown
 
 IGNORE = 255  # class number of pixels that count neither as right nor as wrong
 MOST = 255  # classes
@@ -31,6 +35,8 @@ UNKNOWN = -1
 NOTHING = {"background", "other", "others", "unlabelled", "unlabeled", "unlabel", "void", "ignore"}
 NUMBERS = re.compile(r"^(.*?)[\s,;]+(\d{1,3})[\s,;]+(\d{1,3})[\s,;]+(\d{1,3})\s*$")
 NUMBERS_FIRST = re.compile(r"^(\d{1,3})[\s,;]+(\d{1,3})[\s,;]+(\d{1,3})[\s,;]+(.+?)\s*$")
+VALUED = re.compile(r"^(\d{1,9})[\s,;:=]+(.*[^\W\d].*)$")  # a name has a letter
+VALUE_LAST = re.compile(r"^([^,;]*[^\W\d][^,;]*)[,;]\s*(\d{1,9})$")
 
 CITYSCAPES = {  # value in *_labelIds.png -> name of the 19 classes that are evaluated
     7: "road",
@@ -108,16 +114,23 @@ def with_ignored(classes: MaskClasses, ignore: tuple[int, ...] | None, *, reduce
 def listed_classes(root: Path, masks: Path) -> MaskClasses | None:
     """From one of the files named above, in `root` or in a folder on the way to the masks; None if there is none."""
     between = [folder for folder in (masks, *masks.parents) if folder != root and root in folder.parents]
-    for file in (folder / name for folder in (root, *reversed(between)) for name in READERS):
-        if file.is_file():
-            return _read_list(file)
+    for folder in (root, *reversed(between)):
+        names = sorted(os.listdir(folder)) if folder.is_dir() else []
+        there = {name.lower(): folder / name for name in names}  # of classes.txt and Classes.txt the former
+        for name in READERS:
+            if name in there and there[name].is_file():
+                try:
+                    return _read_list(there[name], READERS[name])
+                except InputError:
+                    if name not in AMBIGUOUS:
+                        raise
     return None
 
 
-def _read_list(file: Path) -> MaskClasses:
+def _read_list(file: Path, reader: Callable[[str], MaskClasses]) -> MaskClasses:
     text = read_text(file, LARGEST_DESCRIPTION)
     with reading(f"the classes in {file}", remedy="correct the file"):
-        return READERS[file.name](text)
+        return reader(text)
 
 
 def camvid() -> MaskClasses:
@@ -142,16 +155,50 @@ def found_classes(values: set[int], ignore: tuple[int, ...] | None) -> MaskClass
 
 def _lines(text: str) -> list[str]:
     """Short ones: the patterns above take the square of their length."""
-    return [line.rstrip() for line in names_in(text)]
+    return [row for _, row in rows_in(text) if row]
 
 
 def _names(text: str) -> MaskClasses:
-    lines = _lines(text)
-    matches = [NUMBERS.match(line) for line in lines]
-    if all(matches):
-        return _coloured([(match[1], match[2], match[3], match[4]) for match in matches if match])
-    names = tuple(line.strip() for line in lines)
-    return MaskClasses(names, {number: number for number in range(len(names))})
+    explained = _explained(_lines(text))
+    if explained is not None:
+        return explained
+    names = names_in(text)
+    return MaskClasses(tuple(names), {number: number for number in range(len(names))})
+
+
+def _explained(lines: list[str]) -> MaskClasses | None:
+    """From lines that all have a value or a colour beside the name; None if they have not."""
+    first = [match for match in map(NUMBERS_FIRST.match, lines) if match]
+    if len(first) == len(lines):
+        return _coloured([(match[4], match[1], match[2], match[3]) for match in first])
+    valued = [match for match in map(VALUED.match, lines) if match]
+    if len(valued) == len(lines):
+        return _valued([(int(match[1]), match[2]) for match in valued])
+    coloured = [match for match in map(NUMBERS.match, lines) if match]
+    if len(coloured) == len(lines):
+        return _coloured([(match[1], match[2], match[3], match[4]) for match in coloured])
+    return None
+
+
+def _table(text: str) -> MaskClasses:
+    """With or without a heading; values before the names or behind them."""
+    lines = _lines(text.replace('"', ""))
+    for rows in (lines, lines[1:]):
+        turned = [VALUE_LAST.sub(r"\2,\1", row) for row in rows]
+        explained = _explained(rows) or _explained(turned)
+        if rows and explained is not None:
+            return explained
+    raise ValueError("each line needs a name and its value, or a name, red, green and blue")
+
+
+def _valued(rows: list[tuple[int, str]]) -> MaskClasses:
+    """Names behind their values, and before red, green and blue where masks are in colours."""
+    classes = _tree([{"value": value, "name": name} for value, name in rows])
+    matches = [NUMBERS.match(name) for name in classes.names]
+    if not all(matches):
+        return classes
+    coloured = _coloured([(match[1], match[2], match[3], match[4]) for match in matches if match])
+    return replace(coloured, values={value: coloured.values[place] for value, place in classes.values.items()})
 
 
 def _class_dict(text: str) -> MaskClasses:
@@ -210,5 +257,17 @@ READERS: dict[str, Callable[[str], MaskClasses]] = {
     "classes.yml": _yaml,
     "class_dict.csv": _class_dict,
     "label_colors.txt": _label_colours,
-    "objectInfo150.txt": _object_info,
+    "objectinfo150.txt": _object_info,
+    "class_names.txt": _names,
+    "class_names.json": _json,
+    "class_names.yaml": _yaml,
+    "class_names.yml": _yaml,
+    "classes.csv": _table,
+    "class_names.csv": _table,
+    "labels.json": _json,
+    "labels.yaml": _yaml,
+    "labels.yml": _yaml,
+    "labels.csv": _table,
 }
+# Names that files about pictures have as well: passed over if they do not list classes.
+AMBIGUOUS = {"labels.json", "labels.yaml", "labels.yml", "labels.csv"}

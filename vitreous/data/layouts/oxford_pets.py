@@ -46,13 +46,13 @@ class PetBreeds(EncodedSet):
         """`follow` as of `open_coco`."""
         self.pictures, self.trimaps = root / "images", root / "annotations" / "trimaps"
         there, self.passed_over = picture_files(self.pictures)
-        by_stem = {Path(name).stem: name for name in there}
+        by_stem = {Path(name).stem: name for name in there} | {_stem(name): name for name in there}
         lists = {name: _stems(file, follow) for name, file in pets_lists(root).items()}
         self.split = require_split(split, lists, f"folder '{root}'") if lists else ""
-        stems = lists.get(self.split, sorted(by_stem))
+        stems = lists.get(self.split, sorted({_stem(name) for name in there}))
         if not stems:
             raise InputError(f"split '{self.split}' of '{root}' lists no picture")
-        self.files = [by_stem.get(stem, f"{stem}{SUFFIXES[0]}") for stem in stems]
+        self.files = [_file_of(stem, by_stem) for stem in stems]
         # The same for all splits, so that a class that one of them lacks shifts nothing.
         every = [stem for listed in lists.values() for stem in listed] or stems
         self.classes = tuple(sorted({_class_in(stem) for stem in every}))
@@ -73,7 +73,7 @@ class PetBreeds(EncodedSet):
         return digest(f"{name}\0{file_length(self.encoded(index))}" for index, name in enumerate(self.files))
 
     def target(self, index: int) -> dict[str, Any]:
-        return {"labels": self._labels[_class_in(Path(self.files[index]).stem)]}
+        return {"labels": self._labels[_class_in(_stem(self.files[index]))]}
 
     def trimap_file(self, index: int) -> Path:
         return self.trimaps / f"{Path(self.files[index]).stem}.png"
@@ -106,10 +106,22 @@ class PetMasks(PetBreeds):
         return {"semantic": table[values]}
 
 
+def _stem(path: str) -> str:
+    """A path without the ending of a picture, written in one way: `./a/cat_1.jpg` and `a/cat_1` are the same."""
+    return Path(path).with_suffix("").as_posix() if path.lower().endswith(SUFFIXES) else Path(path).as_posix()
+
+
+def _file_of(stem: str, by_stem: dict[str, str]) -> str:
+    """The picture of that path; failing that, one of that name in another folder of the pictures."""
+    elsewhere = None if problem_of_path(stem, follow=False) else by_stem.get(Path(stem).name)
+    return by_stem.get(stem) or elsewhere or f"{stem}{SUFFIXES[0]}"
+
+
 def _class_in(stem: str) -> str:
-    """`great_pyrenees_12` is a great_pyrenees."""
-    name, _, number = stem.rpartition("_")
-    return name if name and number.isdecimal() else stem
+    """`great_pyrenees_12` is a great_pyrenees, in whatever folder."""
+    whole = Path(stem).name
+    name, _, number = whole.rpartition("_")
+    return name if name and number.isdecimal() else whole
 
 
 def _stems(file: Path, follow: bool) -> list[str]:
@@ -118,4 +130,4 @@ def _stems(file: Path, follow: bool) -> list[str]:
     for word in words:
         if problem := problem_of_path(word, follow=follow):
             raise InputError(f"{file} names {shown(word)}, which {problem}")
-    return list(dict.fromkeys(Path(word).stem if word.lower().endswith(SUFFIXES) else word for word in words))
+    return list(dict.fromkeys(map(_stem, words)))
