@@ -16,7 +16,7 @@ from vitreous.data.annotations import OneBoxEach, OneObjectEach
 from vitreous.data.detector_boxes import read_boxes
 from vitreous.data.image_set import ImageSet
 from vitreous.data.layouts.coco_anywhere import with_annotations
-from vitreous.data.loader import WORKER_TIMEOUT, BatchSampler, Loader, Unreadable
+from vitreous.data.loader import WORKER_TIMEOUT, BatchSampler, Loader, Unreadable, worker_failures_explained
 from vitreous.data.source import describe, open_data, recognise
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError, printable
@@ -273,16 +273,17 @@ def measure(trained: TrainedModel, images: ImageSet, worst: int, conditions: Con
         world=conditions.world,
     )
     try:
-        scores = score(
-            task,
-            trained.model,
-            loader,
-            device=conditions.world.device,
-            amp=conditions.amp,
-            metric=metric,
-            label=label,
-            world=conditions.world,
-        )
+        with worker_failures_explained():  # a worker's death may be told in the middle of a forward pass
+            scores = score(
+                task,
+                trained.model,
+                loader,
+                device=conditions.world.device,
+                amp=conditions.amp,
+                metric=metric,
+                label=label,
+                world=conditions.world,
+            )
     finally:
         loader.close()
     require_numbers(trained.name, torch.tensor(list(scores.values.values())))

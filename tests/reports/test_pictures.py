@@ -61,3 +61,11 @@ def test_height_of_bars_is_the_accuracy_and_a_gap_is_shown():
     unsure, sure = (reliability_picture(bins(a, c), heading="x") for a, c in ((0.9, 0.5), (0.5, 0.9)))
     assert share_of(unsure, GAP) == pytest.approx(share_of(sure, GAP), rel=0.1)
     assert share_of(sure, GAP) > 3 * share_of(high, GAP), "without a gap, only the legend has its colour"
+
+
+@pytest.mark.parametrize("name", ["5$ or 10$", r"\frac{", "\x1b[31mred", "猫", "a_b^c"])
+def test_names_are_drawn_as_they_are(name, recwarn):
+    """No formula, no escape, no warning about a script that the font does not have."""
+    image = confusion_picture(np.eye(2, dtype=int), [name, "other"], heading=name)
+    assert image.width > 500
+    assert not recwarn.list

@@ -305,11 +305,12 @@ class Loader:
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[Batch]:
-        batches = self._from_workers() if self._torch_loader.num_workers else iter(self._torch_loader)
-        for batch in batches:
-            if isinstance(batch, Failure):
-                raise LoadingError(batch.message)
-            yield batch
+        with worker_failures_explained():  # of a death that is told between two lines below
+            batches = self._from_workers() if self._torch_loader.num_workers else iter(self._torch_loader)
+            for batch in batches:
+                if isinstance(batch, Failure):
+                    raise LoadingError(batch.message)
+                yield batch
 
     def _from_workers(self) -> Iterator[Batch | Failure]:
         loader = self._torch_loader

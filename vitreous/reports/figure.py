@@ -3,12 +3,14 @@
 Figures are made without pyplot: nothing of it is global, and no window or display is needed.
 """
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from vitreous.errors import printable
 from vitreous.reports.draw import INK, LINE, MARGIN, PAPER, QUIET
 
 DPI = 100
@@ -64,12 +66,18 @@ def style_axes(axes: Any, *, grid: str | None = "y") -> None:
 
 def shortened(text: str, most: int) -> str:
     """At most so many letters; matplotlib would let longer text run out of the picture."""
+    text = printable(text)
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def as_image(figure: Any) -> Image.Image:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.text import Text
 
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)  # names of classes and runs may hold dollars
     canvas = FigureCanvasAgg(figure)
-    canvas.draw()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # names in all scripts; a box stands for it
+        canvas.draw()
     return Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3].copy())
