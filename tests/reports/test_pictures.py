@@ -69,3 +69,10 @@ def test_names_are_drawn_as_they_are(name, recwarn):
     image = confusion_picture(np.eye(2, dtype=int), [name, "other"], heading=name)
     assert image.width > 500
     assert not recwarn.list
+
+
+def test_numbers_stand_in_the_cells():
+    """The same shares with other counts look different."""
+    some, more = (confusion_picture(np.eye(5, dtype=int) * n, list("abcde"), heading="x") for n in (7, 8))
+    cells = np.abs(np.asarray(some).astype(int) - np.asarray(more)).sum(-1) > 0
+    assert cells.sum() > 5 * 20

@@ -41,7 +41,8 @@ def confusion_picture(counts: np.ndarray, names: Sequence[str], *, heading: str)
     axes = figure.add_axes((left, bottom, side / width, side / height), facecolor="none")
     axes.set(xlim=(-0.5, len(counts) - 0.5), ylim=(len(counts) - 0.5, -0.5))
     cells = shares(counts).repeat(cell, 0).repeat(cell, 1)
-    drawn = figure.figimage(cells, LEFT + letters, letters + BELOW, cmap=colour_map(), vmin=0, vmax=1, origin="upper")
+    place = LEFT + letters, letters + BELOW
+    drawn = figure.figimage(cells, *place, cmap=colour_map(), vmin=0, vmax=1, origin="upper", zorder=-1)  # below text
     if cell >= SMALLEST_NUMBERED:
         write_numbers(axes, counts, cell)
     label_axes(axes, labels, len(names), min(TEXT, 0.72 * cell * 72 / DPI) if named else TEXT)
@@ -86,6 +87,7 @@ def label_axes(axes: Any, labels: Sequence[str], classes: int, size: float) -> N
     axes.set_ylabel("true class", color=INK, fontsize=TEXT)
     for spine in axes.spines.values():
         spine.set_color(LINE)
+        spine.set_position(("outward", 2))  # beside the outer cells, not upon them
 
 
 def add_scale(figure: Any, drawn: Any, place: tuple[float, float, float, float]) -> None:
