@@ -74,6 +74,9 @@ def write_numbers(axes: Any, counts: np.ndarray, cell: int) -> None:
 
 def label_axes(axes: Any, labels: Sequence[str], classes: int, size: float) -> None:
     """By name, or by number: a thousand names would not be readable."""
+    for spine in axes.spines.values():  # first: a spine that is moved makes new ticks
+        spine.set_color(LINE)
+        spine.set_position(("outward", 2))  # beside the outer cells, not upon them
     if labels:
         axes.set_xticks(range(len(labels)), labels, rotation=90)
         axes.set_yticks(range(len(labels)), labels)
@@ -85,9 +88,6 @@ def label_axes(axes: Any, labels: Sequence[str], classes: int, size: float) -> N
     axes.tick_params(length=0, labelsize=size, labelcolor=QUIET, pad=6)
     axes.set_xlabel("answer", color=INK, fontsize=TEXT)
     axes.set_ylabel("true class", color=INK, fontsize=TEXT)
-    for spine in axes.spines.values():
-        spine.set_color(LINE)
-        spine.set_position(("outward", 2))  # beside the outer cells, not upon them
 
 
 def add_scale(figure: Any, drawn: Any, place: tuple[float, float, float, float]) -> None:
