@@ -85,7 +85,7 @@ def predicted(output: Tensor) -> tuple[Target, Tensor]:
 
 
 class Atlas:
-    """All sums are over images and in double precision; they are read by `maps.atlas_figures`."""
+    """All sums are over images and in double precision; they are read by `atlas_figures`."""
 
     def __init__(self, clusters: int, classes: int) -> None:
         M, K = clusters, classes

@@ -483,7 +483,7 @@ def moved_to(value: Any, device: torch.device) -> Any:
     """Tensors and lists of them on a device; what is neither stays where it is."""
     if isinstance(value, list):
         return [moved_to(item, device) for item in value]
-    # Apple's GPUs have no doubles. What comes in doubles is for metrics, which reckon on the CPU.
+    # Apple's GPUs have no doubles. What comes in doubles is for metrics, which are computed on the CPU.
     stays = not isinstance(value, Tensor) or (value.dtype == torch.float64 and device.type == "mps")
     return value if stays else value.to(device, non_blocking=True)
 

@@ -1,7 +1,7 @@
 """Polygons of COCO as masks, with exactly the pixels that pycocotools gives.
 
 pycocotools walks along each outline on a grid five times as fine as the pixels; wherever the walk crosses the middle of
-a pixel column, the pixel below the crossing begins or ends a run. Here the crossings are reckoned instead of walked to,
+a pixel column, the pixel below the crossing begins or ends a run. Here the crossings are computed instead of walked to,
 and only those within the picture: the work is bounded by the picture and the number of corners, however far away the
 corners lie, and all polygons of an object are drawn at once.
 
@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from vitreous.files.limits import FARTHEST_CORNER, MOST_CROSSINGS
 
 FINER = 5  # pycocotools draws outlines on a grid finer by this much
-AT_ONCE = 1 << 18  # crossings that are reckoned together, which bounds the memory they take
+AT_ONCE = 1 << 18  # crossings that are computed together, which bounds the memory they take
 
 Whole = NDArray[np.int64]
 
 
 class Edges(NamedTuple):
-    """Of all outlines, on the fine grid; each is reckoned from the end that comes first in its longer direction.
+    """Of all outlines, on the fine grid; each is computed from the end that comes first in its longer direction.
 
     So two polygons that share an edge share its pixels.
     """

@@ -1,7 +1,7 @@
 """An atlas of a model's clusters over a data set: streamed, drawn, written.
 
 Pictures are read once to be measured and, of the few regions that are kept, once more to be drawn: between the two only
-what `maps.atlas.Atlas` keeps is in memory, however many pictures there are.
+what `clusters.atlas.Atlas` keeps is in memory, however many pictures there are.
 
 Shapes: B images of a batch.
 """
