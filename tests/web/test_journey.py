@@ -44,6 +44,7 @@ def text(page, selector):
 
 def ranked(page, by="ablation"):
     """Everything about the picture has arrived, the exact order last."""
+    page.wait("document.getElementById('clusters').getAttribute('aria-busy') === 'false'")
     page.wait(f"document.getElementById('ranking-says').textContent.startsWith({json.dumps(by)})")
     page.wait("document.getElementById('load').textContent !== ''")
 
@@ -141,6 +142,7 @@ def test_the_measured_method_is_shown_first(tmp_path):
         assert text(page, "[data-method=grad_cam] .label") == "no better than its controls"
         page.click("#stages label:nth-of-type(1) span")  # the map follows to another stage
         page.wait("document.getElementById('caption').textContent.startsWith('Token gradient, stage 1 (its faith')")
+        ranked(page)  # until the order has arrived, the cards move under the pointer
         page.click("#cards li:nth-child(2) .look")
         page.wait("document.getElementById('show').value === ''")
         assert page.console == []
