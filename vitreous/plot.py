@@ -9,13 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from vitreous.drawing.panels import QUIET
 from vitreous.errors import InputError, nearest, printable
 from vitreous.files.storage import write_json
 from vitreous.files.writing import write_text
 from vitreous.reports import curves
 from vitreous.reports import curves_page as page
 from vitreous.reports.chart import COLOURS, Chart, Point, Series, shown, thin
-from vitreous.reports.draw import QUIET
 from vitreous.runs.results import result_folder
 from vitreous.runs.run_folder import METRICS, RUN, read_metrics
 

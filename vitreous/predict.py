@@ -16,11 +16,11 @@ from PIL import Image
 from vitreous.clusters.masking import class_probabilities
 from vitreous.data.detector_boxes import DetectorBoxes, read_boxes
 from vitreous.data.pictures import Picture, find_pictures
+from vitreous.drawing.annotate import enlarged, with_legend
+from vitreous.drawing.panels import labelled
 from vitreous.errors import InputError, printable
 from vitreous.explanations.answers import ask, drawn
 from vitreous.files.storage import write_json
-from vitreous.reports.annotate import enlarged, with_legend
-from vitreous.reports.draw import labelled
 from vitreous.runs.model_folder import TrainedModel, load_model
 from vitreous.runs.results import (
     file_name,

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from vitreous.data.loader import moved_to
-from vitreous.reports.annotate import draw_classes, draw_keypoints, draw_objects, enlarged
+from vitreous.drawing.annotate import draw_classes, draw_keypoints, draw_objects, enlarged
 from vitreous.runs.model_folder import TrainedModel
 from vitreous.runs.results import require_numbers
 from vitreous.tasks.base import Prediction, WithHead

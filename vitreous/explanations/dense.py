@@ -19,6 +19,7 @@ from vitreous.attribution.frame import framed
 from vitreous.attribution.target import BoxTarget, Target, dense_logits
 from vitreous.data.pictures import Pictured
 from vitreous.data.transforms import to_unit_tensor
+from vitreous.drawing.annotate import enlarged
 from vitreous.errors import InputError
 from vitreous.explanations.answers import answers, drawn
 from vitreous.explanations.explaining import LIGHT, Plan, chosen_methods, explain_image, look_only
@@ -27,7 +28,6 @@ from vitreous.explanations.findings import SURE, Choice, Seen, Wanted, choose_fi
 from vitreous.explanations.picture import describe, name_of, picture_of_input
 from vitreous.explanations.truth import SAME
 from vitreous.heads.boxes import Detector, settled
-from vitreous.reports.annotate import enlarged
 from vitreous.runs.model_folder import TrainedModel, at_size
 from vitreous.tasks.base import Prediction, WithHead
 from vitreous.tasks.keypoints import Keypoints

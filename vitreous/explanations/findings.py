@@ -15,8 +15,8 @@ from PIL import Image
 from torch import Tensor
 
 from vitreous.attribution.target import BoxTarget, RegionTarget, Target, box_region, peaks
+from vitreous.drawing.annotate import BACKGROUND, draw_objects, draw_outline, draw_place, enlarged
 from vitreous.errors import InputError, nearest
-from vitreous.reports.annotate import BACKGROUND, draw_objects, draw_outline, draw_place, enlarged
 from vitreous.tasks.base import Prediction, Task
 from vitreous.tasks.detect import Detect
 from vitreous.tasks.keypoints import Keypoints

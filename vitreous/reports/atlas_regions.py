@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vitreous.clusters.masking import stretch
 from vitreous.clusters.top_k import Kept
-from vitreous.reports.draw import enlarge_heat
+from vitreous.drawing.panels import enlarge_heat
 
 TILE = 120  # pixels of a drawn region
 ALIKE = 8  # regions named as similar to one

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from vitreous.drawing.panels import HEAT_COLOURS, INK, LINE, MARGIN, PAPER, QUIET
 from vitreous.reports.chart import axis
-from vitreous.reports.draw import HEAT_COLOURS, INK, LINE, MARGIN, PAPER, QUIET
 from vitreous.reports.figure import DPI, TEXT, TITLE, as_image, new_figure, set_heading, shortened
 
 SIDE = 1000  # pixels of the matrix, roughly; with more classes, neighbours share a pixel

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
+from vitreous.drawing.panels import INK, QUIET
 from vitreous.reports.chart import Chart, Series
-from vitreous.reports.draw import INK, QUIET
 from vitreous.reports.figure import TEXT, TITLE, add_legend, as_image, new_figure, set_heading, shortened, style_axes
 
 PANEL_WIDTH, PANEL_HEIGHT, HEAD, KEY_HEIGHT = 752, 430, 78, 28  # pixels

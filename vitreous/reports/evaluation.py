@@ -9,6 +9,7 @@ from PIL import Image
 from rich.table import Table
 from rich.text import Text
 
+from vitreous.drawing.panels import Panel, contact_sheet, enlarge
 from vitreous.errors import printable
 from vitreous.metrics.accuracy import unique_names
 from vitreous.metrics.examination import Examination
@@ -16,7 +17,6 @@ from vitreous.metrics.figures import as_text
 from vitreous.reports.chart import COLOURS, Chart, Series
 from vitreous.reports.confusion import confusion_picture, groups
 from vitreous.reports.curves import Key, picture
-from vitreous.reports.draw import Panel, contact_sheet, enlarge
 from vitreous.reports.reliability import reliability_picture
 
 MOST_ROWS = 50  # of a table on the console; longer ones belong in a file

@@ -5,9 +5,9 @@ from typing import Any
 
 from PIL import Image
 
+from vitreous.drawing.panels import INK, QUIET
 from vitreous.faithfulness.scoring import DECIDES, IGNORANT, Scores
 from vitreous.reports.chart import COLOURS, axis
-from vitreous.reports.draw import INK, QUIET
 from vitreous.reports.evaluation import Grid, markdown_rows, plain
 from vitreous.reports.figure import TEXT, TITLE, as_image, new_figure, set_heading, shortened, style_axes
 

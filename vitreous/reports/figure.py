@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from vitreous.drawing.panels import INK, LINE, MARGIN, PAPER, QUIET
 from vitreous.errors import printable
-from vitreous.reports.draw import INK, LINE, MARGIN, PAPER, QUIET
 
 DPI = 100
 TITLE, TEXT = 17.0, 13.5  # font sizes in points; readable when a page shows the picture at half its width

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from PIL import Image
 
+from vitreous.drawing.panels import INK, QUIET
 from vitreous.metrics.calibration import ReliabilityBin
 from vitreous.reports.chart import COLOURS, axis
-from vitreous.reports.draw import INK, QUIET
 from vitreous.reports.figure import TEXT, TITLE, add_legend, as_image, new_figure, set_heading, shortened, style_axes
 
 WIDTH, HEIGHT = 720, 950  # pixels

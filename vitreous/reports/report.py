@@ -10,8 +10,8 @@ from html import escape
 import numpy as np
 from PIL import Image
 
+from vitreous.drawing.panels import HEAT_COLOURS, colourise, enlarge
 from vitreous.explanations.explanation import Explanation
-from vitreous.reports.draw import HEAT_COLOURS, colourise, enlarge
 from vitreous.reports.page import fill
 from vitreous.reports.report_clusters import clusters_html, load_html
 from vitreous.reports.report_findings import findings_html

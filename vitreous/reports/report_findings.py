@@ -2,8 +2,8 @@
 
 from html import escape
 
+from vitreous.drawing.panels import enlarge
 from vitreous.explanations.explanation import Explanation
-from vitreous.reports.draw import enlarge
 from vitreous.reports.report_pieces import jpeg_uri
 
 WIDTH = 240  # pixels

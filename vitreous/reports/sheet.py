@@ -7,8 +7,8 @@ from PIL import Image
 from torch import Tensor
 
 from vitreous.clusters.masking import stretch
+from vitreous.drawing.panels import Panel, contact_sheet, enlarge, overlay
 from vitreous.explanations.explanation import Explanation
-from vitreous.reports.draw import Panel, contact_sheet, enlarge, overlay
 
 WIDTH = 256  # pixels of one panel
 UNITS = {  # what a ranking's numbers are

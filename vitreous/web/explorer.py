@@ -30,13 +30,13 @@ from vitreous.clusters.load import causal_load
 from vitreous.clusters.masking import as_distributions, entropy, stretch
 from vitreous.data.image import load_image
 from vitreous.data.transforms import to_unit_tensor
+from vitreous.drawing.panels import HEAT_COLOURS
 from vitreous.errors import InputError
 from vitreous.explanations.default_method import NOT_MEASURED, Chosen
 from vitreous.explanations.explaining import PORTIONS, Plan, explain_image
 from vitreous.faithfulness.curves import curves
 from vitreous.faithfulness.scoring import NO_BETTER
 from vitreous.layers.tap import record
-from vitreous.reports.draw import HEAT_COLOURS
 from vitreous.runs.model_folder import TrainedModel
 from vitreous.runs.results import require_numbers
 from vitreous.web.pictures import Seen, seen

@@ -3,7 +3,7 @@
 import numpy as np
 from PIL import Image
 
-from vitreous.reports.annotate import (
+from vitreous.drawing.annotate import (
     SMALLEST,
     class_colour,
     draw_classes,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitreous.reports.draw import (
+from vitreous.drawing.panels import (
     Panel,
     colour_table,
     colourise,

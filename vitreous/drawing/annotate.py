@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter, ImageOps
 
-from vitreous.reports.draw import INK, PAPER, TEXT, fitted, font, text_width
+from vitreous.drawing.panels import INK, PAPER, TEXT, fitted, font, text_width
 
 Colour = tuple[int, int, int]
 GOLDEN = 0.618034  # steps of the golden ratio around the colour circle: neighbours in a list are far apart on it
