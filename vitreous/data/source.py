@@ -33,12 +33,12 @@ from vitreous.data.layouts.voc import open_voc, voc_splits
 from vitreous.data.layouts.yolo import YoloSet, yolo_splits
 from vitreous.data.quarantine import read_quarantine, usual_place
 from vitreous.data.shapes.images import ShapesImages
+from vitreous.data.targets import TARGET_KINDS, Wording
 from vitreous.errors import InputError, printable
 from vitreous.files.reading import reading
 
-PURPOSES = {"classify": "classify", "detect": "detect", "segment": "segment", "keypoints": "find keypoints"}
-TASKS = tuple(PURPOSES)
-OBJECTS = ("detect", "keypoints")
+OBJECTS = ("boxes", "keypoints")
+DEFAULT_WORDING = Wording()
 MOST_INNER = 20  # folders that are looked into for a better suggestion
 
 
@@ -51,7 +51,7 @@ class Request:
     size: tuple[int, int]  # (H, W)
     count: int | None
     strict: bool  # refuse what training could not use, such as a class without pictures
-    task: str = "classify"
+    targets: str = "labels"
     ignore: tuple[int, ...] | None = None  # values of masks that stand for no class
     reduce_zero_label: bool = False  # value 0 of masks stands for no class, 1 for the first
     follow: bool = False  # open what names in the data's files lead to, wherever it lies
@@ -68,7 +68,8 @@ class Layout:
     recognises: Callable[[str], bool]
     splits: Callable[[str], tuple[str, ...]]  # those that are there; none: `open` gives all, and a share is held out
     open: Callable[[Request], ImageSet]
-    tasks: tuple[str, ...] = ("classify",)
+    targets: tuple[str, ...] = ("labels",)  # the kinds that it offers, of TARGET_KINDS
+    drawn: bool = False  # on the fly: there is no file, and as many pictures as are asked for
     ignores: bool = False  # its masks hold values of classes, some of which may be ignored
 
 
@@ -83,12 +84,13 @@ SHAPES = Layout(
     splits=lambda data: tuple(SPLITS),
     open=lambda request: ShapesImages(
         request.split,
-        task=request.task,
+        targets=request.targets,
         size=request.size,
         count=request.count,
         difficulty=request.data.partition(":")[2] or "easy",
     ),
-    tasks=TASKS,
+    targets=tuple(TARGET_KINDS),
+    drawn=True,
 )
 LAYOUTS = (  # the first that recognises the data; class folders come last, as others have folders named train too
     SHAPES,
@@ -126,9 +128,9 @@ LAYOUTS = (  # the first that recognises the data; class folders come last, as o
         recognises=lambda data: bool(coco_files(_path(data))),
         splits=lambda data: own_splits(coco_files(_path(data))),
         open=lambda request: open_coco(
-            request.path, request.split, task=request.task, strict=request.strict, follow=request.follow
+            request.path, request.split, targets=request.targets, strict=request.strict, follow=request.follow
         ),
-        tasks=OBJECTS,
+        targets=OBJECTS,
     ),
     Layout(
         name="COCO files",
@@ -136,9 +138,9 @@ LAYOUTS = (  # the first that recognises the data; class folders come last, as o
         recognises=lambda data: find_coco_files(data) is not None,
         splits=coco_file_splits,
         open=lambda request: open_coco_files(
-            request.data, request.split, task=request.task, strict=request.strict, follow=request.follow
+            request.data, request.split, targets=request.targets, strict=request.strict, follow=request.follow
         ),
-        tasks=OBJECTS,
+        targets=OBJECTS,
     ),
     Layout(
         name="Pascal VOC",
@@ -146,7 +148,7 @@ LAYOUTS = (  # the first that recognises the data; class folders come last, as o
         recognises=lambda data: bool(voc_splits(_path(data))),
         splits=lambda data: own_splits(voc_splits(_path(data))),
         open=lambda request: open_voc(request.path, request.split, strict=request.strict, follow=request.follow),
-        tasks=("detect",),
+        targets=("boxes",),
     ),
     Layout(
         name="YOLO",
@@ -154,25 +156,25 @@ LAYOUTS = (  # the first that recognises the data; class folders come last, as o
         recognises=lambda data: bool(yolo_splits(_path(data))),
         splits=lambda data: own_splits(yolo_splits(_path(data))),
         open=lambda request: YoloSet(request.path, request.split, strict=request.strict),
-        tasks=OBJECTS,
+        targets=OBJECTS,
     ),
     Layout(
         name="Oxford pets",
         looks="DIR/images/<class>_<number>.jpg, DIR/annotations/trimaps/*.png, DIR/annotations/{trainval,test}.txt",
         recognises=lambda data: looks_like_pets(_path(data)),
         splits=lambda data: own_splits(pets_lists(_path(data))),
-        open=lambda request: (PetMasks if request.task == "segment" else PetBreeds)(
+        open=lambda request: (PetMasks if request.targets == "semantic" else PetBreeds)(
             request.path, request.split, follow=request.follow
         ),
-        tasks=("classify", "segment"),
+        targets=("labels", "semantic"),
     ),
     Layout(
         name="pictures with masks of instances",
         looks="DIR/PNGImages/*.png, DIR/PedMasks/*_mask.png (Penn-Fudan), or DIR/images/*.jpg, DIR/instances/*.png",
         recognises=lambda data: instance_folders(_path(data)) is not None,
         splits=lambda data: (),
-        open=lambda request: (InstancesAsOneClass if request.task == "segment" else InstanceMasks)(request.path),
-        tasks=("detect", "segment"),
+        open=lambda request: (InstancesAsOneClass if request.targets == "semantic" else InstanceMasks)(request.path),
+        targets=("boxes", "semantic"),
     ),
     Layout(
         name="pictures with masks",
@@ -186,7 +188,7 @@ LAYOUTS = (  # the first that recognises the data; class folders come last, as o
             ignore=request.ignore,
             reduce_zero_label=request.reduce_zero_label,
         ),
-        tasks=("segment",),
+        targets=("semantic",),
         ignores=True,
     ),
     Layout(
@@ -206,32 +208,30 @@ LAYOUTS = (  # the first that recognises the data; class folders come last, as o
 )
 
 
-def recognise(data: str, task: str = "classify") -> Layout:
-    """The layout of a `--data` argument."""
-    if task not in TASKS:
-        raise InputError(f"unknown task '{task}'; accepted: {', '.join(TASKS)}")
+def recognise(data: str, targets: str = "labels", wording: Wording = DEFAULT_WORDING) -> Layout:
+    """The layout of a `--data` argument that offers this kind of targets."""
+    if targets not in TARGET_KINDS:
+        raise InputError(f"unknown kind of targets '{targets}'; accepted: {', '.join(TARGET_KINDS)}")
     with reading_data(data):
         for layout in LAYOUTS:
-            if task in layout.tasks and layout.recognises(data):
+            if targets in layout.targets and layout.recognises(data):
                 return layout
         other = next((layout for layout in LAYOUTS if layout.recognises(data)), None)
-        problem = _unrecognised(data) if other is None else f"it looks like {other.name}, which serve {_options(other)}"
-    looks = "".join(f"\n  {layout.looks}" for layout in LAYOUTS if task in layout.tasks)
-    raise InputError(f"cannot use data '{data}' to {PURPOSES[task]}: {problem}; accepted:{looks}")
+        use = "" if other is None else f"it looks like {other.name}; use {wording.options(other.targets)}"
+        problem = use or _unrecognised(data)
+    looks = "".join(f"\n  {layout.looks}" for layout in LAYOUTS if targets in layout.targets)
+    purpose = wording.purpose or f"get {targets}"
+    raise InputError(f"cannot use data '{data}' to {purpose}: {problem}; accepted:{looks}")
 
 
-def usable_as(data: str) -> dict[str, Layout]:
-    """Every task that a layout of the data is for; the one that train takes by default comes first, if it is there."""
+def usable_as(data: str, wording: Wording = DEFAULT_WORDING) -> dict[str, Layout]:
+    """Every kind of targets that a layout of the data offers."""
     with reading_data(data):
-        found = {task: layout for layout in reversed(LAYOUTS) if layout.recognises(data) for task in layout.tasks}
+        found = {kind: layout for layout in reversed(LAYOUTS) if layout.recognises(data) for kind in layout.targets}
     if not found:
-        looks = "".join(f"\n  {layout.looks} ({_options(layout)})" for layout in LAYOUTS)
+        looks = "".join(f"\n  {layout.looks} ({wording.options(layout.targets)})" for layout in LAYOUTS)
         raise InputError(f"cannot use data '{data}': {_unrecognised(data)}; accepted:{looks}")
-    return {task: found[task] for task in TASKS if task in found}
-
-
-def _options(layout: Layout) -> str:
-    return f"--task {' or '.join(layout.tasks)}"
+    return {kind: found[kind] for kind in TARGET_KINDS if kind in found}
 
 
 def _unrecognised(data: str) -> str:
@@ -280,11 +280,12 @@ def open_data(
     count: int | None = None,
     quarantine: Path | None = None,
     strict: bool = True,
-    task: str = "classify",
+    targets: str = "labels",
     ignore: tuple[int, ...] | None = None,
     reduce_zero_label: bool = False,
     val_fraction: float = VAL_FRACTION,
     follow: bool = False,
+    wording: Wording = DEFAULT_WORDING,
 ) -> ImageSet:
     """The pictures and targets of one split.
 
@@ -295,48 +296,55 @@ def open_data(
         count: How many of the embedded shapes.
         quarantine: List of pictures to leave out; default: quarantine.txt in the data's folder, if there is one.
         strict: Refuse what training could not use.
-        task: What the targets are for: classify, detect, segment or keypoints.
+        targets: Kind of targets, one of TARGET_KINDS.
         ignore: Values in masks that stand for no class; default: 255.
         reduce_zero_label: Value 0 in masks stands for no class, value 1 for the first class, and so on.
         val_fraction: Share of data without splits that is held out as val; of 1, all of it is val.
         follow: Open pictures that the data's own files name outside of the data's folder.
+        wording: How errors speak of what the data are for.
     """
-    layout = recognise(data, task)
+    layout = recognise(data, targets, wording)
     if count is not None and count < 1:
         raise InputError(f"{count} images of split '{split}' were asked for; it must be at least 1")
-    if count is not None and layout is not SHAPES:
+    if count is not None and not layout.drawn:
         raise InputError(
             f"{count} images of split '{split}' were asked for, but only the number of embedded shapes can be chosen; "
             f"of '{data}' all images are used. Leave out the count"
         )
     if (ignore is not None or reduce_zero_label) and not layout.ignores:
         raise InputError(f"'{data}' has no masks with values of classes; leave out --ignore and --reduce-zero-label")
-    request = Request(data, split, size, count, strict, task, ignore, reduce_zero_label, follow)
+    request = Request(data, split, size, count, strict, targets, ignore, reduce_zero_label, follow)
     with reading_data(data):
         images = _opened(layout, request, val_fraction)
-        if quarantine is None and layout is not SHAPES and usual_place(data).is_file():
+        if quarantine is None and not layout.drawn and usual_place(data).is_file():
             quarantine = usual_place(data)
         kept = images if quarantine is None else _without(images, quarantine, data, split)
-        return OneObjectEach(kept, data) if task == "keypoints" and layout is not SHAPES else kept
+        if targets != "keypoints" or layout.drawn:  # drawn pictures are about one object already
+            return kept
+        single = OneObjectEach(kept)
+    if not len(single):
+        raise InputError(f"no object in '{data}' has keypoints; annotate some, or use {wording.options(('boxes',))}")
+    return single
 
 
 def open_raw(
     data: str,
-    task: str = "classify",
+    targets: str = "labels",
     *,
     ignore: tuple[int, ...] | None = None,
     reduce_zero_label: bool = False,
     val_fraction: float = VAL_FRACTION,
     follow: bool = False,
+    wording: Wording = DEFAULT_WORDING,
 ) -> dict[str, ImageSet]:
-    """All splits as they are, with whatever is wrong with them."""
-    layout = recognise(data, task)
+    """All splits as they are, with whatever is wrong with them; the arguments are those of `open_data`."""
+    layout = recognise(data, targets, wording)
     made = ("val",) if val_fraction == 1 else ("train", "val")
     with reading_data(data):
         return {
             split: _opened(
                 layout,
-                Request(data, split, (64, 64), None, False, task, ignore, reduce_zero_label, follow),
+                Request(data, split, (64, 64), None, False, targets, ignore, reduce_zero_label, follow),
                 val_fraction,
             )
             for split in layout.splits(data) or made
@@ -346,7 +354,7 @@ def open_raw(
 def _opened(layout: Layout, request: Request, val_fraction: float) -> ImageSet:
     if layout.splits(request.data):
         return layout.open(request)
-    by_class = request.task == "classify"
+    by_class = request.targets == "labels"
     return held_out(
         layout.open(request), request.split, val_fraction, by_class=by_class, where=f"data '{request.data}'"
     )
@@ -376,16 +384,16 @@ def _told_held_out(splits: dict[str, ImageSet], *, by_class: bool) -> Iterator[s
             yield f"data: {names}: no picture in val, for there is one alone, or copies of one, and train has it"
 
 
-def describe(data: str, task: str = "classify", /, **splits: ImageSet) -> str:
+def describe(data: str, targets: str = "labels", /, **splits: ImageSet) -> str:
     """What was recognised, how much there is, and how much of it is left out."""
     sizes = ", ".join(f"{len(images)} {name}" for name, images in splits.items())
     what = "objects" if any(isinstance(images, OneObjectEach) for images in splits.values()) else "images"
     classes = len(next(iter(splits.values())).classes)
-    layout = recognise(data, task)
+    layout = recognise(data, targets)
     lines = [f"data: {data} ({layout.name}): {sizes} {what}, {classes} classes"]
     divided = layout.splits(data)
     if not divided:
-        lines += _told_held_out(splits, by_class=task == "classify")
+        lines += _told_held_out(splits, by_class=targets == "labels")
     for place, (name, images) in enumerate(splits.items()):
         if images.passed_over and (divided or place == 0):  # made splits have the same files
             lines.append(f"data: {f'{name}: ' if divided else ''}{told(images.passed_over)}")

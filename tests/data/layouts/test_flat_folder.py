@@ -112,15 +112,15 @@ def test_every_layout_says_how_it_looks():
 def test_folders_of_splits_are_classes_only_if_no_other_layout_has_them(tmp_path):
     folders(tmp_path, "train/images/1.png", "val/images/1.png")
     mask(tmp_path / "train" / "masks" / "1.png", [[0, 1]])
-    assert list(usable_as(str(tmp_path))) == ["segment"]
+    assert list(usable_as(str(tmp_path))) == ["semantic"]
     folders(tmp_path / "both", "train/cat/1.png", "val/cat/1.png")
     mask(tmp_path / "both" / "masks" / "train" / "cat" / "1.png", [[0, 1]])
-    assert {task: layout.name for task, layout in usable_as(str(tmp_path / "both")).items()} == {
-        "classify": "class folders",
-        "segment": "pictures with masks",
+    assert {targets: layout.name for targets, layout in usable_as(str(tmp_path / "both")).items()} == {
+        "labels": "class folders",
+        "semantic": "pictures with masks",
     }
     folders(tmp_path / "loose", "train/1.png", "val/1.png")
     with pytest.raises(InputError, match=r"\(train, val hold no class folders, nor what other layouts have\)"):
         usable_as(str(tmp_path / "loose"))
-    with pytest.raises(InputError, match=r"accepted:(.|\n)*YOLO|labels/train/\*\.txt(.|\n)*--task detect or keypoints"):
+    with pytest.raises(InputError, match=r"accepted:(.|\n)*YOLO|labels/train/\*\.txt(.|\n)*targets boxes or keypoints"):
         usable_as(str(tmp_path / "loose"))

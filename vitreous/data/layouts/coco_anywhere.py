@@ -78,7 +78,7 @@ def coco_file_splits(data: str) -> tuple[str, ...]:
     return () if found is None else own_splits(found.splits)
 
 
-def open_coco_files(data: str, split: str, *, task: str, strict: bool, follow: bool = False) -> ObjectSet:
+def open_coco_files(data: str, split: str, *, targets: str, strict: bool, follow: bool = False) -> ObjectSet:
     """The pictures of one split with their objects, or of all where there are no splits; `follow` as of `open_coco`."""
     found = find_coco_files(data)
     if found is None:
@@ -91,7 +91,7 @@ def open_coco_files(data: str, split: str, *, task: str, strict: bool, follow: b
         name,
         train=train,
         finder=lambda names: _finder(found.pictures, names, name, splits[name], follow),
-        task=task,
+        targets=targets,
         strict=strict,
         follow=follow,
     )

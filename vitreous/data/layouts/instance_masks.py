@@ -3,7 +3,8 @@
     DATA/PNGImages/*.png with DATA/PedMasks/*_mask.png, Penn-Fudan
     DATA/images/*.jpg with DATA/instances/*.png
 
-To detect, each number is an object with a box and a mask; to segment, all of them are one class beside the background.
+As boxes, each number is an object with a box and a mask; as a class for every pixel, all of them are one class beside
+the background.
 The class is called as the single line of classes.txt says, or else pedestrian (PedMasks) or object. There are no
 splits: a share is held out, see `held_out`.
 """

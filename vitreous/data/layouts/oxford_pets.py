@@ -3,8 +3,8 @@
     DATA/images/Abyssinian_1.jpg, DATA/annotations/trimaps/Abyssinian_1.png
     DATA/annotations/trainval.txt, DATA/annotations/test.txt (the first word of a line is a picture's name)
 
-To classify, the class is the name without its number. To segment, a trimap says 1 for the animal, 2 for the background
-and 3 for the border between them, which counts as neither. Without the lists a share is held out, see `held_out`.
+The class of a picture is its name without the number. In a trimap 1 stands for the animal, 2 for the background and 3
+for the border between them, which counts as neither. Without the lists a share is held out, see `held_out`.
 """
 
 import os
