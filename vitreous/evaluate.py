@@ -199,7 +199,7 @@ def label_reading(trained: TrainedModel, data: str, ignore: tuple[int, ...], red
     if ignore or reduce_zero_label:
         return {"ignore": ignore or None, "reduce_zero_label": reduce_zero_label}
     task = trained.build_task()
-    return task.reading() if recognise(data, task.targets, task.wording()).ignores else {}
+    return task.reading() if recognise(data, task.targets, task.wording()).class_values else {}
 
 
 def examine(

@@ -4,7 +4,7 @@ import pytest
 
 from tests.data.painted import annotation, coco, mask, picture, voc_page
 from vitreous.data.layouts.flat_folder import is_flat
-from vitreous.data.source import LAYOUTS, open_data, recognise, usable_as
+from vitreous.data.source import load_layouts, open_data, recognise, usable_as
 from vitreous.errors import InputError
 
 FLAT = "class folders without splits"
@@ -106,7 +106,8 @@ def test_empty_class_is_refused_by_name(tmp_path):
 
 
 def test_every_layout_says_how_it_looks():
-    assert len({layout.looks for layout in LAYOUTS}) == len({layout.name for layout in LAYOUTS}) == len(LAYOUTS)
+    layouts = load_layouts()
+    assert len({layout.example for layout in layouts}) == len({layout.name for layout in layouts}) == len(layouts)
 
 
 def test_folders_of_splits_are_classes_only_if_no_other_layout_has_them(tmp_path):

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.data.annotations import Faults, Keypoints, ObjectSet, Record, mirrored_pairs, objects_of, require_objects
-from vitreous.data.image_set import SPLITS, find_split, require_split
+from vitreous.data.image_set import SPLITS, find_split, own_splits, require_split
+from vitreous.data.layouts.base import Layout, expanded
 from vitreous.errors import InputError
 from vitreous.files.limits import FARTHEST_POINT, LARGEST_ANNOTATIONS, LONGEST_NAME, MOST_CLASSES, MOST_KEYPOINTS
 from vitreous.files.reading import is_text, problem_of_path, read_json, reason_of, shown
@@ -305,3 +306,16 @@ def _numbers(values: Any, count: int, limit: float = FARTHEST_POINT) -> bool:
         and len(values) == count
         and all(isinstance(value, int | float) and abs(value) <= limit for value in values)
     )
+
+
+LAYOUT = Layout(
+    name="COCO",
+    example="DIR/annotations/instances_train*.json, instances_val*.json (or person_keypoints_...) and their pictures",
+    recognises=lambda data: bool(coco_files(expanded(data))),
+    splits=lambda data: own_splits(coco_files(expanded(data))),
+    open_split=lambda request: open_coco(
+        request.path, request.split, targets=request.targets, strict=request.strict, follow=request.follow
+    ),
+    targets=("boxes", "keypoints"),
+    order=60,  # before VOC and YOLO: files of annotations are surer than folders
+)

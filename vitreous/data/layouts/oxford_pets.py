@@ -17,7 +17,8 @@ from PIL import Image
 
 from vitreous.data.image import SUFFIXES, ImageError
 from vitreous.data.image_files import picture_files
-from vitreous.data.image_set import EncodedSet, digest, require_split
+from vitreous.data.image_set import EncodedSet, digest, own_splits, require_split
+from vitreous.data.layouts.base import Layout, expanded
 from vitreous.data.layouts.mask_classes import IGNORE
 from vitreous.data.layouts.masks import file_length, read_mask, require_same_size
 from vitreous.errors import InputError
@@ -131,3 +132,16 @@ def _stems(file: Path, follow: bool) -> list[str]:
         if problem := problem_of_path(word, follow=follow):
             raise InputError(f"{file} names {shown(word)}, which {problem}")
     return list(dict.fromkeys(map(_stem, words)))
+
+
+LAYOUT = Layout(
+    name="Oxford pets",
+    example="DIR/images/<class>_<number>.jpg, DIR/annotations/trimaps/*.png, DIR/annotations/{trainval,test}.txt",
+    recognises=lambda data: looks_like_pets(expanded(data)),
+    splits=lambda data: own_splits(pets_lists(expanded(data))),
+    open_split=lambda request: (PetMasks if request.targets == "semantic" else PetBreeds)(
+        request.path, request.split, follow=request.follow
+    ),
+    targets=("labels", "semantic"),
+    order=100,  # before masks: trimaps lie in a folder called annotations
+)
