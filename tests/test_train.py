@@ -61,6 +61,7 @@ def test_killed_at_several_moments_ends_with_the_same_bits(uninterrupted, tmp_pa
 
 
 @pytest.mark.slow
+@pytest.mark.system
 @pytest.mark.parametrize("workers", [0, 2])
 def test_killed_twenty_times_ends_with_the_same_bits(tmp_path, workers):
     out, rng = tmp_path / "run", random.Random(workers)
