@@ -11,12 +11,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from vitreous.data.doctor import Finding, Seen, findings, look_at
+from vitreous.data.data_checks import ExaminedPicture, Finding, examine_split, findings
 from vitreous.data.image_set import ImageSet
 from vitreous.data.layouts.coco_anywhere import with_annotations
 from vitreous.data.layouts.folder import in_order
 from vitreous.data.layouts.held_out import VAL_FRACTION
-from vitreous.data.quarantine import quarantine_text, usual_place
+from vitreous.data.quarantine import quarantine_file, quarantine_text
 from vitreous.data.source import Layout, describe, open_raw, recognise, usable_as
 from vitreous.data.targets import TARGET_KINDS, Wording
 from vitreous.errors import InputError, printable
@@ -29,10 +29,10 @@ from vitreous.tasks.base import Task, load_task, load_tasks, task_options
 Reason = Literal["unreadable", "annotations", "boxes", "empty", "conflicts", "leaks", "duplicates"]
 
 MOST_SHOWN = 10  # names below a finding, and classes at either end of the table; the rest is in --json
-MOST_CLASSES = 40
-BAR = 30  # characters
-SIDES = (32, 64, 128, 256, 512, 1024, 2048)
-RATIOS = (0.5, 0.8, 1.25, 2.0)  # width / height
+MOST_CLASSES_SHOWN = 40
+BAR_CHARACTERS = 30
+SIDE_EDGES = (32, 64, 128, 256, 512, 1024, 2048)
+RATIO_EDGES = (0.5, 0.8, 1.25, 2.0)  # width / height
 PROBLEMS_FOUND = 1
 
 
@@ -147,14 +147,14 @@ def check(
     examined = [
         one
         for split, images in splits.items()
-        for one in track(look_at(images, split, workers=workers), total=len(images), label=f"look at {split}")
+        for one in track(examine_split(images, split, workers=workers), total=len(images), label=f"look at {split}")
     ]
     report = _report(data, layout, tasks[0], splits, examined, findings(splits, examined, smallest, near), leave_out)
-    show(report)
+    print_report(report)
     if json is not None:
         write_output(json, json_text(report.as_json()))
     if write and (out is not None or not layout.drawn):  # drawn pictures have no folder for a list
-        _write_list(out if out is not None else usual_place(data), report.quarantine, chosen=out is not None)
+        _write_list(out if out is not None else quarantine_file(data), report.quarantine, chosen=out is not None)
     return report
 
 
@@ -188,7 +188,7 @@ def _report(
     layout: Layout,
     task: type[Task],
     splits: dict[str, ImageSet],
-    examined: list[Seen],
+    examined: list[ExaminedPicture],
     found: list[Finding],
     leave_out: tuple[Reason, ...],
 ) -> Report:
@@ -206,10 +206,10 @@ def _report(
     )
 
 
-def _histograms(seen: list[Seen]) -> tuple[dict[str, int], dict[str, int]]:
-    sizes = [one.size for one in seen if not one.error]
+def _histograms(examined: list[ExaminedPicture]) -> tuple[dict[str, int], dict[str, int]]:
+    sizes = [one.size for one in examined if not one.error]
     sides, shapes = (min(size) for size in sizes), (width / height for width, height in sizes)
-    return _histogram(sides, SIDES), _histogram(shapes, RATIOS)
+    return _histogram(sides, SIDE_EDGES), _histogram(shapes, RATIO_EDGES)
 
 
 def _histogram(values: Any, edges: tuple[float, ...]) -> dict[str, int]:
@@ -240,7 +240,7 @@ def _write_list(file: Path, named: dict[str, str], *, chosen: bool) -> None:
 # ---- on the console --------------------------------------------------------------------------------------------
 
 
-def show(report: Report) -> None:
+def print_report(report: Report) -> None:
     console = Console(highlight=False)
     console.print(_class_table(report.counts, TARGET_KINDS[report.targets].counted))
     for title, bars in (("shorter side, pixels", report.sides), ("width / height", report.shapes)):
@@ -269,11 +269,11 @@ def _class_table(counts: dict[str, dict[str, int]], counted: str) -> Table:
     totals = Counter({name: 0 for classes in counts.values() for name in classes})
     for classes in counts.values():
         totals.update(classes)
-    names = in_order(totals) if len(totals) <= MOST_CLASSES else [name for name, _ in totals.most_common()]
+    names = in_order(totals) if len(totals) <= MOST_CLASSES_SHOWN else [name for name, _ in totals.most_common()]
     table = Table("class", *splits, "", title=f"{len(totals)} classes{counted}", title_justify="left")
     largest = max(totals.values(), default=0)
     for place, name in enumerate(names):
-        if MOST_SHOWN <= place < len(names) - MOST_SHOWN and len(names) > MOST_CLASSES:
+        if MOST_SHOWN <= place < len(names) - MOST_SHOWN and len(names) > MOST_CLASSES_SHOWN:
             if place == MOST_SHOWN:
                 table.add_row("…", *("…" for _ in splits), "")
             continue
@@ -296,4 +296,4 @@ def _bars(title: str, counts: dict[str, int]) -> Table:
 
 def _bar(count: int, largest: int) -> str:
     """At least a sliver for what is not nothing."""
-    return "█" * max(round(BAR * count / max(largest, 1)), int(count > 0))
+    return "█" * max(round(BAR_CHARACTERS * count / max(largest, 1)), int(count > 0))

@@ -16,7 +16,7 @@ from tests.data.mutations import bounded, look_through
 from tests.data.painted import CATEGORIES, annotation, coco, mask, picture, voc_page
 from tests.data.test_mutated_files import write_shard, yolo_data
 from vitreous.data.annotations import objects_of
-from vitreous.data.doctor import Looker
+from vitreous.data.data_checks import Examiner
 from vitreous.data.joint import DetectView
 from vitreous.data.layouts.arrays import memory_bytes
 from vitreous.data.layouts.cifar import EDITIONS
@@ -81,7 +81,7 @@ def test_fifty_thousand_triangles_in_one_annotation(tmp_path):
     view = DetectView(Preprocess(size=(30, 40)), short=(30,), longest=40)
     with bounded(seconds=90):
         images = opened(tmp_path)
-        assert not Looker(images, "train")[0].notes
+        assert not Examiner(images, "train")[0].notes
         assert view(*images[0])[1]["masks"].any()
     with bounded(seconds=30), pytest.raises(ValueError, match=r"cross 199,\d{3},\d{3} columns of pixels; at most"):
         decode((np.random.default_rng(0).uniform(0, 4_000, (50_000, 6))).tolist(), 4_000, 4_000)

@@ -10,9 +10,9 @@ from vitreous.data.image import ImageError
 from vitreous.data.image_set import ImageSet
 from vitreous.data.layouts.mask_classes import IGNORE
 
-BEYOND = 1.0  # pixels by which a box may leave the picture unremarked: rounding
+BOX_TOLERANCE_PIXELS = 1.0  # by which a box may leave the picture unremarked: rounding
 
-KINDS = {  # whether it is a problem, and what follows "7 images"
+NOTE_KINDS = {  # whether it is a problem, and what follows "7 images"
     "annotations": (True, "with annotations that cannot be used"),
     "boxes": (True, "with boxes without area, inverted or outside the picture: nothing is learnt from those"),
     "beyond": (False, "with boxes that reach beyond the picture: cut off at its edge"),
@@ -22,7 +22,7 @@ KINDS = {  # whether it is a problem, and what follows "7 images"
 
 
 class Note(NamedTuple):
-    kind: str  # one of KINDS
+    kind: str  # one of NOTE_KINDS
     text: str
 
 
@@ -35,7 +35,7 @@ def read_target(images: ImageSet, index: int) -> tuple[dict[str, Any], tuple[Not
         return {}, () if str(error).startswith("image ") else (Note("annotations", str(error)),)
 
 
-def parts_of(target: dict[str, Any], classes: tuple[str, ...]) -> tuple[str, ...]:
+def classes_in(target: dict[str, Any], classes: tuple[str, ...]) -> tuple[str, ...]:
     """The class of each object, or each class that some pixel has."""
     if "objects" in target:
         return tuple(classes[label] for label in target["objects"].labels)
@@ -56,7 +56,7 @@ def _on_objects(objects: Objects, height: int, width: int) -> Iterator[Note]:
     if not (usable & ~objects.crowd).any():
         yield Note("empty", "")
     limit = np.array([width, height, width, height])
-    past = (np.maximum(-objects.boxes, objects.boxes - limit) > BEYOND).any(1)
+    past = (np.maximum(-objects.boxes, objects.boxes - limit) > BOX_TOLERANCE_PIXELS).any(1)
     for place in np.flatnonzero(~usable):
         yield Note("boxes", f"annotation {objects.ids[place]} is {_kind_of_bad(objects.boxes[place])}")
     for place in np.flatnonzero(usable & past):

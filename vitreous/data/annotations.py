@@ -22,13 +22,13 @@ from vitreous.data.detector_boxes import Found
 from vitreous.data.image import ImageError
 from vitreous.data.image_set import EncodedSet, ImageSet, Wrapped
 from vitreous.data.outlines import outline_length
-from vitreous.data.run_lengths import Segmentation, decode, encode, require_drawable
+from vitreous.data.run_lengths import CocoSegmentation, decode, encode, require_drawable
 from vitreous.errors import InputError
 from vitreous.files.limits import MOST_MASK_PIXELS
 
 SMALLEST_SIDE = 1e-3  # pixels of a box within the picture; what is thinner divides by nothing sooner or later
 
-Pairs = tuple[tuple[int, int], ...]
+IndexPairs = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class Objects:
     crowd: NDArray[np.bool_]  # (n,) a box around many, or one too hard to tell: neither to be found nor to be missed
     area: NDArray[np.float64]  # (n,) of the mask if there is one, else of the box
     ids: NDArray[np.int64]  # (n,) of the annotations
-    masks: tuple[Segmentation, ...] | None = None
+    masks: tuple[CocoSegmentation, ...] | None = None
     keypoints: NDArray[np.float32] | None = None  # (n, K, 3) x, y, 0 not there, 1 hidden, 2 visible
-    keypoint_pairs: Pairs = ()  # (left, right) keypoints that trade places in a mirror
+    keypoint_pairs: IndexPairs = ()  # (left, right) keypoints that trade places in a mirror
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -90,7 +90,7 @@ class Objects:
 
         Metrics of others walk along outlines: one whose corners lie far away would take them hours and all memory.
         """
-        shorter: dict[int, Segmentation] = {}
+        shorter: dict[int, CocoSegmentation] = {}
         for place, segmentation in enumerate(self.masks or ()):
             with self._mask_named(place):
                 if isinstance(segmentation, list) and outline_length(segmentation) > height * width:
@@ -116,15 +116,15 @@ def require_room(count: int, height: int, width: int) -> None:
 
 
 @dataclass(frozen=True)
-class Keypoints:
+class KeypointScheme:
     """What the keypoints of a data set are called, and how they belong together."""
 
     names: tuple[str, ...]
-    pairs: Pairs  # (left, right), which trade places in a mirror
-    skeleton: Pairs = ()  # joined by lines in drawings
+    pairs: IndexPairs  # (left, right), which trade places in a mirror
+    skeleton: IndexPairs = ()  # joined by lines in drawings
 
 
-def mirrored_pairs(names: Sequence[str]) -> Pairs:
+def mirrored_pairs(names: Sequence[str]) -> IndexPairs:
     """Places of names that differ in nothing but left and right."""
     places = {name.lower(): place for place, name in enumerate(names)}
     counterparts = [(place, places.get(name.replace("left", "right"))) for name, place in places.items()]
@@ -141,7 +141,7 @@ class Record(NamedTuple):
     objects: Objects
 
 
-class Packed:
+class PackedRecords:
     """Many records in one stretch of memory: worker processes then share it instead of copying it bit by bit."""
 
     def __init__(self, records: Iterable[Record]) -> None:
@@ -173,6 +173,8 @@ class Faults:
 class ObjectSet(EncodedSet):
     """Pictures in files, with the objects in them."""
 
+    always_whole = True
+
     def __init__(
         self,
         records: Iterable[Record],
@@ -180,7 +182,7 @@ class ObjectSet(EncodedSet):
         *,
         faults: Iterable[str] = (),
         category_ids: tuple[int, ...] = (),
-        keypoints: Keypoints | None = None,
+        keypoints: KeypointScheme | None = None,
     ) -> None:
         """`faults` are those of the annotations that were left out for them, each with file and id."""
         self.classes, self.category_ids = classes, category_ids or tuple(range(1, len(classes) + 1))
@@ -189,7 +191,7 @@ class ObjectSet(EncodedSet):
             self.skeleton = keypoints.skeleton
         self._names: list[str] = []
         self._digest = hashlib.sha256()
-        self.records = Packed(self._noted(record) for record in records)
+        self.records = PackedRecords(self._noted(record) for record in records)
         self.faults = tuple(faults)  # now that all records are made
 
     def _noted(self, record: Record) -> Record:
@@ -214,7 +216,6 @@ class ObjectSet(EncodedSet):
         return self.records[index].file
 
     def picture(self, index: int, *, at_least: int | None = None) -> Image.Image:
-        """Never reduced: the objects are in pixels of the whole picture."""
         record, picture = self.records[index], super().picture(index)
         if record.size not in (None, (picture.height, picture.width)):
             height, width = record.size
@@ -328,7 +329,11 @@ def has_keypoints(objects: Objects) -> NDArray[np.bool_]:
 
 
 def objects_of(
-    rows: Sequence[dict[str, Any]], labels: Sequence[int], *, masks: bool = False, keypoints: Keypoints | None = None
+    rows: Sequence[dict[str, Any]],
+    labels: Sequence[int],
+    *,
+    masks: bool = False,
+    keypoints: KeypointScheme | None = None,
 ) -> Objects:
     """From rows as in COCO's annotations (`bbox` is x y width height); with `masks`, a row without one gets its box."""
     boxes = np.array([row["bbox"] for row in rows], np.float64).reshape(-1, 4)

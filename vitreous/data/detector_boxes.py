@@ -16,8 +16,8 @@ from vitreous.errors import InputError
 from vitreous.files.limits import LARGEST_RESULTS
 from vitreous.files.reading import parse_json, read_bytes, reading, shown
 
-FARTHEST = 1e6  # pixels from the corner of the picture; no picture that can be read is so large
-FORMS = "give predictions.json of a detector, or a list of COCO's results"
+FARTHEST_EDGE_PIXELS = 1e6  # from the corner of the picture; no picture that can be read is so large
+_REMEDY = "give predictions.json of a detector, or a list of COCO's results"
 
 
 class Found(NamedTuple):
@@ -68,7 +68,7 @@ def read_boxes(file: Path, categories: Mapping[int, str], classes: Sequence[str]
         classes: Names of the model's classes.
     """
     file = Path(file)  # a text is convenient in Python
-    with reading(f"--boxes {file}", remedy=FORMS):
+    with reading(f"--boxes {file}", remedy=_REMEDY):
         content = parse_json(read_bytes(file, LARGEST_RESULTS))
         places = {name: place for place, name in reversed(list(enumerate(classes)))}
         named: dict[str, list[Found]] = {}
@@ -83,7 +83,7 @@ def read_boxes(file: Path, categories: Mapping[int, str], classes: Sequence[str]
                 rows = image["predictions"]
                 named[str(image["image"])] = [one for row in rows for one in _found(row, row["class"], places, least)]
     if not named and not numbered:
-        raise InputError(f"--boxes {file} is empty: it tells of no picture; {FORMS}")
+        raise InputError(f"--boxes {file} is empty: it tells of no picture; {_REMEDY}")
     return DetectorBoxes(named, numbered)
 
 
@@ -91,7 +91,9 @@ def _found(row: dict[str, Any], name: str | None, places: Mapping[str, int], lea
     """The box of a row, if it is to be looked at."""
     x, y, width, height = (float(value) for value in row["bbox"])
     score = float(row["score"])
-    if not all(abs(value) <= FARTHEST for value in (x, y, width, height)):  # NaN is no number of pixels either
+    if not all(
+        abs(value) <= FARTHEST_EDGE_PIXELS for value in (x, y, width, height)
+    ):  # NaN is no number of pixels either
         raise ValueError(f"the box {shown(row['bbox'])}; x, y, width and height in pixels are needed")
     if not math.isfinite(score):
         raise ValueError(f"the score {shown(row['score'])}; a number is needed")

@@ -41,7 +41,7 @@ SUFFIXES = (".jpg", ".jpeg", ".jfif", *LOSSLESS, ".heic", ".heif", ".avif")
 FORMATS = ("JPEG", "PNG", "BMP", "TIFF", "WEBP", *(("AVIF",) if features.check("avif") else ()))  # JPEG includes MPO
 HEIC_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs", b"mif1", b"msf1"}
 AVIF_BRANDS = {b"avif", b"avis"}
-ACCEPTED = "JPEG, PNG, WebP, BMP and TIFF are read"
+READ_FORMATS = "JPEG, PNG, WebP, BMP and TIFF are read"
 
 BITS_TAG, PHOTOMETRIC_TAG, ORIENTATION_TAG = 258, 262, 274
 UPRIGHT = {  # EXIF orientation -> what undoes it
@@ -62,7 +62,7 @@ STORED_TO_PIXEL = {"L;2": 85.0, "L;4": 17.0, "RGB;16B": 1 / 256}
 _warning_filters = threading.Lock()
 
 
-Source = str | os.PathLike[str] | bytes  # a path, or what a file holds
+ImageSource = str | os.PathLike[str] | bytes  # a path, or what a file holds
 
 
 class ImageError(InputError):
@@ -79,7 +79,7 @@ class Stored(NamedTuple):
 
 
 def load_image(
-    source: Source, *, name: str | None = None, max_pixels: int = MOST_PIXELS, at_least: int | None = None
+    source: ImageSource, *, name: str | None = None, max_pixels: int = MOST_PIXELS, at_least: int | None = None
 ) -> Image.Image:
     """Read an image as 8-bit RGB; the head of this module says what becomes of other kinds of pixels.
 
@@ -115,7 +115,7 @@ def upright_rgb(image: Image.Image) -> Image.Image:
     return _upright(_to_rgb(image), _orientation(image))
 
 
-def stored_as(source: Source, *, name: str | None = None) -> Stored:
+def stored_as(source: ImageSource, *, name: str | None = None) -> Stored:
     """How a picture is kept; only the head of the file is read.
 
     Raises:
@@ -130,7 +130,7 @@ def stored_as(source: Source, *, name: str | None = None) -> Stored:
         return Stored(image.format or "", mode, image.size, _orientation(image))
 
 
-def upright_size(source: Source) -> tuple[int, int]:
+def upright_size(source: ImageSource) -> tuple[int, int]:
     """(W, H) of the picture that `load_image` gives; only the head of the file is read."""
     stored = stored_as(source)
     return stored.size[::-1] if stored.orientation in SIDEWAYS else stored.size
@@ -139,12 +139,12 @@ def upright_size(source: Source) -> tuple[int, int]:
 # ---- the file --------------------------------------------------------------------------------------------------
 
 
-def _name(source: Source) -> str:
+def _name(source: ImageSource) -> str:
     return "given as bytes" if isinstance(source, bytes) else os.fspath(source)
 
 
 @contextmanager
-def _opened(source: Source, name: str) -> Iterator[IO[bytes]]:
+def _opened(source: ImageSource, name: str) -> Iterator[IO[bytes]]:
     """Open bytes or a regular file that are not empty. A pipe or a device is refused: reading one may never end."""
     try:
         info = None if isinstance(source, bytes) else os.stat(source)
@@ -203,7 +203,7 @@ def _reasons_given(name: str, file: IO[bytes]) -> Iterator[None]:
     except ImageError:
         raise
     except UnidentifiedImageError:
-        raise ImageError(f"image {name!r} {_what_it_is(file)}; {ACCEPTED}") from None
+        raise ImageError(f"image {name!r} {_what_it_is(file)}; {READ_FORMATS}") from None
     except Image.DecompressionBombError as error:
         raise ImageError(f"image {name!r} is too large: {error}; scale it down") from None
     except Exception as error:  # decoders meet damage with almost any exception type

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from vitreous.data.image import ACCEPTED, SUFFIXES
+from vitreous.data.image import READ_FORMATS, SUFFIXES
 
 # Endings of pictures that are not read. Files with these are counted, so that nobody waits for them in vain.
 OTHER_PICTURES = (
@@ -39,10 +39,10 @@ def holds_pictures(folder: Path, *, deeper: bool = True) -> bool:
     return any(islice((True for path in files if path.lower().endswith(SUFFIXES)), 1))
 
 
-def told(passed_over: Sequence[str]) -> str:
+def describe_passed_over(passed_over: Sequence[str]) -> str:
     """How many files were passed over, and why."""
     count, kinds = len(passed_over), ", ".join(f"{n} {ending}" for ending, n in sorted(Counter(passed_over).items()))
-    return f"{count} {'file' if count == 1 else 'files'} passed over ({kinds}): {ACCEPTED}"
+    return f"{count} {'file' if count == 1 else 'files'} passed over ({kinds}): {READ_FORMATS}"
 
 
 def _files_below(folder: Path) -> Iterator[str]:

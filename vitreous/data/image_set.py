@@ -21,8 +21,8 @@ class ImageSet(ABC):
     """The pictures of one split. What index i stands for depends on nothing but the data."""
 
     classes: tuple[str, ...]
-    # Lengths of stretches that lie in one file each, in the order of the indices; empty where it makes no difference.
-    stretches: tuple[int, ...] = ()
+    # How many pictures lie in each file, in the order of the indices; empty where every picture has its own.
+    file_lengths: tuple[int, ...] = ()
     category_ids: tuple[int, ...] = ()  # of the classes in the data's own files, where they have numbers
     keypoint_names: tuple[str, ...] = ()
     keypoint_pairs: tuple[tuple[int, int], ...] = ()  # those that trade places in a mirror
@@ -99,20 +99,53 @@ def _guarded(method: Callable[..., Any], what: str) -> Callable[..., Any]:
 class EncodedSet(ImageSet):
     """Pictures stored in an image format."""
 
+    always_whole = False  # never reduced, because the targets are in pixels of the whole picture
+
     @abstractmethod
     def encoded(self, index: int) -> Path | bytes: ...
 
     def picture(self, index: int, *, at_least: int | None = None) -> Image.Image:
         stored = self.encoded(index)
         # A file is best known by its own path; bytes have a name only within the data.
-        return load_image(stored, name=self.name(index) if isinstance(stored, bytes) else None, at_least=at_least)
+        name = self.name(index) if isinstance(stored, bytes) else None
+        return load_image(stored, name=name, at_least=None if self.always_whole else at_least)
+
+
+class PairedFiles(EncodedSet):
+    """Pictures below a folder, each with a file of its own that says what it shows."""
+
+    always_whole = True
+    pictures: Path
+    files: list[str]  # below `pictures`
+    split: str = ""  # first part of the pictures' names, where there are splits
+
+    @abstractmethod
+    def target_file(self, index: int) -> Path:
+        """Of a picture without one, where it would be."""
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def name(self, index: int) -> str:
+        return f"{self.split}/{self.files[index]}" if self.split else self.files[index]
+
+    def encoded(self, index: int) -> Path:
+        return self.pictures / self.files[index]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Changes when files are added, removed or renamed, or change their length."""
+        return digest(
+            f"{name}\0{file_bytes(self.encoded(index))}\0{file_bytes(self.target_file(index))}"
+            for index, name in enumerate(self.files)
+        )
 
 
 class Wrapped(ImageSet):
     """Another set as it is; a subclass changes what it is for."""
 
     def __init__(self, images: ImageSet) -> None:
-        self.images, self.classes, self.stretches = images, images.classes, images.stretches
+        self.images, self.classes, self.file_lengths = images, images.classes, images.file_lengths
         self.category_ids, self.skeleton = images.category_ids, images.skeleton
         self.keypoint_names, self.keypoint_pairs = images.keypoint_names, images.keypoint_pairs
         self.faults, self.passed_over, self.val_fraction = images.faults, images.passed_over, images.val_fraction
@@ -146,7 +179,7 @@ class Subset(Wrapped):
     def __init__(self, images: ImageSet, kept: Sequence[int]) -> None:
         super().__init__(images)
         self._kept = kept
-        self.stretches = _shortened(images.stretches, kept)
+        self.file_lengths = _remaining_lengths(images.file_lengths, kept)
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -182,15 +215,20 @@ class Without(Subset):
         return f"{self.images.fingerprint} without {len(self.left_out)} ({digest(self.left_out)[:12]})"
 
 
-def _shortened(stretches: tuple[int, ...], kept: Sequence[int]) -> tuple[int, ...]:
-    """How many of each stretch are kept; both are in rising order."""
+def _remaining_lengths(file_lengths: tuple[int, ...], kept: Sequence[int]) -> tuple[int, ...]:
+    """How many pictures of each file are kept; `kept` rises."""
     lengths, end, position = [], 0, 0
-    for stretch in stretches:
-        end, start = end + stretch, position
+    for length in file_lengths:
+        end, start = end + length, position
         while position < len(kept) and kept[position] < end:
             position += 1
         lengths.append(position - start)
-    return tuple(length for length in lengths if length)
+    return tuple(left for left in lengths if left)
+
+
+def file_bytes(file: Path) -> int:
+    """-1 for a file that is missing."""
+    return file.stat().st_size if file.is_file() else -1
 
 
 def digest(lines: Iterable[str]) -> str:

@@ -45,23 +45,23 @@ except ImportError:  # Windows has no such limits
 # storage so slow that a batch takes a minute is still at work, and is left alone.
 WORKER_TIMEOUT = 20.0
 START_TIMEOUT = 120.0  # until the first worker is there: where they are not forked, each imports torch anew
-GLANCE = 1.0  # seconds between two looks at the workers' progress
-PARTING = 3.0  # seconds in which workers may end by themselves before they are killed
+WORKER_POLL_SECONDS = 1.0
+SHUTDOWN_SECONDS = 3.0  # workers that have not ended by then are killed
 STOP_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")  # the last is what schedulers send before pre-emption
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
 USUAL_FILES = 4096  # open files of a process, if the machine lets it have so many
 OWN_FILES, FILES_OF_WORKER = 48, 16  # with two loaders, each with a batch or two on its way from every worker
 LONGEST_GAP = 100  # unreadable pictures in a row after which training gives up looking for the next good one
-WINDOW = 32  # files whose samples are shuffled together, where samples that share a file are best read together
-MASK = (1 << 64) - 1
+FILES_SHUFFLED_TOGETHER = 32  # where samples that share a file are best read one soon after the other
+_BITS_64 = (1 << 64) - 1
 
 
 class Draw(NamedTuple):
-    """Which sample, in which epoch, for the how-manieth time in it: the key of the sample's randomness."""
+    """Which sample, in which epoch: the key of the sample's randomness."""
 
     epoch: int
     sample: int  # its index in the data set
-    repeat: int = 0
+    repeat: int = 0  # counts the draws of the sample within the epoch
 
 
 class Unreadable(NamedTuple):
@@ -71,7 +71,7 @@ class Unreadable(NamedTuple):
     reason: str
 
 
-class Made(NamedTuple):
+class Sample(NamedTuple):
     """A sample on its way into a batch."""
 
     number: int  # of the sample in the data set
@@ -100,9 +100,9 @@ def mix(*numbers: int) -> int:
     """One well-spread 64-bit number from several (SplitMix64); the same in every process and Python version."""
     state = 0
     for number in numbers:
-        state = (state ^ (number & MASK)) + 0x9E3779B97F4A7C15 & MASK
-        state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 & MASK
-        state = (state ^ (state >> 27)) * 0x94D049BB133111EB & MASK
+        state = (state ^ (number & _BITS_64)) + 0x9E3779B97F4A7C15 & _BITS_64
+        state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 & _BITS_64
+        state = (state ^ (state >> 27)) * 0x94D049BB133111EB & _BITS_64
         state ^= state >> 31
     return state
 
@@ -152,8 +152,8 @@ class BatchSampler(Sampler[list[Draw]]):
     With `repeats` (Hoffer et al. 2020; Berman et al. 2019) each sample is drawn so many times in a row, of as many
     fewer samples: an epoch is as long as without.
 
-    `stretches` are the lengths of runs of samples that share a file. With many of them, files are shuffled, and samples
-    among `WINDOW` files at a time, so that a slow disk has not to look everywhere at once.
+    `file_lengths` says how many samples, in the order of the indices, share a file. With many such files, these are
+    shuffled, and samples within `FILES_SHUFFLED_TOGETHER` of them, so that a slow disk need not seek everywhere.
     """
 
     def __init__(
@@ -166,13 +166,13 @@ class BatchSampler(Sampler[list[Draw]]):
         drop_last: bool = False,
         pieces: int = 1,
         repeats: int = 1,
-        stretches: Sequence[int] = (),
+        file_lengths: Sequence[int] = (),
         rank: int = 0,
         world: int = 1,
         whole_batches: bool = False,
     ) -> None:
         self.length, self.seed, self.shuffle, self.repeats = length, seed, shuffle, repeats
-        self.stretches = stretches
+        self.file_lengths = file_lengths
         self.batch_size = min(batch_size, length) if drop_last else batch_size  # never zero batches
         self.pieces = min(pieces, self.batch_size)  # never an empty piece of a whole batch
         self.rank, self.world, self.whole_batches = rank, world, whole_batches
@@ -188,11 +188,11 @@ class BatchSampler(Sampler[list[Draw]]):
             return range(self.length)
         # No sample has the index -1, so the order shares its key with no sample.
         generator = torch.Generator().manual_seed(mix(self.seed, epoch, -1))
-        if len(self.stretches) <= WINDOW:
+        if len(self.file_lengths) <= FILES_SHUFFLED_TOGETHER:
             return torch.randperm(self.length, generator=generator).tolist()
-        files = torch.arange(self.length).split(list(self.stretches))
+        files = torch.arange(self.length).split(list(self.file_lengths))
         order: list[int] = []
-        for window in torch.randperm(len(files), generator=generator).split(WINDOW):
+        for window in torch.randperm(len(files), generator=generator).split(FILES_SHUFFLED_TOGETHER):
             samples = torch.cat([files[file] for file in window])
             order += samples[torch.randperm(len(samples), generator=generator)].tolist()
         return order
@@ -235,7 +235,7 @@ class SeededSamples(Dataset):
         self.samples, self.seed, self.replace = samples, seed, replace
         self.progress = torch.zeros(workers, dtype=torch.int64).share_memory_()  # of each worker, for the main process
 
-    def __getitem__(self, draw: Draw) -> Made | Failure:
+    def __getitem__(self, draw: Draw) -> Sample | Failure:
         made = self._make(draw)
         self.show_progress()
         return made
@@ -245,21 +245,21 @@ class SeededSamples(Dataset):
         if worker is not None:
             self.progress[worker.id] += 1
 
-    def _make(self, draw: Draw) -> Made | Failure:
+    def _make(self, draw: Draw) -> Sample | Failure:
         unreadable: list[Unreadable] = []
         tries = min(LONGEST_GAP, len(self.samples)) if self.replace else 1
         for step in range(tries):
             index = (draw.sample + step) % len(self.samples)
             try:
                 with seeded(self.seed, *draw):
-                    return Made(index, self.samples[index], tuple(unreadable))
+                    return Sample(index, self.samples[index], tuple(unreadable))
             except ImageError as error:
                 unreadable.append(Unreadable(index, str(error)))
             except InputError as error:
                 return Failure(str(error))
         if self.replace:
             return Failure(f"{tries} images in a row cannot be read; the first: {unreadable[0].reason}")
-        return Made(draw.sample, None, tuple(unreadable))
+        return Sample(draw.sample, None, tuple(unreadable))
 
 
 class Loader:
@@ -342,10 +342,12 @@ class Loader:
         seen, silent, looked = self._progress(), 0.0, time.monotonic()
         while True:
             with suppress(Empty):
-                return fetcher.answer(GLANCE)
+                return fetcher.answer(WORKER_POLL_SECONDS)
             self.while_waiting()
             now = time.monotonic()
-            silent += min(now - looked, 2 * GLANCE)  # without the time for which all of us were stopped, by Ctrl-Z
+            silent += min(
+                now - looked, 2 * WORKER_POLL_SECONDS
+            )  # without the time for which all of us were stopped, by Ctrl-Z
             looked, before, seen = now, seen, self._progress()
             if seen != before:
                 silent = 0.0
@@ -386,15 +388,15 @@ class Loader:
         parting = threading.Thread(target=_quietly, args=(iterator._shutdown_workers,), daemon=True)
         if not force:
             parting.start()
-            parting.join(PARTING)
+            parting.join(SHUTDOWN_SECONDS)
         for worker in iterator._workers:
             while worker.is_alive():
                 with suppress(RuntimeError):  # torch's report of the worker that was just killed
                     worker.kill()
-                    worker.join(GLANCE)
+                    worker.join(WORKER_POLL_SECONDS)
         if force:
             parting.start()
-            parting.join(PARTING)
+            parting.join(SHUTDOWN_SECONDS)
 
 
 def _require_files(workers: int) -> None:
@@ -516,11 +518,11 @@ class _Collate:
     def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
         self.collate = collate
 
-    def __call__(self, drawn: list[Made | Failure]) -> Batch | Failure:
+    def __call__(self, drawn: list[Sample | Failure]) -> Batch | Failure:
         for failure in drawn:
             if isinstance(failure, Failure):
                 return failure
-        made = [sample for sample in drawn if isinstance(sample, Made)]
+        made = [sample for sample in drawn if isinstance(sample, Sample)]
         unreadable = tuple(one for sample in made for one in sample.unreadable)
         usable = [sample for sample in made if sample.sample is not None]
         if not usable:

@@ -11,13 +11,13 @@ from pkgutil import iter_modules
 
 import vitreous.data.layouts
 from vitreous.data.annotations import OneObjectEach
-from vitreous.data.image_files import holds_pictures, told
+from vitreous.data.image_files import describe_passed_over, holds_pictures
 from vitreous.data.image_set import SPLITS, ImageSet, Without, own_splits
 from vitreous.data.layouts.base import Layout, Request, expanded
 from vitreous.data.layouts.flat_folder import SPLIT_LIKE
 from vitreous.data.layouts.folder import PICTURE_FOLDERS, TARGET_FOLDERS, split_folders
 from vitreous.data.layouts.held_out import VAL_FRACTION, held_out
-from vitreous.data.quarantine import read_quarantine, usual_place
+from vitreous.data.quarantine import quarantine_file, read_quarantine
 from vitreous.data.targets import TARGET_KINDS, Wording
 from vitreous.errors import InputError, printable
 from vitreous.files.reading import reading
@@ -144,8 +144,8 @@ def open_data(
     request = Request(data, split, size, count, strict, targets, ignore, reduce_zero_label, follow)
     with reading_data(data):
         images = _opened(layout, request, val_fraction)
-        if quarantine is None and not layout.drawn and usual_place(data).is_file():
-            quarantine = usual_place(data)
+        if quarantine is None and not layout.drawn and quarantine_file(data).is_file():
+            quarantine = quarantine_file(data)
         kept = images if quarantine is None else _without(images, quarantine, data, split)
         if targets != "keypoints" or layout.drawn:  # drawn pictures are about one object already
             return kept
@@ -195,7 +195,7 @@ def _without(images: ImageSet, quarantine: Path, data: str, split: str) -> Image
     return kept
 
 
-def _told_held_out(splits: dict[str, ImageSet], *, by_class: bool) -> Iterator[str]:
+def _describe_held_out(splits: dict[str, ImageSet], *, by_class: bool) -> Iterator[str]:
     """The share that was asked for, the real one where it differs, and the classes that could not be divided."""
     fraction = next(iter(splits.values())).val_fraction or 1
     line = f"data: has no splits; {fraction:.0%} of it is held out as val, by content (--val-fraction)"
@@ -221,10 +221,10 @@ def describe(data: str, targets: str = "labels", /, **splits: ImageSet) -> str:
     lines = [f"data: {data} ({layout.name}): {sizes} {what}, {classes} classes"]
     divided = layout.splits(data)
     if not divided:
-        lines += _told_held_out(splits, by_class=targets == "labels")
+        lines += _describe_held_out(splits, by_class=targets == "labels")
     for place, (name, images) in enumerate(splits.items()):
         if images.passed_over and (divided or place == 0):  # made splits have the same files
-            lines.append(f"data: {f'{name}: ' if divided else ''}{told(images.passed_over)}")
+            lines.append(f"data: {f'{name}: ' if divided else ''}{describe_passed_over(images.passed_over)}")
         if isinstance(images, OneObjectEach):
             images = images.images
         if isinstance(images, Without):

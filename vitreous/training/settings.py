@@ -49,7 +49,7 @@ FREE = frozenset(
 
 
 # What is accepted -> the settings it holds for, and its test.
-LIMITS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+SETTING_LIMITS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "at least 1": ("size epochs batch_size accumulate repeats log_every train_count val_count", lambda x: x >= 1),
     "0 or more": (
         "min_lr warmup_lr warmup_epochs cooldown_epochs lr_batch weight_decay clip_grad mixup cutmix color_jitter pad "
@@ -255,7 +255,7 @@ class TrainSettings:
         object.__setattr__(self, "annotations", ())
         if isinstance(self.out, str):  # convenient in Python; the command line gives a Path
             object.__setattr__(self, "out", Path(self.out))
-        for accepted, (names, fine) in LIMITS.items():
+        for accepted, (names, fine) in SETTING_LIMITS.items():
             for name in names.split():
                 value = getattr(self, name)
                 _check(name, value, value is None or fine(value), accepted)

@@ -25,7 +25,7 @@ from vitreous.errors import InputError
 from vitreous.files.reading import problem_of_path
 
 JOIN, ENDING = "+", ".json"
-WORDS = {word: split for split, words in SPLITS.items() for word in words}
+SPLIT_WORDS = {word: split for split, words in SPLITS.items() for word in words}
 
 
 class CocoFiles(NamedTuple):
@@ -101,7 +101,7 @@ def open_coco_files(data: str, split: str, *, targets: str, strict: bool, follow
 def _word_in(file: Path) -> str:
     """The split that the file's name tells of, or else the name of its folder; empty if neither does."""
     for name in (file.stem, file.parent.name):
-        told = {WORDS[word] for word in re.findall("[a-z]+", name.lower()) if word in WORDS}
+        told = {SPLIT_WORDS[word] for word in re.findall("[a-z]+", name.lower()) if word in SPLIT_WORDS}
         if len(told) == 1:
             return told.pop()
     return ""
@@ -157,7 +157,7 @@ def _ranks(root: Path, found: Mapping[str, Sequence[Path]], split: str) -> dict[
     counts = Counter(folder for folders in found.values() for folder in folders)
     ranks = {}
     for folder, count in counts.items():
-        words = set(re.findall("[a-z]+", folder.relative_to(root).as_posix().lower())) & set(WORDS)
+        words = set(re.findall("[a-z]+", folder.relative_to(root).as_posix().lower())) & set(SPLIT_WORDS)
         ranks[folder] = (0 if not words else 1 if split and words & set(SPLITS[split]) else -1, count)
     return ranks
 

@@ -21,9 +21,9 @@ from vitreous.data.image_set import ImageSet, Subset, digest
 from vitreous.errors import InputError
 
 VAL_FRACTION = 0.2
-PIECE = 1 << 16  # bytes; files of up to three pieces are read as a whole
-READERS = 8  # threads: most of the time is spent waiting for the disk
-SECONDS_BETWEEN_LINES = 10.0
+PIECE_BYTES = 1 << 16  # files of up to three pieces are read as a whole
+READER_THREADS = 8  # most of the time is spent waiting for the disk
+PROGRESS_SECONDS = 10.0
 
 
 class HeldOut(Subset):
@@ -86,7 +86,7 @@ def sides(places: Sequence[float], classes: Sequence[Hashable], val_fraction: fl
 
 def _places(images: ImageSet) -> Iterator[float]:
     """A number from 0 to 1 for each picture, by its content; of one that cannot be opened, by its name."""
-    with ThreadPoolExecutor(READERS) as pool:
+    with ThreadPoolExecutor(READER_THREADS) as pool:
         yield from _reported(pool.map(lambda index: _place(images, index), range(len(images))), len(images))
 
 
@@ -109,12 +109,12 @@ def _pieces(file: str, size: int, changed: int) -> bytes:
     """A digest of the file. Train and val are opened one after the other; the time of the last change keeps it true."""
     total = hashlib.blake2b(str(size).encode(), digest_size=16)
     with open(file, "rb") as stream:
-        if size <= 3 * PIECE:
-            total.update(stream.read(3 * PIECE))
+        if size <= 3 * PIECE_BYTES:
+            total.update(stream.read(3 * PIECE_BYTES))
         else:
-            for start in (0, (size - PIECE) // 2, size - PIECE):
+            for start in (0, (size - PIECE_BYTES) // 2, size - PIECE_BYTES):
                 stream.seek(start)
-                total.update(stream.read(PIECE))
+                total.update(stream.read(PIECE_BYTES))
     return total.digest()
 
 
@@ -123,6 +123,6 @@ def _reported(items: Iterable[float], total: int) -> Iterator[float]:
     last = time.monotonic()
     for done, item in enumerate(items, 1):
         yield item
-        if time.monotonic() - last > SECONDS_BETWEEN_LINES:
+        if time.monotonic() - last > PROGRESS_SECONDS:
             last = time.monotonic()
             print(f"dividing the data by content: {done}/{total} files", file=sys.stderr, flush=True)

@@ -49,7 +49,7 @@ class ShardSet(EncodedSet):
         self._names, self._offsets, self._sizes = index.names, index.offsets, index.sizes
         self._labels = np.array(number)[np.searchsorted(written, index.labels)]
         self._shard = np.repeat(np.arange(len(self.shards)), index.counts)
-        self.stretches = tuple(index.counts.tolist())
+        self.file_lengths = tuple(index.counts.tolist())
 
     def __len__(self) -> int:
         return len(self._names)

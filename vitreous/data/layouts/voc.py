@@ -23,9 +23,9 @@ from vitreous.errors import InputError
 from vitreous.files.limits import FARTHEST_POINT, LARGEST_LIST, LARGEST_PAGE, LONGEST_NAME
 from vitreous.files.reading import problem_of_path, read_bytes, read_names, reason_of, require_regular, shown
 
-LISTS = Path("ImageSets", "Main")
+_LISTS = Path("ImageSets", "Main")
 SECOND_COLUMN = ("1", "-1", "0")  # of lists of single classes: shown, not shown, hard to tell
-CORRECT = "correct the file, or see all of them with `vitreous check`"
+_REMEDY = "correct the file, or see all of them with `vitreous check`"
 
 
 class Page(NamedTuple):
@@ -42,7 +42,7 @@ def voc_splits(root: Path) -> dict[str, list[Path]]:
     names = dict.fromkeys(name for names in SPLITS.values() for name in names)
     found: dict[str, list[Path]] = {}
     for name in names:
-        listed = root / LISTS / f"{name}.txt"
+        listed = root / _LISTS / f"{name}.txt"
         if (root / "Annotations").is_dir() and listed.is_file():
             # A second column, as in the lists of single classes, says nothing here.
             lines = os.fsdecode(read_bytes(listed, LARGEST_LIST)).splitlines()
@@ -67,7 +67,7 @@ def open_voc(root: Path, split: str, *, strict: bool = True, follow: bool = Fals
         raise InputError(f"split '{name}' of '{root}' lists no picture")
     for path in splits[name] if (root / "Annotations").is_dir() else ():
         if problem := problem_of_path(os.path.relpath(path, root / "Annotations"), follow=follow):
-            raise InputError(f"{root / LISTS / name}.txt names {shown(path.stem)}, which {problem}")
+            raise InputError(f"{root / _LISTS / name}.txt names {shown(path.stem)}, which {problem}")
     pages = {path: _page(path, faults) for path in splits[name]}
     classes = _classes(root, splits, pages)
     images = ObjectSet(_records(name, pages, classes, faults), classes, faults=faults.found)
@@ -99,7 +99,7 @@ def _records(split: str, pages: dict[Path, Page], classes: tuple[str, ...], faul
             if row["name"] in labels:
                 rows.append({**row, "id": number})
             else:
-                faults.note(f"{page.file} has an object of class {row['name']!r}, which classes.txt lacks", CORRECT)
+                faults.note(f"{page.file} has an object of class {row['name']!r}, which classes.txt lacks", _REMEDY)
         picture = _picture(page)
         name = f"{split}/{picture.name}"
         yield Record(name, picture, page.size, place + 1, objects_of(rows, [labels[row["name"]] for row in rows]))
@@ -120,10 +120,10 @@ def _page(file: Path, faults: Faults) -> Page:
         require_regular(file, LARGEST_PAGE)
         root = ElementTree.parse(file).getroot()  # noqa: S314 - expat itself limits how far entities may grow
     except FileNotFoundError:
-        faults.note(f"{file} is missing", CORRECT)
+        faults.note(f"{file} is missing", _REMEDY)
         return Page(file, "", None, [])
     except Exception as reason:  # damage of any kind, encodings that nobody knows, files that are too large
-        faults.note(f"{file} cannot be read: {reason_of(reason)}", CORRECT)
+        faults.note(f"{file} cannot be read: {reason_of(reason)}", _REMEDY)
         return Page(file, "", None, [])
     height, width = (_number(root, f"size/{side}") for side in ("height", "width"))
     size = (int(height), int(width)) if height and width else None  # some tools write 0 x 0
@@ -132,7 +132,7 @@ def _page(file: Path, faults: Faults) -> Page:
         name, edges = (element.findtext("name") or "").strip(), [_number(element, f"bndbox/{edge}") for edge in EDGES]
         if not name or len(name) > LONGEST_NAME or None in edges:
             lacks = "box with xmin, ymin, xmax and ymax" if name and len(name) <= LONGEST_NAME else "name"
-            faults.note(f"object {place} of {file} has no {lacks} that can be used", CORRECT)
+            faults.note(f"object {place} of {file} has no {lacks} that can be used", _REMEDY)
             continue
         x0, y0, x1, y1 = (edge or 0.0 for edge in edges)
         crowd = _number(element, "difficult") == 1
