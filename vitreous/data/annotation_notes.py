@@ -35,7 +35,7 @@ def read_target(images: ImageSet, index: int) -> tuple[dict[str, Any], tuple[Not
         return {}, () if str(error).startswith("image ") else (Note("annotations", str(error)),)
 
 
-def classes_in(target: dict[str, Any], classes: tuple[str, ...]) -> tuple[str, ...]:
+def target_classes(target: dict[str, Any], classes: tuple[str, ...]) -> tuple[str, ...]:
     """The class of each object, or each class that some pixel has."""
     if "objects" in target:
         return tuple(classes[label] for label in target["objects"].labels)

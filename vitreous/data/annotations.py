@@ -22,7 +22,7 @@ from vitreous.data.detector_boxes import Found
 from vitreous.data.image import ImageError
 from vitreous.data.image_set import EncodedSet, ImageSet, Wrapped
 from vitreous.data.outlines import outline_length
-from vitreous.data.run_lengths import CocoSegmentation, decode, encode, require_drawable
+from vitreous.data.run_lengths import CocoSegmentation, decode_mask, encode, require_drawable
 from vitreous.errors import InputError
 from vitreous.files.limits import MOST_MASK_PIXELS
 
@@ -76,7 +76,7 @@ class Objects:
         found = np.zeros((len(self), height, width), np.bool_)
         for place, segmentation in enumerate(self.masks):
             with self._mask_named(place):
-                found[place] = decode(segmentation, height, width)
+                found[place] = decode_mask(segmentation, height, width)
         return found
 
     def require_drawable(self, height: int, width: int) -> None:
@@ -94,7 +94,7 @@ class Objects:
         for place, segmentation in enumerate(self.masks or ()):
             with self._mask_named(place):
                 if isinstance(segmentation, list) and outline_length(segmentation) > height * width:
-                    shorter[place] = encode(decode(segmentation, height, width))
+                    shorter[place] = encode(decode_mask(segmentation, height, width))
         masks = tuple(shorter.get(place, mask) for place, mask in enumerate(self.masks or ()))
         return replace(self, masks=masks) if shorter else self
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from vitreous.data.annotation_notes import NOTE_KINDS, Note, classes_in, notes_on, read_target
+from vitreous.data.annotation_notes import NOTE_KINDS, Note, notes_on, read_target, target_classes
 from vitreous.data.image import ImageError, Stored, stored_as
 from vitreous.data.image_set import ImageSet
 from vitreous.data.loader import BatchSampler, Loader
@@ -70,7 +70,7 @@ class Examiner:
         images, name = self.images, self.images.name(index)
         target, notes = read_target(images, index)
         label = images.classes[target["labels"]] if "labels" in target else ""
-        parts, stored = classes_in(target, images.classes), None
+        parts, stored = target_classes(target, images.classes), None
         encoded: Path | bytes | None = None
         try:
             encoded = images.encoded(index)

@@ -3,6 +3,9 @@
 COCO keeps the shape of an object as polygons, as run lengths down the columns (0s first), or as the same run lengths
 written as text. Here all of them become boolean arrays with exactly the pixels that pycocotools gives.
 
+faster-coco-eval decodes run lengths, too, but it belongs to the extra `det`, and masks are read without that: a second
+decoder would be more code, not less.
+
 Legend: H W picture.
 """
 
@@ -23,7 +26,7 @@ Mask = NDArray[np.bool_]  # (H, W)
 CocoSegmentation = list[list[float]] | dict[str, Any]
 
 
-def decode(segmentation: CocoSegmentation, height: int, width: int) -> Mask:
+def decode_mask(segmentation: CocoSegmentation, height: int, width: int) -> Mask:
     """The pixels of polygons or of a run-length dictionary; a ValueError says what is wrong with it."""
     if isinstance(segmentation, dict):
         return _from_run_lengths(segmentation, height, width)
@@ -31,14 +34,14 @@ def decode(segmentation: CocoSegmentation, height: int, width: int) -> Mask:
 
 
 def require_drawable(segmentation: CocoSegmentation, height: int, width: int) -> None:
-    """A ValueError where `decode` would give one, at the price of reading the numbers alone."""
+    """A ValueError where `decode_mask` would give one, at the price of reading the numbers alone."""
     if isinstance(segmentation, dict):
         _lengths(segmentation, height, width)
     else:
         edges_of(segmentation, width)
 
 
-def run_lengths(mask: Mask) -> list[int]:
+def run_length_counts(mask: Mask) -> list[int]:
     """COCO's uncompressed run-length code: lengths of the runs of 0, 1, 0, ... down the columns."""
     flat = mask.flatten(order="F")
     if not flat.size:
@@ -50,7 +53,7 @@ def run_lengths(mask: Mask) -> list[int]:
 
 def encode(mask: Mask) -> dict[str, Any]:
     """A mask as COCO's compressed run lengths, as in result files."""
-    return {"size": list(mask.shape), "counts": text_of(run_lengths(mask))}
+    return {"size": list(mask.shape), "counts": text_of(run_length_counts(mask))}
 
 
 def encode_pixels(pixels: NDArray[np.int64], size: tuple[int, ...]) -> dict[str, Any]:

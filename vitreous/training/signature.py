@@ -1,4 +1,4 @@
-"""A settings class as the signature of a function: its name on the command line, its type checks and its help."""
+"""A settings class as the signature of a function, from which its command line, type checks and help follow."""
 
 import functools
 import inspect
@@ -15,8 +15,8 @@ def takes(
 ) -> Callable[[Callable[[_S], _R]], Callable[_P, _R]]:
     """Let a function of one settings object be called with the settings themselves: `train("paca_b0", "shapes")`.
 
-    Signature, type checks and help are those of the settings class. `build` makes the object from what was given,
-    where that is more than to call the class.
+    Signature, type checks and help are those of the settings class. `build` makes the object from the arguments, where
+    calling the class is not enough.
     """
     build = settings if build is None else build
 

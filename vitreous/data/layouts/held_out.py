@@ -21,7 +21,7 @@ from vitreous.data.image_set import ImageSet, Subset, digest
 from vitreous.errors import InputError
 
 VAL_FRACTION = 0.2
-PIECE_BYTES = 1 << 16  # files of up to three pieces are read as a whole
+CONTENT_PIECE_BYTES = 1 << 16  # files of up to three pieces are read as a whole
 READER_THREADS = 8  # most of the time is spent waiting for the disk
 PROGRESS_SECONDS = 10.0
 
@@ -109,12 +109,12 @@ def _pieces(file: str, size: int, changed: int) -> bytes:
     """A digest of the file. Train and val are opened one after the other; the time of the last change keeps it true."""
     total = hashlib.blake2b(str(size).encode(), digest_size=16)
     with open(file, "rb") as stream:
-        if size <= 3 * PIECE_BYTES:
-            total.update(stream.read(3 * PIECE_BYTES))
+        if size <= 3 * CONTENT_PIECE_BYTES:
+            total.update(stream.read(3 * CONTENT_PIECE_BYTES))
         else:
-            for start in (0, (size - PIECE_BYTES) // 2, size - PIECE_BYTES):
+            for start in (0, (size - CONTENT_PIECE_BYTES) // 2, size - CONTENT_PIECE_BYTES):
                 stream.seek(start)
-                total.update(stream.read(PIECE_BYTES))
+                total.update(stream.read(CONTENT_PIECE_BYTES))
     return total.digest()
 
 
