@@ -1,4 +1,4 @@
-"""`vitreous shapes`: write the embedded data set as files, to try every file-based path on it."""
+"""`vitreous shapes`: write the embedded data set as files, in several layouts."""
 
 import json
 import os
@@ -82,7 +82,7 @@ def _check_counts(count: int, held_out: int, layout: str) -> None:
 
 @contextmanager
 def _complete_or_absent(out: Path) -> Iterator[Path]:
-    """A folder beside `out` to write into; it becomes `out` at the end, or vanishes if anything goes wrong."""
+    """A folder beside `out` to write to; it becomes `out` at the end, or is removed if anything fails."""
     if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
         raise InputError(f"output {str(out)!r} is already in use; give a new or an empty folder")
     unfinished = out.absolute().with_name(f".{out.absolute().name}.unfinished-{os.getpid()}")

@@ -31,7 +31,7 @@ def read_target(images: ImageSet, index: int) -> tuple[dict[str, Any], tuple[Not
     try:
         return images.target(index), ()
     except ImageError as error:
-        # A picture that is missing or damaged is told as such; a target that needs its size fails as well.
+        # A missing or damaged picture is reported as such; a target that needs its size then fails, too.
         return {}, () if str(error).startswith("image ") else (Note("annotations", str(error)),)
 
 

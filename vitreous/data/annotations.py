@@ -1,7 +1,7 @@
 """Objects in a picture: boxes, classes, masks and keypoints, as every reader of annotations gives them.
 
-They are kept as they were written down: a box without area or outside the picture is still in the list, because a
-metric has to count it as others do. `Objects.usable` says which of them can be learnt from.
+They are kept as annotated: a box without area or outside the picture stays in the list, because metrics count it as
+other tools do. `Objects.usable` says which of them can be learnt from.
 
 Legend: n objects, K keypoints of each, H W picture.
 """
@@ -26,7 +26,7 @@ from vitreous.data.run_lengths import CocoSegmentation, decode_mask, encode, req
 from vitreous.errors import InputError
 from vitreous.files.limits import MOST_MASK_PIXELS
 
-SMALLEST_SIDE = 1e-3  # pixels of a box within the picture; what is thinner divides by nothing sooner or later
+SMALLEST_SIDE = 1e-3  # pixels of a box within the picture; thinner ones lead to divisions by zero
 
 IndexPairs = tuple[tuple[int, int], ...]
 
@@ -37,12 +37,14 @@ class Objects:
 
     boxes: NDArray[np.float64]  # (n, 4) x0 y0 x1 y1; double, so that metrics see what the file says
     labels: NDArray[np.int64]  # (n,) places in the data's classes
-    crowd: NDArray[np.bool_]  # (n,) a box around many, or one too hard to tell: neither to be found nor to be missed
+    crowd: NDArray[
+        np.bool_
+    ]  # (n,) many objects in one box, or one marked as difficult: neither required nor counted as wrong
     area: NDArray[np.float64]  # (n,) of the mask if there is one, else of the box
     ids: NDArray[np.int64]  # (n,) of the annotations
     masks: tuple[CocoSegmentation, ...] | None = None
     keypoints: NDArray[np.float32] | None = None  # (n, K, 3) x, y, 0 not there, 1 hidden, 2 visible
-    keypoint_pairs: IndexPairs = ()  # (left, right) keypoints that trade places in a mirror
+    keypoint_pairs: IndexPairs = ()  # (left, right) keypoints, swapped by a horizontal flip
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -107,7 +109,7 @@ class Objects:
 
 
 def require_room(count: int, height: int, width: int) -> None:
-    """Masks are drawn all at once; refuse those that no memory holds."""
+    """Masks are drawn all at once; refuse those that do not fit into memory."""
     if count * height * width > MOST_MASK_PIXELS:
         raise ImageError(
             f"{count:,} masks of {width} x {height} pixels are too many for one picture; at most {MOST_MASK_PIXELS:,} "
@@ -117,15 +119,15 @@ def require_room(count: int, height: int, width: int) -> None:
 
 @dataclass(frozen=True)
 class KeypointScheme:
-    """What the keypoints of a data set are called, and how they belong together."""
+    """Names of a data set's keypoints, and how they belong together."""
 
     names: tuple[str, ...]
-    pairs: IndexPairs  # (left, right), which trade places in a mirror
+    pairs: IndexPairs  # (left, right), swapped by a horizontal flip
     skeleton: IndexPairs = ()  # joined by lines in drawings
 
 
 def mirrored_pairs(names: Sequence[str]) -> IndexPairs:
-    """Places of names that differ in nothing but left and right."""
+    """Indices of names that differ only in left and right."""
     places = {name.lower(): place for place, name in enumerate(names)}
     counterparts = [(place, places.get(name.replace("left", "right"))) for name, place in places.items()]
     return tuple((left, right) for left, right in counterparts if right not in (None, left))
@@ -142,7 +144,7 @@ class Record(NamedTuple):
 
 
 class PackedRecords:
-    """Many records in one stretch of memory: worker processes then share it instead of copying it bit by bit."""
+    """Many records in one block of memory, which worker processes share instead of copying it page by page."""
 
     def __init__(self, records: Iterable[Record]) -> None:
         parts = [pickle.dumps(record, pickle.HIGHEST_PROTOCOL) for record in records]
@@ -158,7 +160,7 @@ class PackedRecords:
 
 
 class Faults:
-    """What is wrong in files of annotations. The first one ends it with an error, unless all are to be collected."""
+    """Faults of annotation files. The first one raises an error if `strict`; otherwise all are collected."""
 
     def __init__(self, *, strict: bool) -> None:
         self.strict = strict
@@ -300,19 +302,19 @@ class OneBoxEach(Wrapped):
 
 
 def object_in_box(found: Found, keypoints: int, number: int) -> Objects:
-    """An object of which nothing is known but where a detector saw it."""
+    """An object of which only the box is known, from a detector."""
     x0, y0, x1, y1 = found.box
     objects = objects_of([{"bbox": [x0, y0, x1 - x0, y1 - y0], "id": number}], [found.label])
     return replace(objects, keypoints=np.zeros((1, keypoints, 3), np.float32))
 
 
 def _unmasked(objects: Objects) -> Objects:
-    """Without masks, which are most of an annotation and of no use for keypoints."""
+    """Without masks, which are large and useless for keypoints."""
     return replace(objects, masks=None)
 
 
 def require_objects(images: ObjectSet, where: str) -> None:
-    """Nothing can be learnt from pictures without a single usable object."""
+    """Refuse pictures without a single usable object, from which nothing can be learnt."""
     for index in range(len(images)):
         record = images.records[index]
         height, width = record.size or (np.inf, np.inf)
@@ -339,7 +341,7 @@ def objects_of(
     boxes = np.array([row["bbox"] for row in rows], np.float64).reshape(-1, 4)
     boxes[:, 2:] += boxes[:, :2]
     flat = np.abs(np.prod(boxes[:, 2:] - boxes[:, :2], axis=1)).tolist()
-    told = [row.get("area") for row in rows]
+    areas = [row.get("area") for row in rows]
     count = 0 if keypoints is None else len(keypoints.names)
     points = np.zeros((len(rows), count, 3), np.float32)
     for place, row in enumerate(rows if count else ()):
@@ -349,7 +351,7 @@ def objects_of(
         boxes,
         np.array(labels, np.int64),
         np.array([bool(row.get("iscrowd", 0)) for row in rows], np.bool_),
-        np.array([of_box if area is None else area for area, of_box in zip(told, flat, strict=True)], np.float64),
+        np.array([of_box if area is None else area for area, of_box in zip(areas, flat, strict=True)], np.float64),
         np.array([row["id"] for row in rows], np.int64),
         tuple(row.get("segmentation") or [_corners(*row["bbox"])] for row in rows) if masks else None,
         None if keypoints is None else points,

@@ -21,7 +21,7 @@ from vitreous.data.image_set import ImageSet
 from vitreous.data.loader import BatchSampler, Loader
 
 PICTURES_PER_REPORT = 32  # that a worker examines before it reports
-HELD_OUT = ("test", "val", "train")  # of two copies in different splits, the one in the earlier of these is worth more
+HELD_OUT = ("test", "val", "train")  # of copies in several splits, the one in the first of these stays
 NEAR_BITS = 3  # out of 64 in which the hashes of nearly equal pictures may differ
 BANDS = NEAR_BITS + 1  # two such hashes agree in at least one of so many parts
 UNEVEN_RATIO = 10  # times as many pictures in the largest class as in the smallest
@@ -48,7 +48,7 @@ class ExaminedPicture(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """Something noteworthy. A problem makes training refuse the data or learn something wrong; a remark does not."""
+    """Something noteworthy: a problem, if training refuses the data or learns something wrong from it, or a remark."""
 
     kind: str
     problem: bool
@@ -135,7 +135,7 @@ def _unreadable(pictures: list[ExaminedPicture]) -> Iterator[Finding]:
 
 
 def _faults(splits: Mapping[str, ImageSet]) -> Iterator[Finding]:
-    """What training would refuse as a whole."""
+    """What makes training refuse the data."""
     # Parts of one file share its faults.
     faults = tuple(dict.fromkeys(fault for images in splits.values() for fault in images.faults))
     if faults:
@@ -164,7 +164,7 @@ def _classes(splits: Mapping[str, ImageSet], pictures: list[ExaminedPicture]) ->
                 text = _count(only, f"class of {here} is", f"classes of {here} are")
                 yield Finding("classes differ", True, f"{text} not in {there}", tuple(only))
     filled = {(one.split, name) for one in pictures for name in one.classes}
-    whole = any(one.label for one in pictures)  # of objects a class may well be rare
+    whole = any(one.label for one in pictures)  # a class of objects may well be missing in a split
     alone = {images.classes for images in splits.values() if whole and len(images.classes) == 1}
     if alone:
         yield Finding("one class", True, "there is one class; a classifier needs two or more", min(alone))
@@ -209,7 +209,7 @@ def _called(one: ExaminedPicture) -> str:
 
 
 def _superfluous(kind: str, group: list[ExaminedPicture]) -> list[tuple[str, str]]:
-    """Of a conflict all, as nobody knows which is right; of a leak all but the held-out; else all but the first."""
+    """Of a conflict all, as the right class is unknown; of a leak all but the held-out one; else all but the first."""
     best = min(group, key=lambda one: HELD_OUT.index(one.split))
     if kind == "conflicts":
         return [(one.name, f"the same picture is in class {_another(one, group).label}") for one in group]

@@ -1,9 +1,9 @@
-"""Where a detector found objects, for a model that looks at each of them: as `predict` writes it, or as COCO does.
+"""Boxes of a detector, for a model that examines each object: as `predict` writes them, or as COCO does.
 
     {"images": [{"image": "photos/1.jpg", "predictions": [{"class": "person", "bbox": [x, y, w, h], "score": 0.9}]}]}
     [{"image_id": 139, "category_id": 1, "bbox": [x, y, w, h], "score": 0.9}]
 
-The second form has no pictures in which nothing was found, and knows pictures by their number alone.
+The second form lacks pictures without boxes, and identifies pictures by number only.
 """
 
 import math
@@ -83,12 +83,12 @@ def read_boxes(file: Path, categories: Mapping[int, str], classes: Sequence[str]
                 rows = image["predictions"]
                 named[str(image["image"])] = [one for row in rows for one in _found(row, row["class"], places, least)]
     if not named and not numbered:
-        raise InputError(f"--boxes {file} is empty: it tells of no picture; {_REMEDY}")
+        raise InputError(f"--boxes {file} is empty: it names no picture; {_REMEDY}")
     return DetectorBoxes(named, numbered)
 
 
 def _found(row: dict[str, Any], name: str | None, places: Mapping[str, int], least: float) -> list[Found]:
-    """The box of a row, if it is to be looked at."""
+    """The box of a row, or none if its class, score or area excludes it."""
     x, y, width, height = (float(value) for value in row["bbox"])
     score = float(row["score"])
     if not all(

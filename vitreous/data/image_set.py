@@ -1,4 +1,4 @@
-"""What every layout of data becomes: pictures with targets, addressed by index."""
+"""What every layout of data becomes: pictures with targets, accessed by index."""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -25,17 +25,17 @@ class ImageSet(ABC):
     file_lengths: tuple[int, ...] = ()
     category_ids: tuple[int, ...] = ()  # of the classes in the data's own files, where they have numbers
     keypoint_names: tuple[str, ...] = ()
-    keypoint_pairs: tuple[tuple[int, int], ...] = ()  # those that trade places in a mirror
+    keypoint_pairs: tuple[tuple[int, int], ...] = ()  # (left, right), swapped by a horizontal flip
     skeleton: tuple[tuple[int, int], ...] = ()  # pairs of keypoints joined by a line in drawings
-    faults: tuple[str, ...] = ()  # of the annotations that were left out for them, each with file and id
-    passed_over: tuple[str, ...] = ()  # endings of files that are pictures, but of a kind that is not read
-    drawn_side: int | None = None  # shorter side of pictures that are drawn on demand, at the size that was asked for
+    faults: tuple[str, ...] = ()  # of annotations that were left out, each with file and id
+    passed_over: tuple[str, ...] = ()  # endings of picture files in formats that are not read
+    drawn_side: int | None = None  # shorter side of pictures that are drawn on demand
     val_fraction: float | None = None  # share held out by content, where the data have no splits of their own
 
     @property
     @abstractmethod
     def fingerprint(self) -> str:
-        """Tells whether two sets hold the same pictures."""
+        """Equal for two sets if they hold the same pictures and targets."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -46,7 +46,7 @@ class ImageSet(ABC):
 
     @abstractmethod
     def target(self, index: int) -> dict[str, Any]:
-        """What is to be learnt about the picture, known without looking at it."""
+        """What is to be learnt about the picture, known without decoding it."""
 
     @abstractmethod
     def picture(self, index: int, *, at_least: int | None = None) -> Image.Image:
@@ -57,21 +57,21 @@ class ImageSet(ABC):
         return None
 
     def object_mask(self, index: int) -> Image.Image | None:
-        """Where the object that gives the picture its class is, white on black; None where nobody knows."""
+        """Mask of the object that gives the picture its class, white on black; None if unknown."""
         return None
 
     def __getitem__(self, index: int) -> tuple[Image.Image, dict[str, Any]]:
         return self.picture(index), self.target(index)
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Whatever keeps a layout from understanding one of its files becomes an ImageError that names the picture."""
+        """Whatever fails while a layout reads a picture's files becomes an ImageError that names the picture."""
         super().__init_subclass__(**options)
         for method, what in READ_LATER.items():
             if method in cls.__dict__:
                 setattr(cls, method, _guarded(cls.__dict__[method], what))
 
 
-READ_LATER = {  # methods that read files when it is a picture's turn -> what they read
+READ_LATER = {  # methods that read files when a picture is needed -> what they read
     "target": "the annotations of image",
     "picture": "image",
     "encoded": "image",
@@ -87,7 +87,7 @@ def _guarded(method: Callable[..., Any], what: str) -> Callable[..., Any]:
         except (InputError, ImportError):
             raise
         except Exception as error:
-            if not -len(self) <= index < len(self):  # how Python's loops find the end
+            if not -len(self) <= index < len(self):  # Python's loops find the end this way
                 raise
             if isinstance(error, OSError) and error.errno in MACHINE:  # no fault of the picture
                 raise InputError(f"{what} {self.name(index)!r}: {reason_of(error)}; {MACHINE[error.errno]}") from error
@@ -142,7 +142,7 @@ class PairedFiles(EncodedSet):
 
 
 class Wrapped(ImageSet):
-    """Another set as it is; a subclass changes what it is for."""
+    """Another set, unchanged; subclasses change parts of it."""
 
     def __init__(self, images: ImageSet) -> None:
         self.images, self.classes, self.file_lengths = images, images.classes, images.file_lengths

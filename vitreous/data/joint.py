@@ -1,4 +1,4 @@
-"""Views of a picture together with what is to be learnt about it: for detection, segmentation and keypoints.
+"""Views of a picture together with its targets: for detection, segmentation and keypoints.
 
 A view is called with a picture and its target as an `ImageSet` gives them, and returns the pixels as bytes (3, h, w)
 and a dictionary for one sample; `collate_dense` makes a batch of such samples. All randomness comes from the global
@@ -85,7 +85,7 @@ class DetectView:
             side has been brought to 400, 500 or 600 pixels.
         jitter: Strength of random colours, 0 to 1.
         scale: (least, most) factor by which training pictures are enlarged; what then exceeds their usual size is cut
-            off, at random.
+            off at random.
         masks: Whether masks are decoded, where there are any.
     """
 
@@ -231,10 +231,10 @@ _BATCHED_NAMES = {
 
 
 def collate_dense(samples: list[tuple[Tensor, dict[str, Any]]]) -> tuple[Tensor, dict[str, Any]]:
-    """One batch: pictures are filled up at the right and the bottom to a common size, a multiple of 32.
+    """One batch: pictures are padded at the right and the bottom to a common size, a multiple of 32.
 
-    What there is once for each picture is stacked; what there is for each object becomes a list with an entry for each
-    picture. Masks are filled up with nothing, class numbers with `IGNORE`.
+    Values per picture are stacked; values per object become a list with an entry for each picture. Masks are padded
+    with 0, class numbers with `IGNORE`.
     """
     if "heatmaps" in samples[0][1]:  # views of equal size with one object each
         return torch.stack([pixels for pixels, _ in samples]), {

@@ -3,15 +3,15 @@
 The main process decides which sample comes when (`BatchSampler`); a sample's randomness is seeded from (seed,
 epoch, index) where it is made, so it does not matter which worker makes it.
 
-A worker process may freeze at any moment: stopped from outside, or stuck in C code that keeps the interpreter's lock.
-Whoever then takes a batch it has announced waits for ever, because torch asks the worker itself for the memory that
-holds it, without a time limit. So the main thread never does that: another one takes batches, while the main one
-waits for it, looks at the workers' progress, heeds signals, and kills workers that are silent. Memory shared by name
-(torch's `file_system`) would need no answer from the worker, but a further process to clean up, and a worker stopped
-in the middle of a message would still be waited for.
+A worker process may freeze at any moment: stopped from outside, or stuck in C code that holds the interpreter's lock.
+A thread that then takes an announced batch blocks for ever, because torch asks the worker itself, without a timeout,
+for the memory that holds it. So the main thread never does: another thread takes batches, while the main one waits for
+it, watches the workers' progress, handles signals and kills workers that are stuck. Memory shared by name (torch's
+`file_system`) would need no answer from the worker, but another process to clean up, and a worker stopped in the
+middle of a message would still block.
 
-A picture that cannot be read never ends an epoch and never goes unnoticed: training takes the next one in its place,
-which is again a function of the data alone, evaluation goes without, and the batch tells of it.
+An unreadable picture never ends an epoch and never goes unnoticed: training replaces it by the next one, which is again
+a function of the data alone, evaluation skips it, and the batch reports it.
 """
 
 import ctypes
@@ -41,17 +41,17 @@ try:
 except ImportError:  # Windows has no such limits
     resource = None  # type: ignore[assignment]
 
-# Seconds without a single new image from the worker that is waited for before it counts as hung. Images, not batches:
-# storage so slow that a batch takes a minute is still at work, and is left alone.
+# Seconds without a new image from the worker whose batch is due, after which it counts as hung. Images, not batches:
+# storage so slow that a batch takes a minute still makes progress.
 WORKER_TIMEOUT = 20.0
-START_TIMEOUT = 120.0  # until the first worker is there: where they are not forked, each imports torch anew
+START_TIMEOUT = 120.0  # until the first worker has started: unless forked, each imports torch anew
 WORKER_POLL_SECONDS = 1.0
 SHUTDOWN_SECONDS = 3.0  # workers that have not ended by then are killed
 STOP_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")  # the last is what schedulers send before pre-emption
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
-USUAL_FILES = 4096  # open files of a process, if the machine lets it have so many
-OWN_FILES, FILES_OF_WORKER = 48, 16  # with two loaders, each with a batch or two on its way from every worker
-LONGEST_GAP = 100  # unreadable pictures in a row after which training gives up looking for the next good one
+USUAL_FILES = 4096  # open files of a process, if the machine allows it
+OWN_FILES, FILES_OF_WORKER = 48, 16  # for two loaders, each with one or two batches in transit from every worker
+LONGEST_GAP = 100  # unreadable pictures in a row after which training gives up
 FILES_SHUFFLED_TOGETHER = 32  # where samples that share a file are best read one soon after the other
 _BITS_64 = (1 << 64) - 1
 
@@ -72,7 +72,7 @@ class Unreadable(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """A sample on its way into a batch."""
+    """A sample before it is collated into a batch."""
 
     number: int  # of the sample in the data set
     sample: Any  # None if it cannot be read and nothing takes its place
@@ -87,11 +87,11 @@ class Batch(NamedTuple):
 
 
 class LoadingError(InputError):
-    """No more batches come. Out of a `Loader`, it is raised while the caller waits, who has done nothing by halves."""
+    """No more batches come. A `Loader` raises it while the caller waits, so that no step is left half done."""
 
 
 class Failure(NamedTuple):
-    """An InputError on its way out of a worker process; torch would bury its message in a traceback."""
+    """An InputError that a worker process returns; torch would bury its message in a traceback."""
 
     message: str
 
@@ -119,8 +119,8 @@ def seed_everything(*key: int) -> None:
 def seeded(*key: int) -> Iterator[None]:
     """As `seed_everything` on the CPU, but the generators continue afterwards as if nothing had happened.
 
-    In a loader's worker process they do not: they are nobody else's there, and keeping their state takes as long as a
-    tenth of decoding a picture.
+    In a loader's worker process they do not: nothing else uses them there, and saving their state takes a tenth of the
+    time of decoding a picture.
     """
     shared = get_worker_info() is None
     if shared:
@@ -305,7 +305,7 @@ class Loader:
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[Batch]:
-        with worker_failures_explained():  # of a death that is told between two lines below
+        with worker_failures_explained():  # in case a death is reported between two lines below
             batches = self._from_workers() if self._torch_loader.num_workers else iter(self._torch_loader)
             for batch in batches:
                 if isinstance(batch, Failure):
@@ -337,7 +337,7 @@ class Loader:
             fetcher.dismiss()
 
     def _next(self, fetcher: "_Fetcher") -> Batch | Failure | None:
-        """Wait for a batch, None after the last, for as long as the worker that makes it gets anything done."""
+        """Wait for a batch, None after the last, as long as the worker that makes it makes progress."""
         fetcher.ask()
         seen, silent, looked = self._progress(), 0.0, time.monotonic()
         while True:
@@ -347,7 +347,7 @@ class Loader:
             now = time.monotonic()
             silent += min(
                 now - looked, 2 * WORKER_POLL_SECONDS
-            )  # without the time for which all of us were stopped, by Ctrl-Z
+            )  # not the time for which the whole process group was stopped (Ctrl-Z)
             looked, before, seen = now, seen, self._progress()
             if seen != before:
                 silent = 0.0
@@ -360,10 +360,10 @@ class Loader:
                 )
 
     def _progress(self) -> tuple[int | None, int]:
-        """Of the worker that owes the next batch: its process id and how many images it has made; else of all."""
+        """Process id and finished images of the worker whose batch is due; between epochs, the images of all."""
         iterator: Any = self._torch_loader._iterator
         owes = getattr(iterator, "_task_info", {}).get(getattr(iterator, "_rcvd_idx", None))
-        if owes is None:  # between two epochs, when all must answer
+        if owes is None:  # between two epochs
             return None, int(self._samples.progress.sum())
         return iterator._workers[owes[0]].pid, int(self._samples.progress[owes[0]])
 
@@ -378,8 +378,8 @@ class Loader:
     def close(self, *, force: bool = False) -> None:
         """End the worker processes, also those that no longer answer; with `force` without asking them first.
 
-        torch's own way waits for locks that a frozen worker may hold, and its last resort, SIGTERM, does not reach
-        one; so it gets a thread and a little time, and who is still there then is killed.
+        torch's own shutdown waits for locks that a frozen worker may hold, and its last resort, SIGTERM, does not
+        reach one; so it gets a thread and a few seconds, and workers that are then still alive are killed.
         """
         iterator: Any = self._torch_loader._iterator
         self._torch_loader._iterator = None
@@ -400,7 +400,7 @@ class Loader:
 
 
 def _require_files(workers: int) -> None:
-    """Batches on their way and workers take open files; a limit that is too low is raised where that is allowed."""
+    """Workers and batches in transit take open files; a limit that is too low is raised where that is allowed."""
     if resource is None:
         return
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -418,7 +418,7 @@ def _require_files(workers: int) -> None:
 
 
 def _with_workers(loader: DataLoader) -> Iterator[Any]:
-    """Start the workers; if that fails halfway, none of them stays."""
+    """Start the workers; if that fails halfway, end those that have started."""
     util.get_temp_dir()  # for the workers' sockets: this process clears it away, one that is killed cannot
     before = set(active_children())
     try:
@@ -426,7 +426,7 @@ def _with_workers(loader: DataLoader) -> Iterator[Any]:
     except BaseException as reason:
         for frame, _ in traceback.walk_tb(reason.__traceback__):
             if isinstance(frame.f_locals.get("self"), _MultiProcessingDataLoaderIter):
-                frame.f_locals["self"]._shutdown = True  # torch would fail to end what is not there, and say so
+                frame.f_locals["self"]._shutdown = True  # torch would try to end workers that are missing, and complain
         for worker in set(active_children()) - before:
             worker.kill()
             worker.join()
@@ -434,8 +434,10 @@ def _with_workers(loader: DataLoader) -> Iterator[Any]:
 
 
 class _Fetcher(threading.Thread):
-    """Takes batches from torch's loader, one whenever it is asked to; see above for why this is no work for the main
-    thread. A daemon: one that waits for a frozen worker for ever keeps no process from ending."""
+    """Takes batches from torch's loader, one per request; the module's docstring says why the main thread does not.
+
+    A daemon: if it blocks on a frozen worker, the process can still end.
+    """
 
     def __init__(self, begin: Callable[[], Iterator[Any]]) -> None:
         super().__init__(daemon=True)
@@ -466,7 +468,7 @@ class _Fetcher(threading.Thread):
 
 @contextmanager
 def _limits_explained() -> Iterator[None]:
-    """Turn what a worker, or taking its batch, failed for into a message if it is a limit of the machine."""
+    """Turn a failure of a worker, or of taking its batch, into a message if a limit of the machine caused it."""
     try:
         yield
     except (RuntimeError, OSError, MemoryError) as reason:
@@ -492,7 +494,7 @@ def moved_to(value: Any, device: torch.device) -> Any:
 
 @contextmanager
 def worker_failures_explained() -> Iterator[None]:
-    """Turn torch's report of a worker that died into a message. It can come at any moment, not only while loading."""
+    """Turn torch's report of a dead worker into a message; it can come at any moment, not only while loading."""
     try:
         yield
     except (RuntimeError, ConnectionError, EOFError) as reason:
@@ -550,7 +552,7 @@ def _start_worker(_: int) -> None:
     for name in STOP_SIGNALS:
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
-    if sys.platform == "linux":  # elsewhere torch looks for its parent now and then, unless a sample hangs
+    if sys.platform == "linux":  # elsewhere torch polls for its parent, unless a sample hangs
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # no worker outlives the main process
     worker: Any = get_worker_info()
-    worker.dataset.show_progress()  # it is there
+    worker.dataset.show_progress()  # has started

@@ -45,7 +45,7 @@ def draw(polygons: Sequence[Sequence[float]], height: int, width: int) -> NDArra
     parts = list(_crossings(edges, height, width))
     if not parts:
         return mask
-    # Every outline crosses a column an even number of times, so that in order they begin and end runs by turns.
+    # Every outline crosses a column an even number of times, so that, sorted, they start and end runs alternately.
     places = np.sort(np.concatenate(parts)) % (width * (height + 1))  # (K,) column by column, H + 1 rows each
     left, right = (int(place) // (height + 1) for place in (places.min(), places.max()))
     change = np.zeros((right - left + 1) * (height + 1), np.int32)

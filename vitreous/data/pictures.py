@@ -1,10 +1,10 @@
-"""What counts as a picture, and which pictures a name stands for.
+"""What counts as a picture, and which pictures a name refers to.
 
 Names are files, folders, patterns such as 'photos/*.jpg', or samples of the embedded data: `shapes:val:0-7` means
 samples 0 to 7 of its validation split, so that everything can be tried without a file.
 
-Whatever Python hands over as an image becomes one here, by one rule (`as_picture`), before it is brought to a model's
-size and colours. What a network is fed with is no picture, and counts as one nowhere.
+Whatever Python code passes as an image becomes a picture here, by one rule (`as_picture`), before it is resized and
+normalised for a model. The normalised input of a network is not a picture.
 """
 
 import glob
@@ -32,13 +32,13 @@ _ACCEPTED_NAMES = "image files, folders of images, patterns such as 'photos/*.jp
 _ACCEPTED_PICTURES = (
     "a path, a PIL image, uint8 values, or floats from 0 to 1; arrays (H, W, 3), tensors (3, H, W), or grey (H, W)"
 )
-_FLOAT_TOLERANCE = 1e-3  # by which floats may miss 0 and 1: less than a byte can tell
+_FLOAT_TOLERANCE = 1e-3  # by which floats may exceed 0 and 1: less than a step of a byte
 
 Pictured = str | os.PathLike[str] | Image.Image | NDArray[Any] | Tensor
 
 
 def as_picture(given: Pictured) -> Image.Image:
-    """What was given as an 8-bit RGB picture, upright and at its own size; anything else is refused in words.
+    """The argument as an 8-bit RGB picture, upright and at its own size, or an InputError.
 
     Strings and paths are files. Pictures of PIL are turned upright as files are. Arrays and tensors hold bytes, or
     floats from 0 to 1; three or four axes, the first of which may be a batch of one. Colours are the last axis of an
@@ -128,7 +128,7 @@ def find_pictures(names: Sequence[Pictured], *, size: tuple[int, int]) -> list[P
     """Every picture the names stand for, in the order given and sorted within a folder; no file is opened yet.
 
     Args:
-        names: See the head of this module; pictures in memory are called by their place: image 1.
+        names: See the docstring of this module; pictures in memory are named by their position: image 1.
         size: (H, W) at which embedded samples are drawn.
     """
     if not len(names):

@@ -27,7 +27,7 @@ def quarantine_file(data: str) -> Path:
 
 
 def read_quarantine(file: Path) -> dict[str, str]:
-    """Name -> reason; empty lines and those that begin with # are passed over."""
+    """Name -> reason; empty lines and those that begin with # are skipped."""
     try:
         text = read_bytes(file, LARGEST_LIST).decode(errors="surrogateescape")
     except InputError as reason:

@@ -85,7 +85,7 @@ class Window:
 
 
 def keypoints_in(window: Window, objects: Objects) -> Tensor:
-    """(n, K, 3); those that are cut off count as not there, left and right trade places in a mirror."""
+    """(n, K, 3); those that are cut off count as absent; a horizontal flip swaps left and right."""
     assert objects.keypoints is not None
     found = objects.keypoints.astype(np.float32)
     found[..., :2] = window.points(objects.keypoints[..., :2])

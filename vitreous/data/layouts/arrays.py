@@ -87,7 +87,7 @@ def _opened(path: Path) -> Any:
 
 
 def _array(path: Path, file: Any, name: str) -> NDArray[Any]:
-    """One array, after a look at what its head promises: a few bytes can ask for any amount of memory."""
+    """One array, after a check of its header: a few bytes can ask for any amount of memory."""
     with reading(f"{name} in '{path}'", remedy=_REMEDY):
         member = next(entry for entry in file.zip.namelist() if entry in (name, f"{name}.npy"))
         with file.zip.open(member) as opened:
@@ -99,7 +99,7 @@ def _array(path: Path, file: Any, name: str) -> NDArray[Any]:
             raise ValueError("it holds Python objects; only plain numbers and texts are read (allow_pickle is off)")
         if promised != stored:
             raise ValueError(
-                f"its head tells of {brief(str(shape))} {dtype}, {promised:,} bytes, but it has {stored:,}"
+                f"its header announces {brief(str(shape))} {dtype}, {promised:,} bytes, but it has {stored:,}"
             )
         if promised > memory_bytes():
             raise ValueError(f"it has {promised:,} bytes, this machine's memory {memory_bytes():,}")

@@ -14,7 +14,7 @@ from typing import Any
 from vitreous.data.image import SUFFIXES
 
 _KEYS = ("classes", "names", "labels", "id2label", "categories")
-_ABOUT_PICTURES = "it tells about pictures; a file about classes alone is needed"
+_ABOUT_PICTURES = "it describes pictures; a file that describes only classes is needed"
 LARGEST_VALUE = (1 << 16) - 1  # of a pixel
 
 RGB = tuple[int, int, int]

@@ -1,10 +1,10 @@
-"""Objects as COCO writes them down: one JSON file a split, pictures in a folder beside it.
+"""Objects in COCO's format: one JSON file per split, pictures in a folder beside it.
 
     DATA/annotations/instances_train2017.json, DATA/train2017/*.jpg
     DATA/annotations/instances_train.json, DATA/images/train/*.png
     DATA/train/_annotations.coco.json, DATA/train/*.jpg
 
-Classes are ordered by the numbers of their categories, which need not follow each other.
+Classes are ordered by the numbers of their categories, which may have gaps.
 """
 
 import re
@@ -34,7 +34,7 @@ _FILE_PREFIXES = {  # kind of targets -> how files that may belong to a split be
 }
 _IN_SPLIT_FOLDER = "_annotations.coco.json"
 _REMEDY = "correct the file, or see all of it with `vitreous check`"
-_SAMPLED_PICTURES = 50  # pictures by which the folder that holds them is recognised
+_SAMPLED_PICTURES = 50  # by which their folder is recognised
 
 
 def coco_files(root: Path, targets: str = "boxes") -> dict[str, Path]:
@@ -194,7 +194,7 @@ def _mask_problem(segmentation: Any, size: tuple[int, int] | None) -> str:
 
 
 def _content(file: Path, follow: bool = False) -> dict[str, Any]:
-    """Images are in order; categories and annotations are looked at later."""
+    """Images are in order; categories and annotations are checked later."""
     content = read_json(file, LARGEST_ANNOTATIONS)
     for part in ("images", "annotations", "categories"):
         if not isinstance(content, dict) or not isinstance(content.get(part), list):

@@ -1,10 +1,10 @@
 """Data without splits of their own: a share of the pictures is held out for validation, chosen by their content.
 
-The side of a picture follows from the bytes of its file alone: not from its name, its date, the order of the files or
+Whether a picture is held out depends on the bytes of its file alone: not on its name, its date, the order of files or
 the machine. Copies of a file therefore fall on the same side, and a picture stays on its side when others are added.
-Of a class that would have no picture on one of the sides, the nearest picture changes over.
+If a class would have no picture on one of the sides, the nearest picture moves there.
 
-Of large files the start, the middle and the end are read, which takes about as long as to look up their size.
+Of large files only the start, the middle and the end are read, which takes about as long as looking up their size.
 """
 
 import hashlib
@@ -94,7 +94,7 @@ def _place(images: ImageSet, index: int) -> float:
     stored = images.encoded(index)
     try:
         content = stored if isinstance(stored, bytes) else _content_of(Path(stored))  # type: ignore[arg-type]
-    except OSError:  # told as a picture that cannot be read when it is its turn
+    except OSError:  # reported as unreadable when the picture is needed
         content = images.name(index).encode(errors="surrogateescape")
     return int.from_bytes(hashlib.blake2b(content, digest_size=6).digest()) / (1 << 48)
 
@@ -119,7 +119,7 @@ def _pieces(file: str, size: int, changed: int) -> bytes:
 
 
 def _reported(items: Iterable[float], total: int) -> Iterator[float]:
-    """Say now and then how far it is: on a slow disk with many files this takes a while."""
+    """Print the progress now and then: on a slow disk, many files take a while."""
     last = time.monotonic()
     for done, item in enumerate(items, 1):
         yield item

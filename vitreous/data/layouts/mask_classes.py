@@ -60,7 +60,7 @@ CITYSCAPES = {  # value in *_labelIds.png -> name of the 19 classes that are eva
     33: "bicycle",
 }
 
-# The eleven classes of CamVid that are usually told apart; masks have them as 0 to 10, and 11 for none of them.
+# The eleven classes of CamVid that are usually distinguished; masks have them as 0 to 10, and 11 for none of them.
 CAMVID = (*("sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "bicyclist"),)
 CAMVID_FILE = re.compile(r"(0001TP|0006R0|0016E5|Seq05VD)_f?\d{5,6}")  # its four drives
 
@@ -271,5 +271,5 @@ _LIST_READERS: dict[str, Callable[[str], MaskClasses]] = {
     "labels.yml": _yaml,
     "labels.csv": _table,
 }
-# Names that files about pictures have as well: passed over if they do not list classes.
+# Files about pictures have these names, too: ignored if they do not list classes.
 _AMBIGUOUS_LISTS = {"labels.json", "labels.yaml", "labels.yml", "labels.csv"}

@@ -83,7 +83,7 @@ def _paired(pictures: Path, masks: Path) -> bool:
 class MaskSet(PairedFiles):
     """The pictures of one split with their masks.
 
-    What is wrong with a mask, or that there is none, is told like a picture that cannot be read: when it is its turn.
+    A missing or faulty mask counts as an unreadable picture, when the picture is needed.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ def _classes(root: Path, masks: Path, ignore: tuple[int, ...] | None, reduce_zer
 
 
 def _values_in(masks: Path) -> set[int]:
-    """All values of all masks; those that cannot be read are told when it is their turn."""
+    """All values of all masks; unreadable ones are reported when their pictures are needed."""
     found: set[int] = set()
     for file in _images_below(masks):
         try:

@@ -1,4 +1,4 @@
-"""The Oxford-IIIT pets, and data laid out like them: pictures whose names tell the class, and a trimap for each.
+"""The Oxford-IIIT pets, and data laid out like them: pictures whose names contain the class, and a trimap for each.
 
     DATA/images/Abyssinian_1.jpg, DATA/annotations/trimaps/Abyssinian_1.png
     DATA/annotations/trainval.txt, DATA/annotations/test.txt (the first word of a line is a picture's name)

@@ -1,8 +1,8 @@
 """Where the samples of tar shards lie, so that any one can be read without the others.
 
 A sample is what shares a name up to its first dot: `0017.jpg` and `0017.cls`, or `0017.png` and `0017.json`. The index
-is built once by reading the shards' headers and labels, and kept beside the shards, or in the user's cache folder when
-that place cannot be written. A shard whose length or time of change differs is indexed again.
+is built once by reading the shards' headers and labels, and stored beside the shards, or in the user's cache folder if
+that place is not writable. A shard whose length or modification time differs is indexed again.
 """
 
 import os
@@ -26,7 +26,7 @@ from vitreous.files.reading import brief, parse_json, reading, reason_of
 
 MEMBER = re.compile(r"(?P<key>(?:.*/)?[^./][^./]*)\.(?P<kind>[^/]+)")
 LABEL_KEYS = ("label", "cls", "class")  # of a sample's .json
-LARGEST_INDEX = 8  # times the shards: every sample takes blocks of a shard, and its longest name as much here
+LARGEST_INDEX = 8  # times the shards: the longest name of a sample takes as much here as its blocks in a shard
 _TAR_BLOCK_BYTES = 512
 
 
@@ -41,14 +41,14 @@ class Index(NamedTuple):
 
 
 class StoredIndex(NamedTuple):
-    """An index and what it was made from."""
+    """An index, with the state of the shards it was made from."""
 
     stamps: NDArray[np.int64]  # (shards, 2): length and time of change
     samples: Index
 
 
 def build_index(shards: Sequence[Path]) -> Index:
-    """From the kept index as far as it is still true, otherwise from the shards."""
+    """From the stored index as far as it is up to date, otherwise from the shards."""
     stamps = np.array([_stamp(path) for path in shards], np.int64).reshape(-1, 2)
     places = _index_files(shards)
     kept = next(filter(None, (_stored(place, stamps[:, 0]) for place in places)), None)
@@ -170,7 +170,7 @@ def _from_json(path: Path, key: str, text: bytes) -> bytes:
         return str(values[0]).encode()
 
 
-# ---- the kept index --------------------------------------------------------------------------------------------
+# ---- the stored index --------------------------------------------------------------------------------------------
 
 
 def _stamp(path: Path) -> tuple[int, int]:
@@ -187,7 +187,7 @@ def _index_files(shards: Sequence[Path]) -> list[Path]:
 
 
 def _stored(place: Path, lengths: NDArray[np.int64]) -> StoredIndex | None:
-    """None if there is none that can be used for shards of these lengths."""
+    """None if there is no usable one for shards of these lengths."""
     try:
         with np.load(place, allow_pickle=False) as file:
             if sum(info.file_size for info in file.zip.infolist()) > LARGEST_INDEX * (lengths.sum() + _TAR_BLOCK_BYTES):
@@ -199,7 +199,7 @@ def _stored(place: Path, lengths: NDArray[np.int64]) -> StoredIndex | None:
 
 
 def _whole(stamps: NDArray[Any], index: Index, shards: int) -> bool:
-    """Whether an index is one of these shards: anybody may have written it."""
+    """Whether an index is valid for these shards: anybody may have written it."""
     kinds = [array.dtype.kind for array in (stamps, *index)]
     if kinds != ["i", "i", "S", "S", "i", "i"] or any(array.ndim != 1 for array in index):
         return False
@@ -220,7 +220,7 @@ def _part(index: Index, number: int) -> Index:
 
 
 def _store(places: Sequence[Path], kept: StoredIndex) -> None:
-    """In the first place that can be written; without one, the shards are indexed again next time."""
+    """In the first writable place; without one, the shards are indexed again next time."""
     for place in places:
         with suppress(OSError):
             place.parent.mkdir(parents=True, exist_ok=True)

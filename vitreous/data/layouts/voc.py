@@ -1,11 +1,11 @@
-"""Objects as Pascal VOC writes them down: an XML file for each picture.
+"""Objects in Pascal VOC's format: an XML file for each picture.
 
     DATA/JPEGImages/*.jpg, DATA/Annotations/*.xml, DATA/ImageSets/Main/train.txt (names without suffix, one a line)
     DATA/train/*.jpg with DATA/train/*.xml beside them
 
 Classes are the sorted names found in all XML files, or the lines of classes.txt if there is one. Boxes are taken as
-they are written, xmax and ymax as the right and lower edge. Objects marked as difficult count as crowds: nobody has to
-find them, and nobody is blamed for finding them.
+they are written, xmax and ymax as the right and lower edge. Objects marked as difficult count as crowds: they need
+not be found, and finding them is no mistake.
 """
 
 import math
@@ -24,7 +24,7 @@ from vitreous.files.limits import FARTHEST_POINT, LARGEST_LIST, LARGEST_PAGE, LO
 from vitreous.files.reading import problem_of_path, read_bytes, read_names, reason_of, require_regular, shown
 
 _LISTS = Path("ImageSets", "Main")
-SECOND_COLUMN = ("1", "-1", "0")  # of lists of single classes: shown, not shown, hard to tell
+SECOND_COLUMN = ("1", "-1", "0")  # of lists of single classes: shown, not shown, difficult
 _REMEDY = "correct the file, or see all of them with `vitreous check`"
 
 
@@ -32,7 +32,7 @@ class Page(NamedTuple):
     """The annotations of one picture."""
 
     file: Path
-    picture: str  # file name, if it is told
+    picture: str  # file name, or empty
     size: tuple[int, int] | None  # (H, W)
     objects: list[dict[str, Any]]  # rows as of COCO, with a `name`
 
@@ -82,7 +82,7 @@ def _classes(root: Path, splits: dict[str, list[Path]], pages: dict[Path, Page])
     if listed.is_file():
         return tuple(read_names(listed))
     others = {path for paths in splits.values() for path in paths} - set(pages)
-    quiet = Faults(strict=False)  # those of another split are told when it is opened
+    quiet = Faults(strict=False)  # faults of another split are reported when that is opened
     every = [*pages.values(), *(_page(path, quiet) for path in others)]
     found = sorted({row["name"] for page in every for row in page.objects})
     if not found:
@@ -106,12 +106,12 @@ def _records(split: str, pages: dict[Path, Page], classes: tuple[str, ...], faul
 
 
 def _picture(page: Page) -> Path:
-    """Beside the XML file, or in JPEGImages; under the name that the file tells, or else under its own."""
+    """Beside the XML file, or in JPEGImages; under the name given in it, or else under its own."""
     beside = page.file.parent
     folder = beside.with_name("JPEGImages") if beside.name == "Annotations" else beside
-    told = Path(page.picture).name
-    usable = bool(told) and not problem_of_path(told, follow=False)
-    names = [*([told] if usable else []), *(page.file.stem + suffix for suffix in SUFFIXES)]
+    given = Path(page.picture).name
+    usable = bool(given) and not problem_of_path(given, follow=False)
+    names = [*([given] if usable else []), *(page.file.stem + suffix for suffix in SUFFIXES)]
     return next((folder / name for name in names if (folder / name).is_file()), folder / names[0])
 
 
@@ -122,7 +122,7 @@ def _page(file: Path, faults: Faults) -> Page:
     except FileNotFoundError:
         faults.note(f"{file} is missing", _REMEDY)
         return Page(file, "", None, [])
-    except Exception as reason:  # damage of any kind, encodings that nobody knows, files that are too large
+    except Exception as reason:  # any damage, unknown encodings, files that are too large
         faults.note(f"{file} cannot be read: {reason_of(reason)}", _REMEDY)
         return Page(file, "", None, [])
     height, width = (_number(root, f"size/{side}") for side in ("height", "width"))

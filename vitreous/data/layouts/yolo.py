@@ -1,4 +1,4 @@
-"""Objects as YOLO writes them down: a text file for each picture, a line for each object.
+"""Objects in YOLO's format: a text file for each picture, a line for each object.
 
     DATA/images/train/*.jpg, DATA/labels/train/*.txt, DATA/data.yaml (names: the classes)
     DATA/train/images/*.jpg, DATA/train/labels/*.txt, DATA/data.yaml
@@ -7,7 +7,7 @@ A line is a class number and then, in fractions of the picture: centre and sides
 an outline; or, where data.yaml has a `kpt_shape`, a box followed by keypoints. A picture without a text file, or with
 an empty one, shows no object.
 
-Text files are read together with their pictures: what is wrong with one is told like a picture that cannot be read.
+Text files are read together with their pictures: a faulty one counts as an unreadable picture.
 """
 
 import math
@@ -33,7 +33,7 @@ from vitreous.files.reading import brief, is_text, read_names, read_text, read_y
 
 YOLO_FOLDERS = (("images/{}", "labels/{}"), ("{}/images", "{}/labels"))
 DESCRIPTIONS = ("data.yaml", "dataset.yaml", "data.yml")
-_SAMPLED_TEXT_FILES = 50  # text files that tell whether there are outlines
+_SAMPLED_TEXT_FILES = 50  # that decide whether there are outlines
 
 
 def yolo_splits(root: Path) -> dict[str, tuple[Path, Path]]:
@@ -79,7 +79,7 @@ class YoloSet(PairedFiles):
     def _readable_lines(self, index: int) -> list[str]:
         try:
             return _lines(self.target_file(index))
-        except ImageError:  # told when it is the picture's turn
+        except ImageError:  # reported when the picture is needed
             return []
 
     def target_file(self, index: int) -> Path:
