@@ -170,9 +170,9 @@ def _as_check(root: str, targets: str) -> None:
     splits = open_raw(root, targets)
     describe(root, targets, **splits)
     for split, images in splits.items():
-        looker = Examiner(images, split)
+        examiner = Examiner(images, split)
         for index in range(min(3, len(images))):
-            looker[index]
+            examiner[index]
 
 
 def _as_train(root: str, targets: str) -> None:
