@@ -251,19 +251,12 @@ class OneObjectEach(Wrapped):
     def __len__(self) -> int:
         return len(self._places)
 
-    def name(self, index: int) -> str:
-        return super().name(self._places[index][0])
+    def inner_index(self, index: int) -> int:
+        return self._places[index][0]
 
     def target(self, index: int) -> dict[str, Any]:
-        picture, place = self._places[index]
-        target = super().target(picture)
+        target, (_, place) = super().target(index), self._places[index]
         return {**target, "objects": target["objects"][[place]], "annotated": _unmasked(target["objects"])}
-
-    def picture(self, index: int, *, at_least: int | None = None) -> Image.Image:
-        return super().picture(self._places[index][0], at_least=at_least)
-
-    def encoded(self, index: int) -> Path | bytes | None:
-        return super().encoded(self._places[index][0])
 
 
 class OneBoxEach(Wrapped):
@@ -278,27 +271,20 @@ class OneBoxEach(Wrapped):
     def without_boxes(self) -> Iterator[tuple[int, Objects]]:
         """Number and annotations of each picture in which nothing was found."""
         for index in self._empty:
-            target = super().target(index)
+            target = self.images.target(index)
             yield target["image_id"], _unmasked(target["objects"])
 
     def __len__(self) -> int:
         return len(self._boxes)
 
-    def name(self, index: int) -> str:
-        return super().name(self._boxes[index][0])
+    def inner_index(self, index: int) -> int:
+        return self._boxes[index][0]
 
     def target(self, index: int) -> dict[str, Any]:
-        picture, found = self._boxes[index]
-        target = super().target(picture)
+        target, (_, found) = super().target(index), self._boxes[index]
         single = object_in_box(found, len(self.keypoint_names), index + 1)
         annotated = _unmasked(target["objects"])
         return {**target, "objects": single, "annotated": annotated, "box_score": found.score}
-
-    def picture(self, index: int, *, at_least: int | None = None) -> Image.Image:
-        return super().picture(self._boxes[index][0], at_least=at_least)
-
-    def encoded(self, index: int) -> Path | bytes | None:
-        return super().encoded(self._boxes[index][0])
 
 
 def object_in_box(found: Found, keypoints: int, number: int) -> Objects:

@@ -157,20 +157,24 @@ class Wrapped(ImageSet):
     def __len__(self) -> int:
         return len(self.images)
 
+    def inner_index(self, index: int) -> int:
+        """Index of the picture in the wrapped set."""
+        return index
+
     def name(self, index: int) -> str:
-        return self.images.name(index)
+        return self.images.name(self.inner_index(index))
 
     def target(self, index: int) -> dict[str, Any]:
-        return self.images.target(index)
+        return self.images.target(self.inner_index(index))
 
     def picture(self, index: int, *, at_least: int | None = None) -> Image.Image:
-        return self.images.picture(index, at_least=at_least)
+        return self.images.picture(self.inner_index(index), at_least=at_least)
 
     def encoded(self, index: int) -> Path | bytes | None:
-        return self.images.encoded(index)
+        return self.images.encoded(self.inner_index(index))
 
     def object_mask(self, index: int) -> Image.Image | None:
-        return self.images.object_mask(index)
+        return self.images.object_mask(self.inner_index(index))
 
 
 class Subset(Wrapped):
@@ -184,20 +188,8 @@ class Subset(Wrapped):
     def __len__(self) -> int:
         return len(self._kept)
 
-    def name(self, index: int) -> str:
-        return super().name(self._kept[index])
-
-    def target(self, index: int) -> dict[str, Any]:
-        return super().target(self._kept[index])
-
-    def picture(self, index: int, *, at_least: int | None = None) -> Image.Image:
-        return super().picture(self._kept[index], at_least=at_least)
-
-    def encoded(self, index: int) -> Path | bytes | None:
-        return super().encoded(self._kept[index])
-
-    def object_mask(self, index: int) -> Image.Image | None:
-        return super().object_mask(self._kept[index])
+    def inner_index(self, index: int) -> int:
+        return self._kept[index]
 
 
 class Without(Subset):
