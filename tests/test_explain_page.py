@@ -7,7 +7,7 @@ from PIL import Image
 
 from tests.pages import blocks, dead_links, read
 from tests.tiny_model import save_tiny_dense, save_tiny_model
-from vitreous.attribution.catalogue import ALL, CONTROLS
+from vitreous.attribution.catalogue import all_controls, all_methods
 from vitreous.attribution.controls import OracleMask
 from vitreous.clusters.importance import RANKINGS
 from vitreous.registry import list_models
@@ -51,7 +51,7 @@ def test_the_notebook_runs_cell_by_cell(tmp_path, monkeypatch, capsys):
 def test_names_are_those_of_the_code():
     rows = re.findall(r"^\| (`.*?) \|", read(PAGE), re.M)
     named = {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
-    known = {method.name for method in (*ALL, *CONTROLS, OracleMask)} | set(RANKINGS) | {"grad_cam stage N"}
+    known = {method.name for method in (*all_methods(), *all_controls(), OracleMask)} | set(RANKINGS) | {"grad_cam stage N"}
     known |= set(list_models())
     assert named <= known
     assert set(RANKINGS) <= named

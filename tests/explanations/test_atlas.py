@@ -13,10 +13,10 @@ from PIL import Image
 from tests.attribution.tiny import family
 from tests.tiny_model import save_tiny_model
 from tests.web.browser import browser, needs_chromium
-from vitreous.clusters.atlas import MEASURE, Atlas, look_at
-from vitreous.clusters.atlas_figures import of_classes, of_clusters, whole
+from vitreous.clusters.atlas import MEASURE, Atlas, measure_clusters
+from vitreous.clusters.atlas_figures import class_figures, cluster_figures, summarise
 from vitreous.clusters.gates import cluster_layer, gated
-from vitreous.clusters.top_k import Kept
+from vitreous.clusters.top_k import TopK
 from vitreous.data.shapes.images import ShapesImages
 from vitreous.data.shapes.samples import CATEGORIES
 from vitreous.data.transforms import Preprocess
@@ -106,7 +106,7 @@ def close(value, expected):
 
 
 def test_figures_of_clusters_are_those_by_hand(atlas, by_hand):
-    clusters = of_clusters(atlas, CATEGORIES)
+    clusters = cluster_figures(atlas, CATEGORIES)
     assert sorted(one.number for one in clusters) == list(range(12))
     assert [one.share for one in clusters] == sorted((one.share for one in clusters), reverse=True)
     wrong = [item for item in by_hand if item["label"] != item["answer"]]
@@ -138,7 +138,7 @@ def test_figures_of_clusters_are_those_by_hand(atlas, by_hand):
 
 
 def test_figures_of_classes_are_those_by_hand(atlas, by_hand):
-    for k, one in enumerate(of_classes(atlas, CATEGORIES)):
+    for k, one in enumerate(class_figures(atlas, CATEGORIES)):
         answered = [item for item in by_hand if item["answer"] == k]
         own = [item for item in by_hand if item["label"] == k]
         assert (one.images, one.answered) == (len(own), len(answered))
@@ -163,8 +163,8 @@ def test_load_is_that_of_even_maps(given, atlas):
         handle.remove()
     answer = before.argmax(1, keepdim=True)
     odds = [p.gather(1, answer).logit() for p in (before.double().softmax(1), after.double().softmax(1))]
-    close(whole(atlas).lost, (odds[0] - odds[1]).mean())
-    close(whole(atlas).changed, (after.argmax(1, keepdim=True) != answer).double().mean())
+    close(summarise(atlas).lost, (odds[0] - odds[1]).mean())
+    close(summarise(atlas).changed, (after.argmax(1, keepdim=True) != answer).double().mean())
 
 
 def test_kept_regions_are_the_best_of_all(atlas, by_hand):
@@ -197,7 +197,7 @@ def test_state_does_not_grow(given):
     layer, atlas, sizes = cluster_layer(trained.model), Atlas(12, 10), {}
     images = ShapesImages("train", task="classify", size=(32, 32), count=128)
     for batch in batches(trained, images, range(128), 16):
-        atlas.add(look_at(trained.model, batch.inputs, layer), batch.numbers, batch.labels, batch.objects)
+        atlas.add(measure_clusters(trained.model, batch.inputs, layer), batch.numbers, batch.labels, batch.objects)
         sizes[int(atlas.labelled.sum())] = len(pickle.dumps(atlas))
     assert atlas.kept["typical"].count(0) == 6
     assert sizes[32] == sizes[128]
@@ -206,7 +206,7 @@ def test_state_does_not_grow(given):
 def test_kept_is_what_sorting_everything_keeps():
     scores = torch.rand(3, 40).mul(10).round()  # many are equal
     scores[2, 3:] = -torch.inf
-    kept = Kept(3, 5)
+    kept = TopK(3, 5)
     for part in torch.arange(40).split(7):
         kept.offer(scores[:, part], {"image": part.expand(3, -1)})
     for row in range(3):

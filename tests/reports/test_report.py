@@ -14,9 +14,9 @@ import torch
 from PIL import Image
 
 from tests.web.browser import browser
-from vitreous.clusters.masking import Layer, as_distributions, entropy
-from vitreous.explanations.explanation import Clusters, Explanation, MethodMap, StageLoad
+from vitreous.clusters.layer import Layer, as_distributions, entropy
 from vitreous.faithfulness.scoring import DECIDES
+from vitreous.reports.explanation import Clusters, Explanation, MethodMap, StageLoad
 from vitreous.reports.report import render
 from vitreous.reports.report_pieces import named
 

@@ -13,11 +13,11 @@ from tests.tiny_model import save_tiny_model
 from tests.web.asking import HOST, REASON, application, as_inputs, png, save_chosen, save_lively_model
 from vitreous.attribution.method import find_trunk
 from vitreous.attribution.target import ClassTarget
-from vitreous.clusters.gates import Rest, cluster_layer, gated, without
+from vitreous.clusters.gates import PartialForward, cluster_layer, gated, without
 from vitreous.clusters.groups import ablate_groups
 from vitreous.clusters.importance import RANKINGS
+from vitreous.clusters.layer import stretch
 from vitreous.clusters.load import causal_load
-from vitreous.clusters.masking import stretch
 from vitreous.data.pictures import find_pictures
 from vitreous.data.shapes.samples import CATEGORIES
 from vitreous.errors import InputError
@@ -123,7 +123,7 @@ def test_rankings_are_those_of_the_library(client, explorer, example, inputs, by
     np.testing.assert_allclose(answer["values"], expected.detach().numpy(), atol=CLOSE)
     label = torch.tensor(client.get(f"/api/images/{example}/stages/3").json()["groups"])
     if by == "ablation":
-        joint = ablate_groups(Rest(explorer.model, inputs, layer), target, label)[0]
+        joint = ablate_groups(PartialForward(explorer.model, inputs, layer), target, label)[0]
         np.testing.assert_allclose(answer["groups"], joint.numpy(), atol=CLOSE)
     elif by == "masking":
         assert "groups" not in answer

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.attribution.fill import blurred
+from vitreous.attribution.gradient import GradCam
 from vitreous.attribution.method import Method, Needs
 from vitreous.attribution.noise import noise_for
 from vitreous.attribution.target import Target
@@ -23,6 +24,7 @@ class RandomMap(Method):
     cells: int = 8
     seed: int = 0
 
+    order = 10
     name = "random_map"
     summary = "Control: noise."
     needs = Needs(passes=0, target=False)
@@ -38,6 +40,7 @@ class CentreBlob(Method):
     cells: int = 32
     width: float = 0.25  # standard deviation, in sides of the image
 
+    order = 10
     name = "centre_blob"
     summary = "Control: a spot in the middle."
     needs = Needs(passes=0, target=False)
@@ -54,6 +57,8 @@ class RandomWeights(Method):
 
     method: Method
     seed: int = 0
+
+    order = 70
 
     @property
     def name(self) -> str:
@@ -100,3 +105,6 @@ def shuffled(model: nn.Module, seed: int = 0) -> nn.Module:
             order = torch.randperm(parameter.numel(), generator=random).to(parameter.device)
             parameter.copy_(parameter.flatten()[order].view_as(parameter))
     return other
+
+
+CONTROLS = (RandomMap(), CentreBlob(), RandomWeights(GradCam()))

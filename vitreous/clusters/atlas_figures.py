@@ -18,7 +18,7 @@ NEAREST = 3
 MATTERING = 3  # clusters named for a class
 
 
-class Whole(NamedTuple):
+class AtlasSummary(NamedTuple):
     images: int
     right: int
     lost: float  # mean log-odds lost when the stage's maps are made even
@@ -28,7 +28,7 @@ class Whole(NamedTuple):
     area: float | None  # the background's part of those images
 
 
-class OfClass(NamedTuple):
+class ClassFigures(NamedTuple):
     name: str
     images: int
     right: int
@@ -39,7 +39,7 @@ class OfClass(NamedTuple):
     clusters: list[int]  # those that speak most for this answer
 
 
-class OfCluster(NamedTuple):
+class ClusterFigures(NamedTuple):
     number: int
     importance: float  # mean over all images
     by_class: list[float | None]  # mean over images with that answer; None where there is none
@@ -55,10 +55,10 @@ class OfCluster(NamedTuple):
     nearest: list[tuple[int, float]]  # clusters with the most similar maps, and their mean correlation
 
 
-def whole(atlas: Atlas) -> Whole:
+def summarise(atlas: Atlas) -> AtlasSummary:
     images, known = atlas.labelled.sum(), atlas.masked.sum()
     lost, changed = (atlas.load / images).tolist()
-    return Whole(
+    return AtlasSummary(
         images=int(images),
         right=int(atlas.right.sum()),
         lost=lost,
@@ -69,13 +69,13 @@ def whole(atlas: Atlas) -> Whole:
     )
 
 
-def of_classes(atlas: Atlas, names: Sequence[str]) -> list[OfClass]:
+def class_figures(atlas: Atlas, names: Sequence[str]) -> list[ClassFigures]:
     found = []
     for k, name in enumerate(names):
         background, area = ratio(atlas.background[k], atlas.masked[k]), ratio(atlas.area[k], atlas.masked[k])
         most = atlas.importance[k].argsort(descending=True, stable=True)[:MATTERING].tolist()
         found.append(
-            OfClass(
+            ClassFigures(
                 name=name,
                 images=int(atlas.labelled[k]),
                 right=int(atlas.right[k]),
@@ -89,7 +89,7 @@ def of_classes(atlas: Atlas, names: Sequence[str]) -> list[OfClass]:
     return found
 
 
-def of_clusters(atlas: Atlas, names: Sequence[str]) -> list[OfCluster]:
+def cluster_figures(atlas: Atlas, names: Sequence[str]) -> list[ClusterFigures]:
     """Those with the largest share of all importance first."""
     images, known, right = atlas.labelled.sum(), atlas.masked.sum(), atlas.right.sum()
     area = ratio(atlas.area.sum(), known)
@@ -101,7 +101,7 @@ def of_clusters(atlas: Atlas, names: Sequence[str]) -> list[OfCluster]:
         likeness = atlas.likeness[m] / images
         others = [n for n in likeness.argsort(descending=True, stable=True).tolist() if n != m][:NEAREST]
         found.append(
-            OfCluster(
+            ClusterFigures(
                 number=m,
                 importance=float(atlas.importance[:, m].sum() / images),
                 by_class=[ratio(atlas.importance[k, m], atlas.answered[k]) for k in range(len(names))],
@@ -120,7 +120,7 @@ def of_clusters(atlas: Atlas, names: Sequence[str]) -> list[OfCluster]:
     return found
 
 
-def behind_mistakes(clusters: Sequence[OfCluster], count: int) -> list[OfCluster]:
+def behind_mistakes(clusters: Sequence[ClusterFigures], count: int) -> list[ClusterFigures]:
     """Clusters that speak for wrong answers more than for answers at large, the most striking first."""
     more = [one for one in clusters if one.share_of_wrong > one.share]
     return sorted(more, key=lambda one: one.share - one.share_of_wrong)[:count]
@@ -134,7 +134,7 @@ def by_chance(background: float | None, area: float | None) -> bool:
     return background is not None and area is not None and background >= area
 
 
-def as_json(figures: NamedTuple) -> dict[str, Any]:
+def as_rounded_dict(figures: NamedTuple) -> dict[str, Any]:
     """Six digits: what is beyond differs between processors."""
     return {name: rounded(value) for name, value in figures._asdict().items()}
 

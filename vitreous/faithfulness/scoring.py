@@ -25,7 +25,7 @@ from vitreous.attribution.target import Target
 from vitreous.errors import InputError
 from vitreous.faithfulness.curves import PORTIONS, curves
 from vitreous.faithfulness.intervals import Interval, bootstrap, paired
-from vitreous.faithfulness.localisation import TOLERANCE, energy, overlap, pointing
+from vitreous.faithfulness.localisation import TOLERANCE, energy, object_iou, pointing
 from vitreous.faithfulness.sanity import randomisation, stability
 
 DECIDES = "insertion_minus_deletion"
@@ -33,7 +33,7 @@ IGNORANT = ("random_map", "centre_blob")  # the controls a useful method must be
 NO_BETTER = "no better than its controls"  # the label of one that does not
 
 
-class Batch(NamedTuple):
+class ScoringBatch(NamedTuple):
     """Images to score: normalised inputs, what to explain (None: the predicted class), and objects where known.
 
     `model` is what answers about these images, where it is not the same for all.
@@ -100,7 +100,7 @@ class Scores:
 
 def score_methods(
     model: nn.Module,
-    images: Tensor | Iterable[Batch],
+    images: Tensor | Iterable[ScoringBatch],
     *,
     target: Target | Tensor | None = None,
     masks: Tensor | None = None,
@@ -128,7 +128,7 @@ def score_methods(
     chosen, controls = list(methods_for(model) if methods is None else methods), controls_for(model)
     names = [method.name for method in controls]
     scores = Scores(controls=(*names, "oracle_mask"))
-    batches = split(Batch(images, target, masks), batch_size) if isinstance(images, Tensor) else images
+    batches = split(ScoringBatch(images, target, masks), batch_size) if isinstance(images, Tensor) else images
     seen = 0
     for batch in batches:
         sane = sanity is None or seen < sanity
@@ -147,17 +147,17 @@ def score_methods(
     return scores
 
 
-def split(whole: Batch, size: int) -> Iterable[Batch]:
+def split(whole: ScoringBatch, size: int) -> Iterable[ScoringBatch]:
     for rows in torch.arange(len(whole.images)).split(size):
         aim = whole.target
         part = aim.select(rows) if isinstance(aim, Target) else aim if aim is None else aim[rows]
-        yield Batch(whole.images[rows], part, None if whole.masks is None else whole.masks[rows])
+        yield ScoringBatch(whole.images[rows], part, None if whole.masks is None else whole.masks[rows])
 
 
 def measured(
     model: nn.Module,
     method: Method,
-    batch: Batch,
+    batch: ScoringBatch,
     target: Target,
     fills: Sequence[Fill],
     portions: int,
@@ -176,7 +176,7 @@ def measured(
             "pointing": pointing(heat, batch.masks),
             "pointing_near": pointing(heat, batch.masks, TOLERANCE),
             "energy": energy(heat, batch.masks),
-            "overlap": overlap(heat, batch.masks),
+            "overlap": object_iou(heat, batch.masks),
         }
     if sanity and method.needs.passes:
         found["randomisation"] = randomisation(method, model, images, target, heat)
