@@ -5,8 +5,8 @@ import shlex
 
 from PIL import Image
 
-from tests.pages import blocks, dead_links, read
-from tests.tiny_model import save_tiny_dense, save_tiny_model
+from tests.support.pages import blocks, dead_links, read
+from tests.support.tiny_model import save_tiny_dense, save_tiny_model
 from vitreous.attribution.catalogue import all_controls, all_methods
 from vitreous.attribution.controls import OracleMask
 from vitreous.clusters.importance import RANKINGS
@@ -51,7 +51,9 @@ def test_the_notebook_runs_cell_by_cell(tmp_path, monkeypatch, capsys):
 def test_names_are_those_of_the_code():
     rows = re.findall(r"^\| (`.*?) \|", read(PAGE), re.M)
     named = {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
-    known = {method.name for method in (*all_methods(), *all_controls(), OracleMask)} | set(RANKINGS) | {"grad_cam stage N"}
+    known = (
+        {method.name for method in (*all_methods(), *all_controls(), OracleMask)} | set(RANKINGS) | {"grad_cam stage N"}
+    )
     known |= set(list_models())
     assert named <= known
     assert set(RANKINGS) <= named

@@ -11,39 +11,109 @@ Every verb of the command line is a function of the same name and arguments: `vi
 Arguments are taken in the types people have: text or paths, one or several, pictures in memory where files are.
 `vitreous.explain` also takes a model in memory, and then returns the explanation of an image as an object, and those of
 several images as a list; `vitreous.predict` also takes what `vitreous.load_model` gives.
+
+Only the models and the registry are loaded at once; a verb, or anything else listed here, loads when it is first used.
 """
 
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
 from vitreous import models  # noqa: F401  (registers the models with timm)
-from vitreous.atlas import atlas
-from vitreous.check import check
-from vitreous.demo import demo
 from vitreous.errors import InputError
-from vitreous.evaluate import evaluate
-from vitreous.explain import explain
-from vitreous.heads.pyramid import pyramid
-from vitreous.info import info
 from vitreous.layers.tap import record, tap_names
-from vitreous.plot import plot
-from vitreous.predict import predict
 from vitreous.registry import create_model, list_models
-from vitreous.runs.model_folder import TrainedModel, load_model
-from vitreous.runtime.calling import natural
-from vitreous.score import score
-from vitreous.serve import serve
-from vitreous.shapes import shapes
-from vitreous.train import train
 from vitreous.version import __version__
 
-check, demo, evaluate, info = natural(check), natural(demo), natural(evaluate), natural(info)
-plot, serve, shapes, train = natural(plot), natural(serve), natural(shapes), natural(train)
-predict = natural(predict, pictures="images", trained=TrainedModel)
-score, atlas = natural(score), natural(atlas)
+if TYPE_CHECKING:
+    from vitreous.atlas import atlas
+    from vitreous.attribution.target import Target
+    from vitreous.check import check
+    from vitreous.demo import demo
+    from vitreous.evaluate import evaluate
+    from vitreous.explain import explain
+    from vitreous.heads.detect import build_detector
+    from vitreous.heads.pyramid import pyramid
+    from vitreous.info import info
+    from vitreous.plot import plot
+    from vitreous.predict import predict
+    from vitreous.reports.explanation import Explanation
+    from vitreous.runs.model_folder import TrainedModel, load_model
+    from vitreous.score import score
+    from vitreous.serve import serve
+    from vitreous.shapes import shapes
+    from vitreous.train import train
+
+VERBS = (
+    "atlas",
+    "check",
+    "demo",
+    "evaluate",
+    "explain",
+    "info",
+    "plot",
+    "predict",
+    "score",
+    "serve",
+    "shapes",
+    "train",
+)
+HOMES = {  # of everything else that loads when it is first used
+    "Explanation": "vitreous.reports.explanation",
+    "Target": "vitreous.attribution.target",
+    "TrainedModel": "vitreous.runs.model_folder",
+    "build_detector": "vitreous.heads.detect",
+    "load_model": "vitreous.runs.model_folder",
+    "pyramid": "vitreous.heads.pyramid",
+}
+
+
+class Package(ModuleType):
+    """This package, in which `train` stays a function when somebody imports the module `vitreous.train`."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in VERBS and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = Package
+
+
+def __getattr__(name: str) -> Any:
+    if name in VERBS:
+        value = for_python(name)
+    elif name in HOMES:
+        value = getattr(import_module(HOMES[name]), name)
+    else:
+        raise AttributeError(f"module 'vitreous' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def for_python(verb: str) -> Any:
+    """The function of a verb, which takes what people pass in Python."""
+    from vitreous.runs.model_folder import TrainedModel
+    from vitreous.runtime.calling import natural
+
+    function = getattr(import_module(f"vitreous.{verb}"), verb)
+    if verb == "explain":
+        return function  # does so itself, for both kinds of models
+    return natural(function, pictures="images", trained=TrainedModel) if verb == "predict" else natural(function)
 
 
 __all__ = [
+    "Explanation",
     "InputError",
+    "Target",
+    "TrainedModel",
     "__version__",
     "atlas",
+    "build_detector",
     "check",
     "create_model",
     "demo",

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.attribution.tiny import family, pictures
+from tests.support.explained_models import family, pictures
 from vitreous.clusters.layer import as_distributions, choose_layer, entropy, layer_maps, mean_correlation
 from vitreous.errors import InputError
 from vitreous.layers.tap import record

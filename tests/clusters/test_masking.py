@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.attribution.tiny import family
+from tests.support.explained_models import family
 from vitreous.attribution.fill import blurred
 from vitreous.attribution.target import ClassTarget
 from vitreous.clusters.layer import choose_layer, entropy, layer_maps, stretch
