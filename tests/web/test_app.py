@@ -238,9 +238,7 @@ def test_bad_questions_get_one_sentence(client, example, path, status, words):
 def test_without_a_measurement_the_page_says_so(client):
     card = client.get("/api/model").json()
     assert card["chosen"]["method"] is None
-    assert (
-        "was not measured on a data set; vitreous explain RUN --data DATA --score does that" in card["chosen"]["says"]
-    )
+    assert "was not measured on a data set; vitreous score RUN DATA does that" in card["chosen"]["says"]
     assert {tuple(method["labels"]) for method in card["methods"]} == {()}
 
 

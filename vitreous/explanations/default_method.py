@@ -1,6 +1,6 @@
 """The method that a data set has shown to be the most faithful for a run, kept in the run's folder.
 
-`vitreous explain RUN --data D --score` writes it; `explain`, `serve` and the report take it from there and say why.
+`vitreous score` writes it; `explain`, `serve` and the report take it from there and say why.
 """
 
 import json
@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from vitreous.errors import InputError
+from vitreous.errors import InputError, command
 from vitreous.explanations.explaining import Plan
 from vitreous.faithfulness.scoring import IGNORANT, Scores
 from vitreous.files.manifest import read_json
@@ -33,7 +33,7 @@ class DefaultMethod(NamedTuple):
         return replace(plan, default=self.method, reason=self.reason, verdicts=self.verdicts)
 
 
-NOT_MEASURED = DefaultMethod(None, f"{UNSCORED}; vitreous explain RUN --data DATA --score does that.", {})
+NOT_MEASURED = DefaultMethod(None, f"{UNSCORED}; {command('score', 'RUN', 'DATA')} does that.", {})
 NOT_KEPT = DefaultMethod(None, f"{UNSCORED}.", {})  # there is no folder in which a measurement could be found later
 
 
@@ -55,7 +55,7 @@ def read_default_method(model: str) -> DefaultMethod:
         return DefaultMethod(str(content["method"]), str(content["reason"]), verdicts, data, int(content["images"]))
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as reason:
         raise InputError(
-            f"{path} was not written by vitreous explain --score ({reason_of(reason)}); remove it, or score again"
+            f"{path} was not written by vitreous score ({reason_of(reason)}); remove it, or score again"
         ) from reason
 
 
