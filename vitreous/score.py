@@ -11,6 +11,7 @@ from vitreous.evaluate import label_reading
 from vitreous.explanations.scores import score_run
 from vitreous.runs.model_folder import TrainedModel, load_model
 from vitreous.runs.results import require_positive
+from vitreous.tasks.base import load_task
 
 
 def score(
@@ -70,14 +71,16 @@ def score(
 
 def open_for(trained: TrainedModel, data: str, split: str, follow: bool) -> ImageSet:
     """The data for the model's task, with label pictures read as in training."""
+    task = load_task(trained.task)
     images = open_data(
         data,
         split,
         size=trained.preprocess.size,
-        task=trained.task,
+        targets=task.targets,
         val_fraction=trained.val_fraction,
         follow=follow,
+        wording=task.wording(),
         **label_reading(trained, data, (), False),
     )
-    print(describe(data, trained.task, **{split: images}))
+    print(describe(data, task.targets, **{split: images}))
     return images
