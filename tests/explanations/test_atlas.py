@@ -15,7 +15,7 @@ from tests.support.explained_models import family
 from tests.support.tiny_model import save_tiny_model
 from vitreous.atlas import atlas as write_atlas
 from vitreous.clusters.atlas import ATLAS_RANKING, Atlas, measure_clusters
-from vitreous.clusters.atlas_figures import class_figures, cluster_figures, summarise
+from vitreous.clusters.atlas_figures import atlas_classes, atlas_clusters, atlas_summary
 from vitreous.clusters.gates import cluster_layer, gated
 from vitreous.clusters.top_k import TopK
 from vitreous.data.shapes.images import ShapesImages
@@ -106,7 +106,7 @@ def close(value, expected):
 
 
 def test_figures_of_clusters_are_those_by_hand(atlas, by_hand):
-    clusters = cluster_figures(atlas, CATEGORIES)
+    clusters = atlas_clusters(atlas, CATEGORIES)
     assert sorted(one.number for one in clusters) == list(range(12))
     assert [one.share for one in clusters] == sorted((one.share for one in clusters), reverse=True)
     wrong = [item for item in by_hand if item["label"] != item["answer"]]
@@ -138,7 +138,7 @@ def test_figures_of_clusters_are_those_by_hand(atlas, by_hand):
 
 
 def test_figures_of_classes_are_those_by_hand(atlas, by_hand):
-    for k, one in enumerate(class_figures(atlas, CATEGORIES)):
+    for k, one in enumerate(atlas_classes(atlas, CATEGORIES)):
         answered = [item for item in by_hand if item["answer"] == k]
         own = [item for item in by_hand if item["label"] == k]
         assert (one.images, one.answered) == (len(own), len(answered))
@@ -163,8 +163,8 @@ def test_load_is_that_of_even_maps(given, atlas):
         handle.remove()
     answer = before.argmax(1, keepdim=True)
     odds = [p.gather(1, answer).logit() for p in (before.double().softmax(1), after.double().softmax(1))]
-    close(summarise(atlas).lost, (odds[0] - odds[1]).mean())
-    close(summarise(atlas).changed, (after.argmax(1, keepdim=True) != answer).double().mean())
+    close(atlas_summary(atlas).lost, (odds[0] - odds[1]).mean())
+    close(atlas_summary(atlas).changed, (after.argmax(1, keepdim=True) != answer).double().mean())
 
 
 def test_kept_regions_are_the_best_of_all(atlas, by_hand):

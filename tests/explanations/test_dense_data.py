@@ -11,7 +11,7 @@ import vitreous
 from tests.support.tiny_model import save_tiny_dense
 from vitreous.atlas import atlas as write_atlas
 from vitreous.attribution.target import BoxTarget, JointTarget, RegionTarget
-from vitreous.clusters.atlas_figures import summarise
+from vitreous.clusters.atlas_figures import atlas_summary
 from vitreous.clusters.gates import cluster_layer
 from vitreous.data.shapes.images import ShapesImages
 from vitreous.data.shapes.samples import CATEGORIES, KEYPOINTS
@@ -275,7 +275,7 @@ def test_an_atlas_counts_findings_by_what_is_really_there(runs, easily_sure, tas
         right += answer == label
     assert atlas.answered.tolist() == answered.tolist()
     assert atlas.labelled.tolist() == labelled.tolist()
-    assert summarise(atlas).right == right
-    assert summarise(atlas).images == 6 - tally.unknown - tally.nothing_found
+    assert atlas_summary(atlas).right == right
+    assert atlas_summary(atlas).images == 6 - tally.unknown - tally.nothing_found
     assert atlas.strength.isfinite().all()
-    assert task == "detect" or summarise(atlas).background is None  # what surrounds a joint is no background
+    assert task == "detect" or atlas_summary(atlas).background is None  # what surrounds a joint is no background

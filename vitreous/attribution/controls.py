@@ -14,7 +14,9 @@ from vitreous.attribution.noise import noise_for
 from vitreous.attribution.target import Target
 from vitreous.errors import InputError
 
-DEPTH = 1 / 16  # standard deviation of the blur that tells how deep in an object a place lies, in sides of the image
+DEPTH_BLUR = (
+    1 / 16
+)  # standard deviation of the blur that measures how deep inside an object a place lies, in sides of it
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ class OracleMask(Method):
             raise InputError(f"{len(self.masks)} masks for {len(images)} images given; one for each is needed")
         mask = F.interpolate(self.masks[:, None].float(), images.shape[2:], mode="area").to(images.device)
         # From its middle outwards: pixels in random order would be noise and no object until all of them are there.
-        return (mask * blurred(mask, DEPTH * min(images.shape[2:])))[:, 0]
+        return (mask * blurred(mask, DEPTH_BLUR * min(images.shape[2:])))[:, 0]
 
 
 def shuffled(model: nn.Module, seed: int = 0) -> nn.Module:

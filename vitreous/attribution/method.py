@@ -4,7 +4,7 @@
     if (reason := method.missing(model)) is None:
         heat = method(model, images, target)      # (B, H, W) on the method's own grid, over the picture
 
-Higher means more important. Where a method can tell, negative values speak against the target; where it cannot, all
+Higher means more important. Negative values count against the target, for methods that distinguish the two; all others
 are zero or more.
 `images` are normalised network inputs (B, 3, height, width). `target` is a `Target`, class numbers, or None for the
 predicted class. Methods are frozen dataclasses: their fields are their settings, and equal settings give equal maps.

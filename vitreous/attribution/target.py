@@ -4,8 +4,8 @@ A target is a callable, `target(output) -> (B,)`, higher meaning more of what is
 same thing on another scale, and `target.select(rows)` is the target of other images of the batch, repeated at will:
 methods that run many changed copies of an image need both.
 
-Scales: "logit" is the model's raw number; "log_odds" is log p - log(1 - p), which does not saturate and counts what
-speaks for the others too; "probability" lies between 0 and 1.
+Scales: "logit" is the model's raw number; "log_odds" is log p - log(1 - p), which does not saturate and also counts
+evidence for the other classes; "probability" lies between 0 and 1.
 
 Shapes: B batch, K classes or joints, H W grid of a dense output.
 """

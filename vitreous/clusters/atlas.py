@@ -4,8 +4,8 @@
     for numbers, images, labels, objects in batches:
         atlas.add(measure_clusters(model, images, layer), numbers, labels, objects)
 
-Kept are running sums and, for every cluster, a few regions: where it fires most, a random few, and those of wrong
-answers it speaks for. What is explained is the answer the model gave, right or wrong: its class, or a target that says
+It keeps running sums and, for every cluster, a few regions: where it fires most, a random few, and those of wrong
+answers it supports. What is explained is the answer the model gave, right or wrong: its class, or a target that says
 more, such as a box. Images may differ in size.
 
 Importance is the log-odds a cluster adds to the answer, by one of `ATLAS_RANKINGS`. Its share is its part of all
@@ -101,7 +101,7 @@ class Atlas:
         self.grids: set[tuple[int, int]] = set()  # of the maps that were seen
 
     def add(self, measured: ClusterMeasurements, numbers: Tensor, labels: Tensor, objects: Tensor) -> None:
-        """One batch; `numbers` tell the images apart, and an empty object is one nobody knows."""
+        """One batch; `numbers` identify the images; an empty object is an unknown one."""
         answers, right = measured.answers, measured.answers == labels
         share = importance_shares(measured.importance)
         self.labelled.index_add_(0, labels, torch.ones_like(labels, dtype=torch.float64))

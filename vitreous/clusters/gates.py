@@ -134,10 +134,10 @@ class PartialForward:
     def __init__(self, model: nn.Module, images: Tensor, layer: Layer) -> None:
         self.model, self.images, self.layer = model, images, layer
         self.count = cluster_count(model, layer)
-        self.kept: dict[nn.Module, Any] = {}
+        self.cached: dict[nn.Module, Any] = {}
         with ExitStack() as cleanup, torch.no_grad():
             for module in before_gates(model, layer):
-                handle = module.register_forward_hook(lambda m, _inputs, output: self.kept.__setitem__(m, output))
+                handle = module.register_forward_hook(lambda m, _inputs, output: self.cached.__setitem__(m, output))
                 cleanup.callback(handle.remove)
             self.output = model(images)
 
@@ -149,7 +149,7 @@ class PartialForward:
     @contextmanager
     def replayed(self, rows: Tensor) -> Iterator[None]:
         with ExitStack() as cleanup:
-            for module, output in self.kept.items():
+            for module, output in self.cached.items():
                 chosen = select_rows(output, rows)
                 cleanup.callback(module.__dict__.pop, "forward")
                 module.__dict__["forward"] = lambda *_inputs, chosen=chosen: chosen
@@ -186,7 +186,7 @@ class PartialForward:
         other = copy.copy(self)
         other.model = copy.deepcopy(self.model, shared)
         same = dict(zip(self.model.modules(), other.model.modules(), strict=True))
-        other.kept = {same[module]: output for module, output in self.kept.items()}
+        other.cached = {same[module]: output for module, output in self.cached.items()}
         return other
 
     def score(self, target: Target) -> Tensor:

@@ -1,6 +1,6 @@
 """Clusters that look alike, taken together.
 
-Removing one of several like clusters changes nothing, because the others say the same: only the group has a causal
+Removing one of several similar clusters changes nothing, because the others carry the same: only the group has a causal
 effect. Maps are merged by average linkage of their correlation, and groups are removed as one.
 
 Shapes: B images, M clusters, G groups, H W grid.

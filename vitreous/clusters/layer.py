@@ -1,4 +1,4 @@
-"""Where cluster maps come from: the choice of a layer, its maps, and what can be told from the maps alone.
+"""Where cluster maps come from: the choice of a layer, its maps, and what the maps alone show.
 
 Shapes: B batch, M clusters, H W grid of the layer, h heads.
 """
@@ -82,7 +82,7 @@ def as_distributions(maps: Tensor) -> Tensor:
     return maps / maps.sum((-2, -1), keepdim=True).clamp_min(torch.finfo(maps.dtype).tiny)
 
 
-def entropy(maps: Tensor) -> Tensor:
+def map_entropy(maps: Tensor) -> Tensor:
     """-sum Z log Z over positions, in nats, with 0 log 0 = 0: (M,)."""
     return torch.special.entr(maps).sum((-2, -1))
 

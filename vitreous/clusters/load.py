@@ -1,6 +1,6 @@
 """Causal load: how much a prediction depends on the clusters of a stage at all.
 
-A map of a stage that carries no load is decoration, however sharp it looks. Three interventions tell:
+A map of a stage that carries no load is decoration, however sharp it looks. Three interventions measure it:
 
 uniform         every cluster is the mean of all patches: what the clustering finds is thrown away
 attention_off   the attention of the stage's blocks adds nothing

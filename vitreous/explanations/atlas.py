@@ -30,7 +30,7 @@ from vitreous.runs.relabelled import labelled_for
 from vitreous.runs.results import result_folder
 from vitreous.tasks.keypoints import Keypoints
 
-NOT_THERE = "not there"  # the label of an answer that no object of the data bears out
+NOT_THERE = "not there"  # the label of an answer that matches no object of the data
 
 
 def write_atlas(
@@ -83,7 +83,7 @@ def gather(
     query: SimilarityQuery | None = None,
     tally: Tally | None = None,
 ) -> Atlas:
-    """`tally` takes down what became of the images where findings are explained."""
+    """`tally` counts what became of the images, where findings are explained."""
     atlas = Atlas(cluster_count(trained.model, layer), len(classes_of(trained)))
     numbers = selection(len(images), limit)
     if trained.task == "classify":
@@ -115,7 +115,7 @@ def measure_findings(
             tally.unknown += 1
             continue
         label = nowhere if found.truth.label == NOTHING else found.truth.label
-        # What surrounds a joint speaks for it, and is no background.
+        # What surrounds a joint is evidence for it, not background.
         known = None if isinstance(found.target, JointTarget) else found.mask
         objects = torch.zeros(1, *found.seen.size, dtype=torch.bool) if known is None else known
         measured = measure_finding(trained, found.seen, found.target, layer, ranking)

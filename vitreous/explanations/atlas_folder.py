@@ -8,14 +8,14 @@ from PIL import Image
 
 from vitreous.clusters.atlas import REGIONS_PER_CLUSTER, Atlas
 from vitreous.clusters.atlas_figures import (
+    AtlasClass,
+    AtlasCluster,
     AtlasSummary,
-    ClassFigures,
-    ClusterFigures,
     as_rounded_dict,
+    atlas_classes,
+    atlas_clusters,
+    atlas_summary,
     behind_mistakes,
-    class_figures,
-    cluster_figures,
-    summarise,
 )
 from vitreous.clusters.layer import Layer
 from vitreous.data.image_set import ImageSet
@@ -53,7 +53,7 @@ def write_atlas_folder(
 ) -> str:
     """Write everything; what stands out comes back, in words. `picture` gives an image as the model sees it."""
     classes = about.classes
-    summary, by_class, clusters = summarise(atlas), class_figures(atlas, classes), cluster_figures(atlas, classes)
+    summary, by_class, clusters = atlas_summary(atlas), atlas_classes(atlas, classes), atlas_clusters(atlas, classes)
     regions = [region for one in clusters for region in kept_regions(atlas, one.number)]
     asked = [] if query is None else [query.region, *query.found()]
     near = alike([*regions, *asked])
@@ -129,7 +129,7 @@ def facts(about: About, summary: AtlasSummary, clusters: int, atlas: Atlas) -> d
 def content(
     about: About,
     summary: AtlasSummary,
-    classes: Sequence[ClassFigures],
+    classes: Sequence[AtlasClass],
     sections: Sequence[Section],
     like: dict[int, Tile],
 ) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def as_row(number: int, tile: Tile) -> dict[str, Any]:
     }
 
 
-def in_words(summary: AtlasSummary, classes: Sequence[ClassFigures], clusters: Sequence[ClusterFigures]) -> str:
+def in_words(summary: AtlasSummary, classes: Sequence[AtlasClass], clusters: Sequence[AtlasCluster]) -> str:
     lines = [
         f"{summary.images} images, {percent(summary.right / summary.images)} right; even maps in this stage cost "
         f"{summary.lost:+.2f} log-odds and change {percent(summary.changed)} of the answers"

@@ -26,7 +26,7 @@ from vitreous.explanations.findings import SURE, Choice, Seen, Wanted, choose_fi
 from vitreous.explanations.picture import explanation_facts, picture_name, picture_of_input
 from vitreous.explanations.truth import SAME
 from vitreous.heads.boxes import Detector, settled
-from vitreous.reports.explanation import Answer, Explanation
+from vitreous.reports.explanation import DenseAnswer, Explanation
 from vitreous.runs.model_folder import TrainedModel, at_size
 from vitreous.tasks.base import Prediction, WithHead
 from vitreous.tasks.keypoints import Keypoints
@@ -104,7 +104,7 @@ def explain_dense(
     seen, choice = looked.seen, looked.choose(wanted)
     if target is not None:
         choice = Choice(choice.findings, {"rank": None, "name": "the given target"}, target)
-    answer = Answer(
+    answer = DenseAnswer(
         drawing=looked.drawing,
         marked=choice.marked or enlarged(seen.picture)[0],
         findings=tuple(choice.findings[:LISTED]),

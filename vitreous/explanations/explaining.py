@@ -19,7 +19,7 @@ from vitreous.attribution.views import ViewMethod, views
 from vitreous.clusters.gates import PartialForward
 from vitreous.clusters.groups import ablate_groups, group_maps
 from vitreous.clusters.importance import RANKINGS, patch_attention, removal_curve
-from vitreous.clusters.layer import Layer, MapSource, as_distributions, choose_layer, entropy, layer_maps
+from vitreous.clusters.layer import Layer, MapSource, as_distributions, choose_layer, layer_maps, map_entropy
 from vitreous.clusters.load import causal_load
 from vitreous.clusters.masking import Masking
 from vitreous.clusters.ranks import order_clusters
@@ -102,18 +102,18 @@ def explain_image(
         output = model(images)
     if target is None and true is not None:
         target = list(classes).index(true)
-    aim = as_target(target, output, 1)
-    methods = tuple(explain_by(model, images, aim, method, plan) for method in chosen_methods(model, plan))
+    resolved = as_target(target, output, 1)
+    methods = tuple(explain_by(model, images, resolved, method, plan) for method in chosen_methods(model, plan))
     default, reason = leading(methods, plan)
     layer = cluster_layer_of(model, plan)
     return Explanation(
         name=name,
         picture=picture,
-        probabilities=likeliest(output, classes) if isinstance(aim, ClassTarget) else (),
-        watched=classes[int(aim.labels[0])] if isinstance(aim, ClassTarget) else watched,
+        probabilities=likeliest(output, classes) if isinstance(resolved, ClassTarget) else (),
+        watched=classes[int(resolved.labels[0])] if isinstance(resolved, ClassTarget) else watched,
         true=true,
-        clusters=None if layer is None else explain_clusters(model, pixels, preprocess, aim, layer, plan),
-        load=() if layer is None else explain_load(model, images, aim),
+        clusters=None if layer is None else explain_clusters(model, pixels, preprocess, resolved, layer, plan),
+        load=() if layer is None else explain_load(model, images, resolved),
         methods=methods,
         default=default,
         reason=reason,
@@ -134,10 +134,10 @@ def look_only(
             layer=layer,
             head=plan.head,
             maps=maps,
-            entropy=entropy(maps),
+            entropy=map_entropy(maps),
             ranking="attention_mass",
             importance={"attention_mass": mass},
-            order=order_clusters(mass, entropy(maps)),
+            order=order_clusters(mass, map_entropy(maps)),
             attention=looks,
         )
     return Explanation(name=name, picture=picture, probabilities=(), watched=watched, clusters=clusters)
@@ -262,7 +262,7 @@ def explain_clusters(
         layer=layer,
         head=plan.head,
         maps=maps.cpu(),
-        entropy=entropy(maps).cpu(),
+        entropy=map_entropy(maps).cpu(),
         ranking=plan.ranking,
         hole=plan.masking.hole,
         importance={plan.ranking: importance},
@@ -311,4 +311,4 @@ def ranked(
         black = preprocess.normalise(torch.zeros_like(pixels))[None]
         settings, tolerance = {"masking": plan.masking, "black": black, "maps": maps[None]}, plan.masking.tie_tolerance
     values = RANKINGS[plan.ranking](model, images, target, layer, **settings)[0].cpu()
-    return values, order_clusters(values, entropy(maps).cpu(), tolerance)
+    return values, order_clusters(values, map_entropy(maps).cpu(), tolerance)

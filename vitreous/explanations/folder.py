@@ -49,7 +49,7 @@ def write_explanations(
 
 
 def shared_facts(explanations: Sequence[Explanation]) -> dict[str, str]:
-    """Those that hold for every picture; what differs between pictures or models is told with each."""
+    """Those that hold for every picture; what differs between pictures or models stands with each."""
     first, *others = [item.facts for item in explanations]
     return {key: value for key, value in first.items() if all(facts.get(key) == value for facts in others)}
 

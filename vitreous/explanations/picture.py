@@ -93,7 +93,7 @@ def picture_of_input(given: Pictured, preprocess: Preprocess) -> Image.Image:
 
 
 def model_in_memory(model: nn.Module) -> TrainedModel:
-    """A model in memory with what timm's configuration tells about its pictures and classes."""
+    """A model in memory with what timm's configuration says about its pictures and classes."""
     if not hasattr(model, "pretrained_cfg"):
         raise InputError(
             f"{type(model).__name__} does not say how it wants its pictures; give preprocess=Preprocess(size=...) "

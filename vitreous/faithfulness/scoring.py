@@ -90,7 +90,7 @@ class Scores:
                 "method": name,
                 "summary": self.summaries[name],
                 "control": name in self.controls,
-                # Of an oracle, which has fewer images where objects are not always known, it could not be told.
+                # Unknown of an oracle, which has fewer images where objects are not always known.
                 "beats_controls": None if name in self.controls else self.beats_controls(name),
                 "measures": {measure: self.interval(name, measure)._asdict() for measure in self.values[name]},
             }
@@ -131,16 +131,16 @@ def score_methods(
     batches = split(ScoringBatch(images, target, masks), batch_size) if isinstance(images, Tensor) else images
     seen = 0
     for batch in batches:
-        sane = sanity is None or seen < sanity
+        with_sanity = sanity is None or seen < sanity
         seen += len(batch.images)
         here = [*controls, *(method for method in chosen if method.name not in names)]
         if batch.masks is not None:
             here.append(OracleMask(batch.masks))
         own = model if batch.model is None else batch.model
-        aim = resolve(own, batch.images, batch.target)
+        resolved = resolve(own, batch.images, batch.target)
         for method in here:
             scores.summaries[method.name] = method.summary
-            for measure, numbers in measured(own, method, batch, aim, fills, portions, sane).items():
+            for measure, numbers in measured(own, method, batch, resolved, fills, portions, with_sanity).items():
                 scores.add(method.name, measure, numbers)
     if not scores.values:
         raise InputError("no images were given to score")
@@ -149,8 +149,8 @@ def score_methods(
 
 def split(whole: ScoringBatch, size: int) -> Iterable[ScoringBatch]:
     for rows in torch.arange(len(whole.images)).split(size):
-        aim = whole.target
-        part = aim.select(rows) if isinstance(aim, Target) else aim if aim is None else aim[rows]
+        target = whole.target
+        part = target.select(rows) if isinstance(target, Target) else None if target is None else target[rows]
         yield ScoringBatch(whole.images[rows], part, None if whole.masks is None else whole.masks[rows])
 
 

@@ -108,7 +108,7 @@ class Clusters:
         return self.before - sum(self.left[ranking]) / len(self.left[ranking])
 
 
-class Answer(NamedTuple):
+class DenseAnswer(NamedTuple):
     """What a detector, a segmenter or a keypoint model says about a picture, and which finding of it is explained."""
 
     drawing: Image.Image  # all of it, drawn into the whole picture
@@ -133,7 +133,7 @@ class Explanation:
     methods: tuple[MethodMap, ...] = ()
     default: str | None = None  # the method to look at first
     reason: str = ""  # why that one
-    answer: Answer | None = None  # of models that do more than to classify
+    answer: DenseAnswer | None = None  # of models that do more than to classify
     facts: dict[str, str] = field(default_factory=dict)  # model, layer, ...: what a reader must know to repeat it
 
     @property
