@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.support.explained_models import family, pictures
-from vitreous.clusters.layer import as_distributions, choose_layer, layer_maps, map_entropy, mean_correlation
+from vitreous.clusters.layer import as_distributions, choose_layer, layer_maps, mean_correlation, spatial_entropy
 from vitreous.errors import InputError
 from vitreous.layers.tap import record
 
@@ -20,7 +20,7 @@ def model():
 def test_entropy_of_a_point_is_zero():
     point = torch.zeros(1, 4, 4)
     point[0, 2, 1] = 1
-    assert map_entropy(point).item() == 0
+    assert spatial_entropy(point).item() == 0
 
 
 def test_mean_correlation():

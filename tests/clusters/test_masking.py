@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from tests.support.explained_models import family
 from vitreous.attribution.fill import blurred
 from vitreous.attribution.target import ClassTarget
-from vitreous.clusters.layer import choose_layer, layer_maps, map_entropy, stretch
+from vitreous.clusters.layer import choose_layer, layer_maps, spatial_entropy, stretch
 from vitreous.clusters.masking import Masking, by_masking, keep_masks
 from vitreous.errors import InputError
 
@@ -57,7 +57,7 @@ def test_importance_is_the_papers_formula(model, picture, maps, space, label):
             s_m = p[y] - model(x_m[None]).softmax(1)[0, y]
             assert abs(found[m] - s_m) < 1e-5
             positive = z.numpy()[z.numpy() > 0]  # 0 log 0 is 0
-            assert abs(map_entropy(maps)[m] + float(np.sum(positive * np.log(positive)))) < 1e-4
+            assert abs(spatial_entropy(maps)[m] + float(np.sum(positive * np.log(positive)))) < 1e-4
     assert found.abs().max() > 1e-3  # or the comparison above says nothing
 
 
@@ -86,7 +86,7 @@ def test_same_input_same_result(model, picture, maps):
 def test_flat_map_hides_nothing(model, picture):
     flat = torch.full((1, 4, 3), 1 / 12)
     assert abs(importance(model, picture, flat)[0]) < 1e-6
-    assert abs(map_entropy(flat)[0] - math.log(12)) < 1e-5
+    assert abs(spatial_entropy(flat)[0] - math.log(12)) < 1e-5
 
 
 def test_stretch_and_masks():

@@ -15,7 +15,7 @@ from vitreous.faithfulness.curves import Curves, area, curves, place_in_order
 from vitreous.faithfulness.intervals import bootstrap, paired
 from vitreous.faithfulness.localisation import energy, near, object_iou, pointing
 from vitreous.faithfulness.sanity import map_similarity, randomisation, stability
-from vitreous.faithfulness.scoring import DECIDES, Scores, ScoringBatch, score_methods
+from vitreous.faithfulness.scoring import DECIDES, MethodScores, ScoringBatch, score_methods
 
 
 class Corner(nn.Module):
@@ -164,7 +164,9 @@ def test_a_method_that_does_not_beat_its_controls_is_labelled():
     random = np.random.default_rng(0)
     noise = random.normal(0, 0.05, (3, 100))
     values = {"random_map": noise[0], "centre_blob": 0.4 + noise[1], "good": 0.7 + noise[2], "poor": 0.3 + noise[2]}
-    scores = Scores({name: {DECIDES: row.tolist()} for name, row in values.items()}, ("random_map", "centre_blob"))
+    scores = MethodScores(
+        {name: {DECIDES: row.tolist()} for name, row in values.items()}, ("random_map", "centre_blob")
+    )
     assert scores.beats_controls("good")
     assert scores.verdict("poor") == {"random_map": True, "centre_blob": False}
     assert scores.best() == "good"
@@ -178,6 +180,6 @@ def test_nothing_to_score_is_refused():
         score_methods(model, [], methods=[])
     with pytest.raises(InputError, match="fills"):
         score_methods(model, pictures(1), fills=())
-    only_controls = Scores({"random_map": {DECIDES: [0.0]}}, ("random_map",))
+    only_controls = MethodScores({"random_map": {DECIDES: [0.0]}}, ("random_map",))
     with pytest.raises(InputError, match="besides the controls"):
         only_controls.best()

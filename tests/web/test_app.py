@@ -217,7 +217,7 @@ def test_report_is_that_of_the_library(client, explorer, example, inputs):
         ("/api/images/ID/stages/x", 422, "given: 'x'"),
         ("/api/images/ID/stages/3?target=10", 422, "classes 0 to 9"),
         ("/api/images/ID/stages/3?target=1e9", 422, "target"),
-        ("/api/images/ID/stages/3/importance?by=magic", 422, "known: logit_gate"),
+        ("/api/images/ID/stages/3/importance?by=magic", 422, "known: masking"),
         ("/api/images/ID/stages/3/importance", 422, "by: field required"),
         ("/api/images/ID/stages/3/ablation?off=12", 422, "clusters 0 to 11"),
         ("/api/images/ID/stages/3/ablation?off=1,x", 422, "off=3,7"),

@@ -82,7 +82,7 @@ def as_distributions(maps: Tensor) -> Tensor:
     return maps / maps.sum((-2, -1), keepdim=True).clamp_min(torch.finfo(maps.dtype).tiny)
 
 
-def map_entropy(maps: Tensor) -> Tensor:
+def spatial_entropy(maps: Tensor) -> Tensor:
     """-sum Z log Z over positions, in nats, with 0 log 0 = 0: (M,)."""
     return torch.special.entr(maps).sum((-2, -1))
 

@@ -18,7 +18,7 @@ from vitreous.explanations.findings import Seen, Wanted
 from vitreous.reports.atlas_regions import Region, regions_of
 from vitreous.runs.model_folder import TrainedModel
 
-MOST_SIMILAR = 16  # regions at most
+MOST_SIMILAR_REGIONS = 16  # regions at most
 ASKED_REGION, SIMILAR_REGION = "asked", "like"  # kinds
 UNKNOWN_CLASS = -1  # the image is not of the data, or its class is not the model's
 
@@ -67,7 +67,7 @@ def similarity_query(
     known = trained.classes.index(label) if label in trained.classes else UNKNOWN_CLASS
     own.offer(found.importance.T, region_fields(found, torch.tensor([UNKNOWN_CLASS]), torch.tensor([known]), own))
     region = regions_of(own, chosen, chosen, ASKED_REGION)[0]
-    return SimilarityQuery(region, pictures[0].name, seen, TopK(1, MOST_SIMILAR))
+    return SimilarityQuery(region, pictures[0].name, seen, TopK(1, MOST_SIMILAR_REGIONS))
 
 
 def measure_finding(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from vitreous.errors import InputError, command
 from vitreous.explanations.explaining import Plan
-from vitreous.faithfulness.scoring import IGNORANT, Scores
+from vitreous.faithfulness.scoring import IGNORANT, MethodScores
 from vitreous.files.manifest import read_json
 from vitreous.files.reading import reason_of
 from vitreous.files.storage import replace_file
@@ -59,7 +59,7 @@ def read_default_method(model: str) -> DefaultMethod:
         ) from reason
 
 
-def most_faithful(scores: Scores, *, data: str, images: int, findings: bool = False) -> DefaultMethod:
+def most_faithful(scores: MethodScores, *, data: str, images: int, findings: bool = False) -> DefaultMethod:
     """The best method, with every reason to doubt it. `findings`: they were explained, and no classes."""
     method = scores.best()
     verdicts = {name: scores.beats_controls(name) for name in scores.values if name not in scores.controls}
@@ -88,7 +88,7 @@ def data_name(data: str) -> str:
     return Path(data).name or data
 
 
-def why(scores: Scores, method: str, measured_on: str) -> str:
+def why(scores: MethodScores, method: str, measured_on: str) -> str:
     here, methods = scores.interval(method), [name for name in scores.values if name not in scores.controls]
     found = f"Of {len(methods)} methods it is the most faithful on {measured_on}: "
     found += f"insertion − deletion {here.mean:.2f} ({here.low:.2f} to {here.high:.2f})"

@@ -19,7 +19,7 @@ from vitreous.attribution.views import ViewMethod, views
 from vitreous.clusters.gates import PartialForward
 from vitreous.clusters.groups import ablate_groups, group_maps
 from vitreous.clusters.importance import RANKINGS, patch_attention, removal_curve
-from vitreous.clusters.layer import Layer, MapSource, as_distributions, choose_layer, layer_maps, map_entropy
+from vitreous.clusters.layer import Layer, MapSource, as_distributions, choose_layer, layer_maps, spatial_entropy
 from vitreous.clusters.load import causal_load
 from vitreous.clusters.masking import Masking
 from vitreous.clusters.ranks import order_clusters
@@ -134,10 +134,10 @@ def look_only(
             layer=layer,
             head=plan.head,
             maps=maps,
-            entropy=map_entropy(maps),
+            entropy=spatial_entropy(maps),
             ranking="attention_mass",
             importance={"attention_mass": mass},
-            order=order_clusters(mass, map_entropy(maps)),
+            order=order_clusters(mass, spatial_entropy(maps)),
             attention=looks,
         )
     return Explanation(name=name, picture=picture, probabilities=(), watched=watched, clusters=clusters)
@@ -262,7 +262,7 @@ def explain_clusters(
         layer=layer,
         head=plan.head,
         maps=maps.cpu(),
-        entropy=map_entropy(maps).cpu(),
+        entropy=spatial_entropy(maps).cpu(),
         ranking=plan.ranking,
         hole=plan.masking.hole,
         importance={plan.ranking: importance},
@@ -311,4 +311,4 @@ def ranked(
         black = preprocess.normalise(torch.zeros_like(pixels))[None]
         settings, tolerance = {"masking": plan.masking, "black": black, "maps": maps[None]}, plan.masking.tie_tolerance
     values = RANKINGS[plan.ranking](model, images, target, layer, **settings)[0].cpu()
-    return values, order_clusters(values, map_entropy(maps).cpu(), tolerance)
+    return values, order_clusters(values, spatial_entropy(maps).cpu(), tolerance)

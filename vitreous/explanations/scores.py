@@ -17,7 +17,7 @@ from vitreous.explanations.default_method import DefaultMethod, most_faithful, s
 from vitreous.explanations.dense import inputs_of, model_behind
 from vitreous.explanations.explaining import ALL_METHODS, FEWER_PASSES, lighter
 from vitreous.faithfulness.curves import PORTIONS
-from vitreous.faithfulness.scoring import DECIDES, Scores, ScoringBatch, score_methods
+from vitreous.faithfulness.scoring import DECIDES, MethodScores, ScoringBatch, score_methods
 from vitreous.files.storage import write_json
 from vitreous.files.writing import write_text
 from vitreous.reports import faithfulness as charts
@@ -88,7 +88,7 @@ def methods_to_score(model: nn.Module, names: Sequence[str]) -> list[Method]:
     return chosen
 
 
-def write_scores(folder: Path, scores: Scores, default: DefaultMethod, about: dict[str, Any]) -> None:
+def write_scores(folder: Path, scores: MethodScores, default: DefaultMethod, about: dict[str, Any]) -> None:
     heading = f"How faithful are the maps of {about['model']}? {about['images']} images of {about['data']}"
     charts.picture(scores, heading=heading, default=default.method).save(folder / SCORES_CHART)
     page = charts.as_markdown(scores, about, chart=SCORES_CHART, default=f"{default.method}. {default.reason}")

@@ -46,7 +46,7 @@ class ScoringBatch(NamedTuple):
 
 
 @dataclass
-class Scores:
+class MethodScores:
     """Values by method and measure, one for each image in the order they came."""
 
     values: dict[str, dict[str, list[float]]] = field(default_factory=dict)
@@ -109,7 +109,7 @@ def score_methods(
     portions: int = PORTIONS,
     sanity: int | None = None,
     batch_size: int = 16,
-) -> Scores:
+) -> MethodScores:
     """Score methods, by default all that fit the model, and always the controls.
 
     Args:
@@ -127,7 +127,7 @@ def score_methods(
         raise InputError("fills=() given; insertion and deletion need something that hides: 'blur', 'mean' or both")
     chosen, controls = list(methods_for(model) if methods is None else methods), controls_for(model)
     names = [method.name for method in controls]
-    scores = Scores(controls=(*names, "oracle_mask"))
+    scores = MethodScores(controls=(*names, "oracle_mask"))
     batches = split(ScoringBatch(images, target, masks), batch_size) if isinstance(images, Tensor) else images
     seen = 0
     for batch in batches:

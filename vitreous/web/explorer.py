@@ -26,7 +26,7 @@ from vitreous.attribution.views import views
 from vitreous.clusters.gates import PartialForward, cluster_count, cluster_layer, users, without
 from vitreous.clusters.groups import group_gates, group_maps, several
 from vitreous.clusters.importance import RANKINGS, by_logit_gate
-from vitreous.clusters.layer import as_distributions, map_entropy, stretch
+from vitreous.clusters.layer import as_distributions, spatial_entropy, stretch
 from vitreous.clusters.load import causal_load
 from vitreous.data.image import load_image
 from vitreous.data.transforms import to_unit_tensor
@@ -201,7 +201,7 @@ class Explorer:
             "block": rest.layer.block,
             "rows": maps.shape[1],
             "columns": maps.shape[2],
-            "entropy": map_entropy(as_distributions(maps)).tolist(),
+            "entropy": spatial_entropy(as_distributions(maps)).tolist(),
             "flat_entropy": torch.tensor(float(maps[0].numel())).log().item(),
             "maps": packed(stretch(small)),
             "attention": packed(reading / reading.max()) | {"highest": reading.max().item()},
