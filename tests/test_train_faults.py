@@ -68,6 +68,7 @@ def hide_package() -> None:
     sys.modules["faster_coco_eval"] = None  # type: ignore[assignment]
 
 
+@pytest.mark.system
 def test_a_missing_package_in_several_processes(tmp_path):
     settings = TASKS["detect"] | dict(out=tmp_path / "run")
     ranks = Ranks(2, ["train", *arguments(settings)], tmp_path / "logs", hide_package)
@@ -244,6 +245,7 @@ def test_a_missing_package_after_an_epoch_costs_nothing(tmp_path, monkeypatch, c
     assert "at step 2 of 2" in capsys.readouterr().out
 
 
+@pytest.mark.system
 def test_two_processes_keep_an_epoch_whose_evaluation_fails(tmp_path):
     settings = TINY_PACA_RUN | dict(checkpoint_steps=0, out=tmp_path / "run")
     ranks = Ranks(2, ["train", *arguments(settings)], tmp_path / "logs", break_evaluation)
@@ -280,6 +282,7 @@ def children(pid: int) -> list[int]:
 needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows the children of a process")
 
 
+@pytest.mark.system
 @needs_proc
 @pytest.mark.timeout(150)
 def test_a_signal_ends_a_run_whose_loader_is_stopped(tmp_path):
@@ -298,6 +301,7 @@ def test_a_signal_ends_a_run_whose_loader_is_stopped(tmp_path):
     assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
 
 
+@pytest.mark.system
 @needs_proc
 @pytest.mark.timeout(150)
 def test_a_run_whose_loader_is_stopped_ends_and_keeps_what_it_has_learnt(tmp_path):
@@ -320,6 +324,7 @@ def on_terminal(terminal: str, out: Path) -> None:
     run_tiny(out, dict(train_count=4000, checkpoint_steps=0))
 
 
+@pytest.mark.system
 @pytest.mark.timeout(150)
 def test_a_lost_terminal_writes_a_checkpoint(tmp_path):
     here, there = pty.openpty()
@@ -384,6 +389,7 @@ def little_memory() -> None:
     Training.train_epoch = train_epoch  # type: ignore[method-assign]
 
 
+@pytest.mark.system
 @needs_proc
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize(
