@@ -63,6 +63,15 @@ def test_unknown_verb_names_the_nearest(capsys):
     assert "unknown verb 'explian'; nearest: explain" in err
 
 
+@pytest.mark.parametrize("verb", ["score", "atlas"])
+def test_what_became_a_verb_of_its_own_is_named(capsys, verb):
+    assert main(["explain", "runs/demo", "--data", "shapes", f"--{verb}"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert (
+        line == f"vitreous: --{verb} is a verb of its own now: vitreous {verb} RUN DATA (see: vitreous {verb} --help)"
+    )
+
+
 @pytest.mark.parametrize("verb", WRITTEN)
 def test_help_of_a_verb_teaches_by_example(verb, capsys):
     with pytest.raises(SystemExit) as stop:

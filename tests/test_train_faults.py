@@ -29,7 +29,7 @@ from tests.support.tiny_runs import (
     start,
     wait_for_step,
 )
-from vitreous.data.loader import GLANCE
+from vitreous.data.loader import WORKER_POLL_SECONDS
 from vitreous.errors import InputError, limit_reached, to_install_extra
 from vitreous.files.manifest import manifest_of
 from vitreous.files.storage import write_json
@@ -293,7 +293,7 @@ def test_a_signal_ends_a_run_whose_loader_is_stopped(tmp_path):
     assert len(workers) >= 2
     for pid in workers:
         os.kill(pid, signal.SIGSTOP)
-    time.sleep(3 * GLANCE)  # what was prepared is used up, and the run waits
+    time.sleep(3 * WORKER_POLL_SECONDS)  # what was prepared is used up, and the run waits
     os.kill(process.pid, signal.SIGTERM)
     process.join(60)
     assert process.exitcode == 143

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from tests.support.random_samples import Noise, batches, flat
 from vitreous.data.loader import (
-    GLANCE,
     USUAL_FILES,
+    WORKER_POLL_SECONDS,
     WORKER_TIMEOUT,
     BatchSampler,
     Loader,
@@ -124,7 +124,7 @@ def test_no_worker_outlives_a_failure(action):
         list(loader)
     loader.close()
     assert not multiprocessing.active_children()
-    assert WORKER_TIMEOUT + 2 * GLANCE < 30, "seconds after which a worker that hangs has been noticed"
+    assert WORKER_TIMEOUT + 2 * WORKER_POLL_SECONDS < 30, "seconds after which a worker that hangs has been noticed"
 
 
 def test_loading_leaves_the_global_generators_alone():
