@@ -32,6 +32,7 @@ def verb(monkeypatch):
     return put
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["--version"], ["no-such-verb"]])
 def test_table_of_verbs_needs_no_torch(arguments):
     code = (
@@ -48,6 +49,7 @@ def test_table_of_verbs_needs_no_torch(arguments):
         assert all(f"  {verb}" in shown for verb in VERBS)
 
 
+@pytest.mark.system
 def test_python_dash_m_is_the_same_command():
     done = subprocess.run([sys.executable, "-m", "vitreous", "--version"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0
@@ -87,6 +89,7 @@ def test_verb_is_a_function_of_the_same_name(verb):
     assert inspect.isfunction(function)
 
 
+@pytest.mark.system
 def test_every_verb_is_a_function_of_the_package_and_needs_no_extra():
     code = (
         "import sys, vitreous, vitreous_command\n"
@@ -198,6 +201,7 @@ def test_interrupt_exits_with_130(verb, capsys):
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.system
 def test_closed_pipe_is_quiet():
     reader, writer = os.pipe()
     os.close(reader)
