@@ -14,8 +14,8 @@ from vitreous.errors import InputError, nearest, printable
 from vitreous.files.storage import write_json
 from vitreous.files.writing import write_text
 from vitreous.reports import curves
-from vitreous.reports import curves_page as page
 from vitreous.reports.chart import COLOURS, Chart, Point, Series, shown, thin
+from vitreous.reports.curves_page import render_curves
 from vitreous.runs.results import result_folder
 from vitreous.runs.run_folder import METRICS, RUN, read_metrics
 
@@ -83,7 +83,7 @@ def plot(
     kinds = [curves.Key("training", QUIET), curves.Key("validation", QUIET, dashed=True)]
     with result_folder(out, RESULT) as aside:
         curves.picture(charts, heading=title, legend=[*legend, *kinds]).save(aside / PICTURE)
-        html = page.render(charts, title=title, legend=legend, note=note(smooth))
+        html = render_curves(charts, title=title, legend=legend, note=note(smooth))
         write_text(aside / PAGE, html)
         write_json(aside / RESULT, {"runs": list(runs), "curves": as_json(charts), "files": [PICTURE, PAGE]})
     for run in histories:

@@ -4,10 +4,10 @@ import json
 import math
 import re
 
-from tests.reports.test_report import HOSTILE, needs_chromium, visit
+from tests.reports.test_explanation_page import HOSTILE, needs_chromium, visit
 from vitreous.reports.chart import COLOURS, Chart, Series
 from vitreous.reports.curves import Key
-from vitreous.reports.curves_page import render
+from vitreous.reports.curves_page import render_curves
 
 
 def page(name: str = "run") -> str:
@@ -18,7 +18,7 @@ def page(name: str = "run") -> str:
         Series(f"{name}, validation", points[::4], COLOURS[0], name, dashed=True),
     )
     charts = [Chart("Loss", "epoch", curves), Chart("Top-1 accuracy", "epoch", curves[1:2], "%")]
-    return render(charts, title=name, legend=[Key(name, COLOURS[0])], note="A note.")
+    return render_curves(charts, title=name, legend=[Key(name, COLOURS[0])], note="A note.")
 
 
 def test_everything_is_inside():

@@ -22,8 +22,9 @@ from vitreous.data.image_set import ImageSet
 from vitreous.explanations.atlas_like import UNKNOWN, Wish
 from vitreous.files.storage import write_json
 from vitreous.files.writing import write_text
-from vitreous.reports.atlas_page import Section, Tile, percent, render
+from vitreous.reports.atlas_page import Section, Tile, render_atlas
 from vitreous.reports.atlas_regions import Region, alike, draw_region, regions_of, strip
+from vitreous.reports.page import percent
 from vitreous.runs.model_folder import TrainedModel
 from vitreous.runtime.progress import track
 
@@ -86,7 +87,7 @@ def write_folder(
         sections.append(Section(one, draw(own, f"cluster_{one.number:03d}.jpg", number)))
         number += len(own)
     like = draw(asked, LIKE, number) if asked else {}
-    page = render(
+    page = render_atlas(
         title=f"Clusters of {about.trained.name} over {about.data}",
         facts=facts(about, summary, len(clusters), atlas),
         summary=summary,

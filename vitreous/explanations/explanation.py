@@ -132,9 +132,9 @@ class Explanation:
 
     def html(self, *, top_k: int = 6) -> str:
         """The report of this image: one page that needs nothing else."""
-        from vitreous.reports.report import render  # it draws this class
+        from vitreous.reports.explanation_page import render_explanations  # it draws this class
 
-        return render([self], title=f"What decided: {self.watched}", facts=self.facts, top_k=top_k)
+        return render_explanations([self], title=f"What decided: {self.watched}", facts=self.facts, top_k=top_k)
 
     def save(self, path: str | Path, *, top_k: int = 6) -> Path:
         """Write the report (.html), a contact sheet (.png) or the numbers (.json)."""

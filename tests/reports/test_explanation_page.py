@@ -17,8 +17,8 @@ from tests.web.browser import browser
 from vitreous.clusters.masking import Layer, as_distributions, entropy
 from vitreous.explanations.explanation import Clusters, Explanation, MethodMap, StageLoad
 from vitreous.faithfulness.scoring import DECIDES
-from vitreous.reports.report import render
-from vitreous.reports.report_pieces import named
+from vitreous.reports.explanation_maps import named
+from vitreous.reports.explanation_page import render_explanations
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium binary on this machine (Debian: chromium)")
@@ -81,7 +81,7 @@ def explanation(
 
 
 def page(*items: Explanation, top_k: int = 3, **options) -> str:
-    return render(items, title="What a model looked at", facts={"model": "paca"}, top_k=top_k, **options)
+    return render_explanations(items, title="What a model looked at", facts={"model": "paca"}, top_k=top_k, **options)
 
 
 def test_everything_is_inside():
