@@ -17,7 +17,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from vitreous.web.guard import BUSY, Limits, Refusal, refusal_body, refusal_headers
+from vitreous.web.guard import BUSY, Limits, RefusedRequest, refusal_body, refusal_headers
 
 QUEUE = 2048  # connections that wait to be accepted
 ACCEPTED_AT_ONCE = 4  # so few that older ones are closed before the descriptors run out
@@ -78,7 +78,7 @@ class Connection(H11Protocol):
     def shutdown(self) -> None:
         """The server ends: what is in work is finished, and nobody is waited for."""
         if self.phase() is Phase.BODY:
-            self.refuse(Refusal(503, "the server is being ended"))
+            self.refuse(RefusedRequest(503, "the server is being ended"))
         else:
             super().shutdown()
 
@@ -106,7 +106,7 @@ class Connection(H11Protocol):
             self.transport.close()  # nothing was asked, so nothing is answered
         elif phase in self.seconds:
             arrived = f"the {phase.value} of the request did not arrive within {self.seconds[phase]:g} seconds"
-            self.refuse(Refusal(408, arrived))
+            self.refuse(RefusedRequest(408, arrived))
         self.watch_taking()
 
     def watch_taking(self) -> None:
@@ -131,7 +131,7 @@ class Connection(H11Protocol):
         for _ in range(len(others) - self.most):
             idle = [one for one in others if one is not self and one.phase() is not Phase.ANSWER and not one.aborted]
             if not idle:
-                self.refuse(Refusal(503, BUSY, retry=True))
+                self.refuse(RefusedRequest(503, BUSY, retry=True))
                 return
             min(idle, key=lambda one: (one.phase() is not Phase.CLOSING, one.since)).abort()
 
@@ -146,9 +146,9 @@ class Connection(H11Protocol):
     # Answers without the application ----------------------------------------------------------------
 
     def send_400_response(self, msg: str) -> None:
-        self.refuse(Refusal(400, "this is not a request as HTTP has it"))
+        self.refuse(RefusedRequest(400, "this is not a request as HTTP has it"))
 
-    def refuse(self, refusal: Refusal) -> None:
+    def refuse(self, refusal: RefusedRequest) -> None:
         """Answer, unless an answer has begun, and close."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             body = refusal_body(refusal)

@@ -40,7 +40,7 @@ class Limits:
     answer_bytes: int = 64_000_000  # answers kept
 
 
-class Refusal(Exception):
+class RefusedRequest(Exception):
     """A request that is not answered, with the status and the message for the person who asked."""
 
     def __init__(self, status: int, message: str, *, retry: bool = False) -> None:
@@ -83,11 +83,11 @@ class Guard:
         try:
             self.check(Headers(scope=scope))
             await self.run(scope, receive, send_with_headers)
-        except Refusal as refusal:
-            await refuse(refusal, send_with_headers)
+        except RefusedRequest as refusal:
+            await send_refusal(refusal, send_with_headers)
         except Exception:
             if not started:
-                await refuse(Refusal(500, BROKEN), send_with_headers)
+                await send_refusal(RefusedRequest(500, BROKEN), send_with_headers)
             raise  # so that the console says what
 
     async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -108,13 +108,13 @@ class Guard:
     def check(self, headers: Headers) -> None:
         host, origin = headers.get("host", ""), headers.get("origin")
         if not self.ours(host):
-            raise Refusal(
+            raise RefusedRequest(
                 421, f"this server does not answer for {host[:100]!r}; start it with --allow-host if it should"
             )
         if origin is not None and site(origin) != host:
-            raise Refusal(403, "this server answers to its own page only, not to that of another site")
+            raise RefusedRequest(403, "this server answers to its own page only, not to that of another site")
         if self.running >= self.concurrent:
-            raise Refusal(503, BUSY, retry=True)
+            raise RefusedRequest(503, BUSY, retry=True)
 
     def ours(self, host: str) -> bool:
         try:
@@ -138,7 +138,7 @@ def site(origin: str) -> str | None:
         return None
 
 
-async def refuse(refusal: Refusal, send: Send) -> None:
+async def send_refusal(refusal: RefusedRequest, send: Send) -> None:
     """Answer without the application: it may be the one that is busy."""
     body = refusal_body(refusal)
     raw = [(name.lower().encode(), value.encode()) for name, value in refusal_headers(refusal, body).items()]
@@ -146,11 +146,11 @@ async def refuse(refusal: Refusal, send: Send) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def refusal_body(refusal: Refusal) -> bytes:
+def refusal_body(refusal: RefusedRequest) -> bytes:
     return json.dumps({"error": refusal.message}).encode()
 
 
-def refusal_headers(refusal: Refusal, body: bytes) -> dict[str, str]:
+def refusal_headers(refusal: RefusedRequest, body: bytes) -> dict[str, str]:
     own = {"Content-Type": "application/json", "Content-Length": str(len(body)), "Cache-Control": "no-store"}
     return HEADERS | own | refusal.headers
 
@@ -190,10 +190,10 @@ class Uploads:
                 return await self.body(request, one)
         except TimeoutError:
             if one is not None and one.given_up:
-                raise Refusal(503, BUSY, retry=True) from None
-            raise Refusal(408, f"the file did not arrive within {seconds:g} seconds") from None
+                raise RefusedRequest(503, BUSY, retry=True) from None
+            raise RefusedRequest(408, f"the file did not arrive within {seconds:g} seconds") from None
         except ClientDisconnect:
-            raise Refusal(400, "the connection ended before the file did") from None
+            raise RefusedRequest(400, "the connection ended before the file did") from None
         finally:
             if one is not None:
                 self.arriving.discard(one)
@@ -212,7 +212,9 @@ class Uploads:
                 parts.clear()
                 one.size = 0
         if size > limit:
-            raise Refusal(413, f"the file has {size:,} bytes; at most {limit:,} are accepted: scale the picture down")
+            raise RefusedRequest(
+                413, f"the file has {size:,} bytes; at most {limit:,} are accepted: scale the picture down"
+            )
         return b"".join(parts)
 
     def make_room(self) -> None:

@@ -84,7 +84,7 @@ class Worker:
         self.thread.join()
 
 
-class Answers:
+class AnswerCache:
     """Answers in bytes, the latest ones kept; a question asked while its answer is computed waits for that one."""
 
     def __init__(self, worker: Worker, kept_bytes: int) -> None:
