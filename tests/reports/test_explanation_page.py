@@ -175,7 +175,7 @@ def test_names_are_text():
     )
     html = page(hostile)
     assert "<script>alert" not in html
-    assert html.count("<script>") == 1
+    assert html.count("<script") == 1
     assert "@TITLE@" in html  # a placeholder in a name stays what it was
 
 
@@ -274,11 +274,11 @@ def test_pointing_at_places_and_clusters(tmp_path):
     with browser(tmp_path) as tab:
         tab.open(file.resolve().as_uri())
         tab.point(".places", 0.75, 0.25)
-        told = tab.run("document.querySelector('.looks').innerText").split("\n")
+        told = tab.run("document.querySelector('.attended').innerText").split("\n")
         assert [line for line in told if line][:3] == ["Row 1, column 2 looks at", "cluster 1", "80 %"]
-        assert tab.run("document.querySelectorAll('.show.seen').length") == 2  # a tile and a row of the table
+        assert tab.run("document.querySelectorAll('.show.highlighted').length") == 2  # a tile and a row of the table
         tab.point(".tile .show[data-stack=clusters][data-cell='2']")
-        assert tab.run("document.querySelector('.looks').innerText") == ""
+        assert tab.run("document.querySelector('.attended').innerText") == ""
         assert "cluster 2, rank 3 of 3" in tab.run("document.querySelector('.viewer figcaption').innerText")
         tab.point("h1")
         assert "method 0" in tab.run("document.querySelector('.viewer figcaption').innerText")

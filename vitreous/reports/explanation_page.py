@@ -61,7 +61,7 @@ def render_explanations(
     return render_page(
         "explanation",
         styles=["explanation.css"],
-        scripts=["explanation.js"],
+        scripts=["heat.js", "explanation.js"],
         title=title,
         facts=facts,
         colours=HEAT_COLOURS,
