@@ -11,14 +11,14 @@ from vitreous.clusters.atlas_figures import OfClass, OfCluster, Whole, behind_mi
 from vitreous.reports.atlas_regions import TILE, Region
 from vitreous.reports.page import render_page
 
-KINDS = {  # why a region was kept -> heading and what it means
+REGION_KINDS = {  # why a region was kept -> heading and what it means
     "top": ("Fires most", "highest peaks of its map over the data"),
     "typical": ("At random", "what it does on images nobody chose"),
     "mistakes": ("Wrong answers it speaks for", "the most important first"),
     "asked": ("Asked for", "an image of yours"),
     "like": ("Found over the data", "the most similar first"),
 }
-SHOWN_CLASSES = 3  # for which a cluster speaks most
+BARS = 3  # classes for which a cluster speaks most
 SHOWN_MISTAKES = 6  # clusters behind wrong answers
 
 
@@ -61,7 +61,7 @@ def render_atlas(
         behind_mistakes=behind_mistakes([section.figures for section in sections], SHOWN_MISTAKES),
         sections=[section._asdict() | _bars(section.figures, classes) for section in sections],
         like=like,
-        kinds=KINDS,
+        kinds=REGION_KINDS,
         side=TILE,
     )
 
@@ -70,5 +70,5 @@ def _bars(one: OfCluster, classes: Sequence[OfClass]) -> dict[str, Any]:
     """The answers it speaks for most, and the one it speaks against most or for least, in log-odds."""
     known = [(value, of.name) for value, of in zip(one.by_class, classes, strict=True) if value is not None]
     known.sort(key=lambda pair: -pair[0])
-    shown = [*known[:SHOWN_CLASSES], *known[SHOWN_CLASSES:][-1:]]
+    shown = [*known[:BARS], *known[BARS:][-1:]]
     return {"bars": shown, "widest": max([abs(value) for value, _ in known] or [0.0]) or 1.0}

@@ -17,7 +17,7 @@ from vitreous.clusters.top_k import Kept
 from vitreous.drawing.panels import enlarge_heat
 
 TILE = 120  # pixels of a drawn region
-ALIKE = 8  # regions named as similar to one
+MOST_SIMILAR = 8  # regions named as similar to one
 SMALLEST_CROP = 0.5  # of the picture's shorter side, so that what surrounds a region is seen
 
 
@@ -66,7 +66,7 @@ def alike(regions: Sequence[Region]) -> list[list[tuple[int, float]]]:
             if images[other] not in seen:
                 seen.add(images[other])
                 near.append((other, float(cosine[other])))
-            if len(near) == ALIKE:
+            if len(near) == MOST_SIMILAR:
                 break
         found.append(near)
     return found
@@ -80,7 +80,7 @@ def draw_region(picture: Image.Image, heat: Tensor) -> Image.Image:
         heat: The map, (H, W).
     """
     height = stretch(heat).numpy()
-    left, top, side = window(height, picture.width, picture.height)
+    left, top, side = _crop_window(height, picture.width, picture.height)
     box = left, top, left + side, top + side
     tile = picture.convert("RGB").resize((TILE, TILE), Image.Resampling.BICUBIC, box=box)
     # Enlarged as a whole and cut then: the edge of a cut-out map would bend the outline.
@@ -89,12 +89,12 @@ def draw_region(picture: Image.Image, heat: Tensor) -> Image.Image:
     inside = Image.fromarray((large >= 0.5).astype(np.uint8) * 255)
     corner = round(left * scale), round(top * scale)
     inside = inside.crop((*corner, corner[0] + TILE, corner[1] + TILE))
-    tile.paste("#000000", mask=edge(inside, 5))
-    tile.paste("#ffffff", mask=edge(inside, 3))
+    tile.paste("#000000", mask=_outline(inside, 5))
+    tile.paste("#ffffff", mask=_outline(inside, 3))
     return tile
 
 
-def window(height: np.ndarray, width: int, tall: int) -> tuple[float, float, float]:
+def _crop_window(height: np.ndarray, width: int, tall: int) -> tuple[float, float, float]:
     """Left, top and side of a square within a picture, about the peak and about twice as wide as the region."""
     rows, columns = height.shape
     shorter = min(width, tall)
@@ -109,7 +109,7 @@ def window(height: np.ndarray, width: int, tall: int) -> tuple[float, float, flo
     )
 
 
-def edge(inside: Image.Image, thickness: int) -> Image.Image:
+def _outline(inside: Image.Image, thickness: int) -> Image.Image:
     """The border of a white area, half of it within; the picture's own border is none."""
     grown = np.asarray(inside.filter(ImageFilter.MaxFilter(thickness)))
     shrunk = np.asarray(inside.filter(ImageFilter.MinFilter(thickness)))

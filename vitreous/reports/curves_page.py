@@ -8,12 +8,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from vitreous.reports.chart import Chart, Series, shown
-from vitreous.reports.curves import Key
+from vitreous.reports.chart import Chart, Series, short_number
+from vitreous.reports.curves import LegendEntry
 from vitreous.reports.page import render_page
 
 
-def render_curves(charts: Sequence[Chart], *, title: str, legend: Sequence[Key], note: str) -> str:
+def render_curves(charts: Sequence[Chart], *, title: str, legend: Sequence[LegendEntry], note: str) -> str:
     """The page as a string; `legend` has an entry for every group of series."""
     return render_page(
         "curves",
@@ -56,7 +56,7 @@ def _drawn(chart: Chart) -> dict[str, Any]:
 
 def _row(chart: Chart, series: Series) -> dict[str, Any]:
     values = [y for _, y in series.points if math.isfinite(y)]
-    figures = [shown(y) + chart.unit for y in (values[-1], min(values), max(values))] if values else ["–"] * 3
+    figures = [short_number(y) + chart.unit for y in (values[-1], min(values), max(values))] if values else ["–"] * 3
     return {"name": series.name, "figures": [len(series.points), *figures]}
 
 

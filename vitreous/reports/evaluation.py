@@ -15,9 +15,8 @@ from vitreous.metrics.accuracy import unique_names
 from vitreous.metrics.examination import Examination
 from vitreous.metrics.figures import as_text
 from vitreous.reports.chart import COLOURS, Chart, Series
-from vitreous.reports.confusion import confusion_picture, groups
-from vitreous.reports.curves import Key, picture
-from vitreous.reports.reliability import reliability_picture
+from vitreous.reports.classifier_charts import confusion_picture, matrix_rows, reliability_picture
+from vitreous.reports.curves import LegendEntry, draw_curves
 
 MOST_ROWS = 50  # of a table on the console; longer ones belong in a file
 MOST_CONFUSED, LOWEST = 5, 10  # rows: pairs of classes, and classes where not all can be shown
@@ -230,7 +229,7 @@ def pictures(evaluation: Evaluation) -> dict[str, tuple[Image.Image, str]]:
     examination = evaluation.examination
     if examination is not None:
         accuracy, calibration = examination.accuracy, examination.calibration
-        counts = accuracy.confusion(groups(len(accuracy.classes)))
+        counts = accuracy.confusion(matrix_rows(len(accuracy.classes)))
         heading = f"{evaluation.model}: {evaluation.values['top1']:.1%} of {evaluation.images:,} images right"
         found["confusion.png"] = confusion_picture(counts, accuracy.classes, heading=heading), "Confusion matrix"
         heading = f"Expected calibration error {evaluation.values['ece']:.1%}"
@@ -250,8 +249,8 @@ def _sizes_picture(evaluation: Evaluation) -> Image.Image:
         curves.append(Series(name, points, colour))
     sides = tuple(at.size for at in evaluation.sizes)
     chart = Chart("Accuracy", "height and width of the images in pixels", tuple(curves), "%", marked=sides)
-    return picture(
-        [chart], heading=f"{evaluation.model} at other sizes", legend=[Key(s.name, s.colour) for s in curves]
+    return draw_curves(
+        [chart], heading=f"{evaluation.model} at other sizes", legend=[LegendEntry(s.name, s.colour) for s in curves]
     )
 
 

@@ -1,6 +1,6 @@
-"""The paper on which charts are drawn: matplotlib's figures, in the colours and sizes of our other pictures.
+"""Figures of matplotlib for charts, in the colours and sizes of our other pictures.
 
-Figures are made without pyplot: nothing of it is global, and no window or display is needed.
+They are made without pyplot: nothing is global, and no window or display is needed.
 """
 
 import warnings
@@ -14,7 +14,7 @@ from vitreous.drawing.panels import INK, LINE, MARGIN, PAPER, QUIET
 from vitreous.errors import printable
 
 DPI = 100
-TITLE, TEXT = 17.0, 13.5  # font sizes in points; readable when a page shows the picture at half its width
+TITLE_POINTS, TEXT_POINTS = 17.0, 13.5  # font sizes; readable when a page shows the picture at half its width
 
 
 def new_figure(width: int, height: int, *, head: int) -> Any:
@@ -26,7 +26,7 @@ def new_figure(width: int, height: int, *, head: int) -> Any:
     return Figure(figsize=(width / DPI, height / DPI), dpi=DPI, facecolor=PAPER, layout=below)
 
 
-def set_heading(figure: Any, heading: str, *, size: float = TITLE + 2) -> None:
+def set_heading(figure: Any, heading: str, *, size: float = TITLE_POINTS + 2) -> None:
     """At the left, over everything."""
     figure.text(*from_top_left(figure, MARGIN, 18), heading, va="top", color=INK, fontsize=size)
 
@@ -41,7 +41,7 @@ def add_legend(figure: Any, lines: Sequence[Any], names: Sequence[str], *, acros
         ncols=across,
         frameon=False,
         borderpad=0,
-        fontsize=TEXT,
+        fontsize=TEXT_POINTS,
         labelcolor=INK,
         columnspacing=2,
     )
@@ -58,13 +58,13 @@ def style_axes(axes: Any, *, grid: str | None = "y") -> None:
     for side in ("left", "right", "top"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color(QUIET)
-    axes.tick_params(length=0, labelsize=TEXT, labelcolor=QUIET, pad=7)
+    axes.tick_params(length=0, labelsize=TEXT_POINTS, labelcolor=QUIET, pad=7)
     axes.set_axisbelow(True)
     if grid is not None:
         axes.grid(axis=grid, color=LINE)
 
 
-def shortened(text: str, most: int) -> str:
+def shorten_label(text: str, most: int) -> str:
     """At most so many letters; matplotlib would let longer text run out of the picture."""
     text = printable(text)
     return text if len(text) <= most else f"{text[: most - 1]}…"
