@@ -1,7 +1,7 @@
 """An atlas of clusters as one page beside its pictures. Equal atlases give equal bytes.
 
 Regions of a cluster are side by side in one picture, of which each tile shows a part. The script orders the clusters
-and tells which regions are alike; without it the page still shows everything else.
+and shows which regions are alike; without it the page still shows everything else.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,9 +13,9 @@ from vitreous.reports.page import render_page
 
 REGION_KINDS = {  # why a region was kept -> heading and what it means
     "top": ("Fires most", "highest peaks of its map over the data"),
-    "typical": ("At random", "what it does on images nobody chose"),
+    "typical": ("At random", "what it does on images that nobody chose"),
     "mistakes": ("Wrong answers it speaks for", "the most important first"),
-    "asked": ("Asked for", "an image of yours"),
+    "asked": ("Asked for", "your image"),
     "like": ("Found over the data", "the most similar first"),
 }
 BARS = 3  # classes for which a cluster speaks most
@@ -27,7 +27,7 @@ class Tile(NamedTuple):
 
     region: Region
     name: str  # of the image
-    label: str | None  # None: nobody knows
+    label: str | None  # None: not known
     answer: str
     picture: str  # the file with all regions of the cluster ...
     place: int  # ... the number of this one in it ...
@@ -49,7 +49,7 @@ def render_atlas(
     sections: Sequence[Section],
     like: Mapping[int, Tile],
 ) -> str:
-    """The page; `like` are regions found for an image of the reader's, that image first."""
+    """The page; `like` are the regions found for an image that the user gave, that image first."""
     return render_page(
         "atlas",
         styles=["explanation.css", "atlas.css"],

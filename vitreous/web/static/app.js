@@ -81,8 +81,8 @@ class Page {
     const regions = this.model.task === "segment";
     const numbers = regions ? "the share of the picture that each class covers" : "their scores";
     $("classes").setAttribute("aria-label", `Findings and ${numbers}; choose one to have it explained`);
-    $("choose-another").textContent = `choose another finding to explain that one.${regions ? " Numbers are shares of the picture." : ""}`;
-    $("found").prepend(Object.assign(new Image(), { id: "drawing", alt: "All that was found, drawn into the picture" }));
+    $("choose-another").textContent = `Choose another finding to explain that one.${regions ? " Numbers are shares of the picture." : ""}`;
+    $("found").prepend(Object.assign(new Image(), { id: "drawing", alt: "Everything that was found, drawn on the picture" }));
     $("found").hidden = false;
   }
 
@@ -304,7 +304,7 @@ class Page {
     const { methods, chosen } = this.model;
     if (chosen.method === null) return chosen.says;
     const { passes } = methods[0];
-    const when = passes > QUICK_PASSES ? `takes ${passes} passes, so that it is computed only when you choose it` : "is shown first";
+    const when = passes > QUICK_PASSES ? `takes ${passes} passes, so it is computed only when you choose it` : "is shown first";
     return `${sentence(`${spaced(chosen.method)} ${when}`)} ${chosen.says}`;
   }
 

@@ -159,10 +159,10 @@ export class Clusters {
     const load = this.loads.find((l) => l.stage === this.stage);
     $("load").classList.toggle("warning", !load.carries);
     const change = `changes the log-odds by ${signed(-load.uniform)}`;
-    const answer = load.uniform_flips ? "and the answer with it" : "though not the answer";
+    const answer = load.uniform_flips ? "and the answer with it" : "but not the answer";
     $("load").textContent = load.carries
-      ? `Putting the plain average of all patches in the place of every cluster of this stage ${change}, ${answer}: what they find matters here.`
-      : `Careful: putting the plain average of all patches in the place of every cluster of this stage only ${change}. For this picture its maps are decoration, however sharp they look.`;
+      ? `Replacing every cluster of this stage with the plain average of all patches ${change}, ${answer}: what they find matters here.`
+      : `Careful: replacing every cluster of this stage with the plain average of all patches only ${change}. For this picture its maps are decoration, however sharp they look.`;
   }
 
   // What a card stands for: { name, members }.
