@@ -249,7 +249,7 @@ def test_what_is_no_request_is_refused_with_the_rules(request_, capfd):
     with running(QUICK) as here, here.connect(request_) as client:
         answer = reply(client)
         assert answer.status == 400
-        assert answer.error == "this is not a request as HTTP has it"
+        assert answer.error == "this is not a valid HTTP request"
         assert carries_the_rules(answer)
         assert here.ask().status == 200
     assert "Traceback" not in capfd.readouterr().err

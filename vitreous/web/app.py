@@ -1,9 +1,9 @@
 """The application: addresses, and what each status code means.
 
-200 answered, 201 uploaded, 403 another site's page asked, 404 unknown address or picture, 408 the upload took too long,
-413 it is too large, 415 it is not sent as a file, 421 a foreign host name, 422 a value or picture that cannot be used,
-503 busy: try again. Every refusal is JSON with one sentence under "error". Nothing is read from disk to answer: the
-files of the page are in memory, and pictures have ids.
+200 answered, 201 uploaded, 403 asked by another site's page, 404 unknown address or picture, 408 the upload took too
+long, 413 it is too large, 415 it is not sent as a file, 421 a foreign host name, 422 unusable value or picture,
+503 busy: try again. Every refusal is JSON with one sentence under "error". No request reads from disk: the files of
+the page are in memory, and pictures have ids.
 """
 
 import asyncio
