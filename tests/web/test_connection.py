@@ -192,7 +192,7 @@ def test_where_memory_is_short_the_slowest_body_is_given_up():
 
 
 def test_a_body_that_nobody_reads_ends_too(monkeypatch):
-    monkeypatch.setattr(connection, "BODY_GRACE", 0.1)
+    monkeypatch.setattr(connection, "BODY_GRACE_SECONDS", 0.1)
     with (
         running(QUICK) as here,
         here.connect(b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999\r\n\r\n") as client,
