@@ -18,7 +18,7 @@ from vitreous.drawing.panels import enlarge_heat
 
 TILE = 120  # pixels of a drawn region
 MOST_SIMILAR = 8  # regions named as similar to one
-SMALLEST_CROP = 0.5  # of the picture's shorter side, so that what surrounds a region is seen
+SMALLEST_CROP = 0.5  # of the picture's shorter side, so that the surroundings of a region are visible
 
 
 class Region(NamedTuple):
@@ -54,7 +54,7 @@ def regions_of(kept: Kept, row: int, cluster: int, kind: str) -> list[Region]:
 
 
 def alike(regions: Sequence[Region]) -> list[list[tuple[int, float]]]:
-    """For each region the most similar ones of other images, one an image: their places in the list and the cosine."""
+    """For each region the most similar ones in other images, one per image: their places in the list and the cosine."""
     if not regions:
         return []
     tokens = F.normalize(torch.stack([region.token for region in regions]), dim=1)
@@ -83,7 +83,7 @@ def draw_region(picture: Image.Image, heat: Tensor) -> Image.Image:
     left, top, side = _crop_window(height, picture.width, picture.height)
     box = left, top, left + side, top + side
     tile = picture.convert("RGB").resize((TILE, TILE), Image.Resampling.BICUBIC, box=box)
-    # Enlarged as a whole and cut then: the edge of a cut-out map would bend the outline.
+    # Enlarge first, crop then: the edge of a cropped map would bend the outline.
     scale = TILE / side
     large = enlarge_heat(height, (round(picture.width * scale), round(picture.height * scale)))
     inside = Image.fromarray((large >= 0.5).astype(np.uint8) * 255)
@@ -95,7 +95,7 @@ def draw_region(picture: Image.Image, heat: Tensor) -> Image.Image:
 
 
 def _crop_window(height: np.ndarray, width: int, tall: int) -> tuple[float, float, float]:
-    """Left, top and side of a square within a picture, about the peak and about twice as wide as the region."""
+    """Left, top and side of a square in the picture, around the peak and about twice as wide as the region."""
     rows, columns = height.shape
     shorter = min(width, tall)
     area = (height >= 0.5).mean() * width * tall
@@ -110,7 +110,7 @@ def _crop_window(height: np.ndarray, width: int, tall: int) -> tuple[float, floa
 
 
 def _outline(inside: Image.Image, thickness: int) -> Image.Image:
-    """The border of a white area, half of it within; the picture's own border is none."""
+    """The outline of a white area, half of it within; none along the border of the picture."""
     grown = np.asarray(inside.filter(ImageFilter.MaxFilter(thickness)))
     shrunk = np.asarray(inside.filter(ImageFilter.MinFilter(thickness)))
     return Image.fromarray(grown & ~shrunk)

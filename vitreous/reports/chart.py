@@ -16,14 +16,14 @@ CurvePoint = tuple[float, float]
 
 
 class Series(NamedTuple):
-    """One curve. A value that is no number is a gap."""
+    """One curve. A value that is not finite is a gap."""
 
     name: str
     points: tuple[CurvePoint, ...]
     colour: str = COLOURS[0]
     group: str = ""  # the entry of the legend it belongs to
     dashed: bool = False
-    faint: bool = False  # as it was before smoothing: drawn behind, without dots or value
+    faint: bool = False  # the curve before smoothing: drawn behind, without dots or values
 
     def pieces(self) -> list[list[CurvePoint]]:
         """The points between the gaps."""
@@ -36,7 +36,7 @@ class Series(NamedTuple):
         return [piece for piece in pieces if piece]
 
     def dots(self) -> list[CurvePoint]:
-        """Points that must be marked to be seen: all of a short curve, and those without neighbours."""
+        """Points that are marked: all of a short curve, and those without neighbours, which no line shows."""
         if self.faint:
             return []
         few = len(self.points) <= MOST_DOTS
@@ -99,7 +99,7 @@ def nice_step(span: float, most: int = 7) -> float:
 
 
 def tick_label(value: float, step: float) -> str:
-    """As short as the ticks' distance allows: 0.25, 12k, 3e-04."""
+    """As short as the distance between ticks allows: 0.25, 12k, 3e-04."""
     if abs(value) < step / 2:
         return "0"
     if step < 1e-4:

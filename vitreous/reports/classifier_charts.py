@@ -65,7 +65,7 @@ def confusion_picture(counts: np.ndarray, names: Sequence[str], *, heading: str)
 
 
 def _row_shares(counts: np.ndarray) -> np.ndarray:
-    """The square root lets a rare mistake be seen beside the diagonal; nothing at all stays white."""
+    """The square root makes a rare mistake visible beside the diagonal; empty cells stay white."""
     share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     return np.ma.masked_where(counts == 0, np.sqrt(share))
 
@@ -87,10 +87,10 @@ def _write_numbers(axes: Any, counts: np.ndarray, cell: int) -> None:
 
 
 def _label_axes(axes: Any, labels: Sequence[str], classes: int, size: float) -> None:
-    """By name, or by number: a thousand names would not be readable."""
-    for spine in axes.spines.values():  # first: a spine that is moved makes new ticks
+    """By name, or by number where there are too many names to read."""
+    for spine in axes.spines.values():  # first: moving a spine makes new ticks
         spine.set_color(LINE)
-        spine.set_position(("outward", 2))  # beside the outer cells, not upon them
+        spine.set_position(("outward", 2))  # beside the outer cells, not on them
     if labels:
         axes.set_xticks(range(len(labels)), labels, rotation=90)
         axes.set_yticks(range(len(labels)), labels)

@@ -48,8 +48,8 @@ def render_explanations(
         title: Heading of the page.
         facts: Shown below the heading: model, layer, …
         top_k: Number of clusters drawn per picture.
-        hidden_with: What masked areas are filled with, as a noun: "black".
-        beside: The same pictures explained for another model, to be shown at the right of the first.
+        hidden_with: What masked areas are filled with: "black".
+        beside: The same pictures explained for another model, shown to the right of the first.
     """
     columns = [explanations, beside] if beside else [explanations]
     rows = [

@@ -52,7 +52,7 @@ def verdict(scores: Scores, method: str) -> str:
 
 
 def as_grid(scores: Scores, *, title: str, measures: Sequence[str] = CONSOLE_MEASURES) -> Grid:
-    """One row a method, the most faithful first; the deciding measure with its interval."""
+    """One row per method, the most faithful first; the deciding measure with its interval."""
     shown = [measure for measure in measures if any(measure in found for found in scores.values.values())]
     rows = []
     for row in scores.rows():
@@ -82,7 +82,7 @@ def as_markdown(scores: Scores, about: dict[str, Any], *, chart: str, default: s
 
 
 def picture(scores: Scores, *, heading: str, default: str | None = None) -> Image.Image:
-    """A row a method: the mean of insertion − deletion and its interval; dashed, what the ignorant controls reach."""
+    """One row per method: the mean of insertion − deletion and its interval; dashed, what the ignorant controls reach."""
     names = [str(row["method"]) for row in scores.rows()]
     found = {name: scores.interval(name) for name in names}
     figure = new_figure(CHART_WIDTH, 170 + ROW_HEIGHT * len(names), head=50)

@@ -18,7 +18,7 @@ TITLE_POINTS, TEXT_POINTS = 17.0, 13.5  # font sizes; readable when a page shows
 
 
 def new_figure(width: int, height: int, *, head: int) -> Any:
-    """An empty figure of so many pixels; `head` of them, at the top, are for the heading and a legend."""
+    """An empty figure of this size in pixels; its top `head` pixels are for the heading and a legend."""
     from matplotlib.figure import Figure  # takes half a second, and most commands draw no chart
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -27,12 +27,12 @@ def new_figure(width: int, height: int, *, head: int) -> Any:
 
 
 def set_heading(figure: Any, heading: str, *, size: float = TITLE_POINTS + 2) -> None:
-    """At the left, over everything."""
+    """At the left, above everything."""
     figure.text(*from_top_left(figure, MARGIN, 18), heading, va="top", color=INK, fontsize=size)
 
 
 def add_legend(figure: Any, lines: Sequence[Any], names: Sequence[str], *, across: int) -> None:
-    """Below the heading, so many entries side by side."""
+    """Below the heading, with `across` entries side by side."""
     figure.legend(
         lines,
         names,
@@ -48,7 +48,7 @@ def add_legend(figure: Any, lines: Sequence[Any], names: Sequence[str], *, acros
 
 
 def from_top_left(figure: Any, right: int, down: int) -> tuple[float, float]:
-    """A place so many pixels from the corner, as matplotlib counts: in shares, from the bottom."""
+    """A place this many pixels from the corner, as matplotlib counts: in shares, from the bottom."""
     width, height = figure.get_size_inches() * DPI
     return right / width, 1 - down / height
 
@@ -65,7 +65,7 @@ def style_axes(axes: Any, *, grid: str | None = "y") -> None:
 
 
 def shorten_label(text: str, most: int) -> str:
-    """At most so many letters; matplotlib would let longer text run out of the picture."""
+    """At most this many letters; matplotlib would let longer text run out of the picture."""
     text = printable(text)
     return text if len(text) <= most else f"{text[: most - 1]}…"
 

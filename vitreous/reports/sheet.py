@@ -23,7 +23,7 @@ UNITS = {  # what a ranking's numbers are
 
 
 def shown_heat(heat: Tensor) -> np.ndarray:
-    """A map from 0 to 1 as it is drawn. Where it tells for from against, what speaks against is dark."""
+    """A map from 0 to 1 as it is drawn. Where a map has both signs, what speaks against the answer is dark."""
     positive = heat.float().clamp_min(0)
     high = positive.max()
     scaled = positive / high if heat.min() < 0 and high > 0 else stretch(heat.float())
