@@ -82,7 +82,7 @@ def as_markdown(scores: Scores, about: dict[str, Any], *, chart: str, default: s
 
 
 def picture(scores: Scores, *, heading: str, default: str | None = None) -> Image.Image:
-    """One row per method: the mean of insertion − deletion and its interval; dashed, what the ignorant controls reach."""
+    """One row per method: the mean of insertion − deletion and its interval; dashed, the means of ignorant controls."""
     names = [str(row["method"]) for row in scores.rows()]
     found = {name: scores.interval(name) for name in names}
     figure = new_figure(CHART_WIDTH, 170 + ROW_HEIGHT * len(names), head=50)
