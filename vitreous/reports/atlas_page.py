@@ -7,7 +7,7 @@ and shows which regions are alike; without it the page still shows everything el
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from vitreous.clusters.atlas_figures import OfClass, OfCluster, Whole, behind_mistakes
+from vitreous.clusters.atlas_figures import AtlasClass, AtlasCluster, AtlasSummary, behind_mistakes
 from vitreous.reports.atlas_regions import TILE, Region
 from vitreous.reports.page import render_page
 
@@ -36,7 +36,7 @@ class Tile(NamedTuple):
 
 
 class Section(NamedTuple):
-    figures: OfCluster
+    figures: AtlasCluster
     tiles: Mapping[int, Tile]  # by their numbers within the page
 
 
@@ -44,8 +44,8 @@ def render_atlas(
     *,
     title: str,
     facts: Mapping[str, str],
-    summary: Whole,
-    classes: Sequence[OfClass],
+    summary: AtlasSummary,
+    classes: Sequence[AtlasClass],
     sections: Sequence[Section],
     like: Mapping[int, Tile],
 ) -> str:
@@ -66,7 +66,7 @@ def render_atlas(
     )
 
 
-def _bars(one: OfCluster, classes: Sequence[OfClass]) -> dict[str, Any]:
+def _bars(one: AtlasCluster, classes: Sequence[AtlasClass]) -> dict[str, Any]:
     """The answers it speaks for most, and the one it speaks against most or for least, in log-odds."""
     known = [(value, of.name) for value, of in zip(one.by_class, classes, strict=True) if value is not None]
     known.sort(key=lambda pair: -pair[0])

@@ -12,12 +12,12 @@ import torch.nn.functional as F
 from PIL import Image, ImageFilter
 from torch import Tensor
 
-from vitreous.clusters.masking import stretch
-from vitreous.clusters.top_k import Kept
+from vitreous.clusters.layer import stretch
+from vitreous.clusters.top_k import TopK
 from vitreous.drawing.panels import enlarge_heat
 
 TILE = 120  # pixels of a drawn region
-MOST_SIMILAR = 8  # regions named as similar to one
+SIMILAR_PER_REGION = 8  # regions named as similar to one
 SMALLEST_CROP = 0.5  # of the picture's shorter side, so that the surroundings of a region are visible
 
 
@@ -35,7 +35,7 @@ class Region(NamedTuple):
     token: Tensor  # (C,)
 
 
-def regions_of(kept: Kept, row: int, cluster: int, kind: str) -> list[Region]:
+def regions_of(kept: TopK, row: int, cluster: int, kind: str) -> list[Region]:
     one = {name: value[row] for name, value in kept.fields.items()}
     return [
         Region(
@@ -66,7 +66,7 @@ def alike(regions: Sequence[Region]) -> list[list[tuple[int, float]]]:
             if images[other] not in seen:
                 seen.add(images[other])
                 near.append((other, float(cosine[other])))
-            if len(near) == MOST_SIMILAR:
+            if len(near) == SIMILAR_PER_REGION:
                 break
         found.append(near)
     return found

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from vitreous.explanations.explanation import Explanation
+from vitreous.reports.explanation import Explanation
 from vitreous.reports.page import signed
 from vitreous.reports.sheet import shown_heat
 

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from vitreous.clusters.ranks import rank_correlation
 from vitreous.drawing.panels import HEAT_COLOURS, colourise, enlarge, overlay
-from vitreous.explanations.explanation import Clusters, Explanation
 from vitreous.faithfulness.scoring import NO_BETTER
+from vitreous.reports.explanation import Clusters, Explanation
 from vitreous.reports.explanation_maps import Cell, cells_of, coarse_attention, named, stacked
 from vitreous.reports.page import jpeg_uri, png_uri, render_page
-from vitreous.reports.sheet import UNITS, shown_heat
+from vitreous.reports.sheet import shown_heat
 
 PICTURE_WIDTH = 288  # pixels; sharp on a phone
 THUMBNAIL_WIDTH, DRAWING_WIDTH = 88, 240
@@ -149,7 +149,7 @@ def _clusters(item: Explanation, clusters: Clusters, cells: Sequence[Cell], top_
     groups = zip(clusters.groups, clusters.group_drop, cells[len(clusters.maps) :], strict=False)
     return {
         "ranking": clusters.ranking,
-        "unit": UNITS[clusters.ranking],
+        "unit": clusters.unit,
         "group_count": len(clusters.groups),
         "groups": [
             {

@@ -6,7 +6,7 @@ from typing import Any
 from PIL import Image
 
 from vitreous.drawing.panels import INK, QUIET
-from vitreous.faithfulness.scoring import DECIDES, IGNORANT, Scores
+from vitreous.faithfulness.scoring import DECIDES, IGNORANT, MethodScores
 from vitreous.reports.chart import COLOURS, axis
 from vitreous.reports.evaluation import Grid, markdown_rows, plain
 from vitreous.reports.figure import (
@@ -44,14 +44,14 @@ HOW_TO_READ = (
 )
 
 
-def verdict(scores: Scores, method: str) -> str:
+def verdict(scores: MethodScores, method: str) -> str:
     if method in scores.controls:
         return "control"
     lost = [name.replace("_", " ") for name, beaten in scores.verdict(method).items() if not beaten]
     return f"no: {', '.join(lost)}" if lost else "yes"
 
 
-def as_grid(scores: Scores, *, title: str, measures: Sequence[str] = CONSOLE_MEASURES) -> Grid:
+def as_grid(scores: MethodScores, *, title: str, measures: Sequence[str] = CONSOLE_MEASURES) -> Grid:
     """One row per method, the most faithful first; the deciding measure with its interval."""
     shown = [measure for measure in measures if any(measure in found for found in scores.values.values())]
     rows = []
@@ -62,7 +62,7 @@ def as_grid(scores: Scores, *, title: str, measures: Sequence[str] = CONSOLE_MEA
     return Grid(title, ("method", *(MEASURE_HEADINGS[measure] for measure in shown), "beats controls"), rows)
 
 
-def _cell(scores: Scores, method: str, measure: str) -> str:
+def _cell(scores: MethodScores, method: str, measure: str) -> str:
     if measure not in scores.values[method]:
         return "–"
     found = scores.interval(method, measure)
@@ -71,7 +71,7 @@ def _cell(scores: Scores, method: str, measure: str) -> str:
     return f"{found.mean:.2f} ({found.low:.2f} to {found.high:.2f})"
 
 
-def as_markdown(scores: Scores, about: dict[str, Any], *, chart: str, default: str) -> str:
+def as_markdown(scores: MethodScores, about: dict[str, Any], *, chart: str, default: str) -> str:
     grid = as_grid(scores, title="", measures=tuple(MEASURE_HEADINGS))
     lines = [f"# How faithful are the maps of {plain(str(about['model']))}?", ""]
     lines += [f"- {name.replace('_', ' ')}: {plain(str(value))}" for name, value in about.items() if name != "model"]
@@ -81,7 +81,7 @@ def as_markdown(scores: Scores, about: dict[str, Any], *, chart: str, default: s
     return "\n".join([*lines, "What each method shows:", "", *described]) + "\n"
 
 
-def picture(scores: Scores, *, heading: str, default: str | None = None) -> Image.Image:
+def picture(scores: MethodScores, *, heading: str, default: str | None = None) -> Image.Image:
     """One row per method: the mean of insertion − deletion and its interval; dashed, the means of ignorant controls."""
     names = [str(row["method"]) for row in scores.rows()]
     found = {name: scores.interval(name) for name in names}
@@ -109,7 +109,7 @@ def picture(scores: Scores, *, heading: str, default: str | None = None) -> Imag
     return as_image(figure)
 
 
-def _colour(scores: Scores, method: str) -> str:
+def _colour(scores: MethodScores, method: str) -> str:
     if method in scores.controls:
         return QUIET
     return COLOURS[0] if scores.beats_controls(method) else COLOURS[1]
