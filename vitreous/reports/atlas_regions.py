@@ -53,7 +53,7 @@ def regions_of(kept: TopK, row: int, cluster: int, kind: str) -> list[Region]:
     ]
 
 
-def alike(regions: Sequence[Region]) -> list[list[tuple[int, float]]]:
+def similar_regions(regions: Sequence[Region]) -> list[list[tuple[int, float]]]:
     """For each region the most similar ones in other images, one per image: their places in the list and the cosine."""
     if not regions:
         return []
@@ -116,7 +116,7 @@ def _outline(inside: Image.Image, thickness: int) -> Image.Image:
     return Image.fromarray(grown & ~shrunk)
 
 
-def strip(tiles: Sequence[Image.Image]) -> Image.Image:
+def region_strip(tiles: Sequence[Image.Image]) -> Image.Image:
     """Drawn regions side by side."""
     sheet = Image.new("RGB", (TILE * len(tiles), TILE))
     for place, tile in enumerate(tiles):

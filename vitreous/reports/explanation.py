@@ -9,7 +9,6 @@
 Shapes: M clusters, G groups, H W grid.
 """
 
-import html
 import json
 import webbrowser
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, NamedTuple
 
+from markupsafe import Markup
 from PIL import Image
 from torch import Tensor
 
@@ -223,5 +223,5 @@ class Explanation:
 
     def _repr_html_(self) -> str:
         """A frame keeps the page's style and script apart from the notebook's."""
-        page = html.escape(self.html())
-        return f'<iframe srcdoc="{page}" width="100%" height="{NOTEBOOK_HEIGHT}" title="Explanation"></iframe>'
+        frame = Markup('<iframe srcdoc="{}" width="100%" height="{}" title="Explanation"></iframe>')
+        return frame.format(self.html(), NOTEBOOK_HEIGHT)

@@ -51,7 +51,7 @@ def verdict(scores: MethodScores, method: str) -> str:
     return f"no: {', '.join(lost)}" if lost else "yes"
 
 
-def as_grid(scores: MethodScores, *, title: str, measures: Sequence[str] = CONSOLE_MEASURES) -> Grid:
+def faithfulness_table(scores: MethodScores, *, title: str, measures: Sequence[str] = CONSOLE_MEASURES) -> Grid:
     """One row per method, the most faithful first; the deciding measure with its interval."""
     shown = [measure for measure in measures if any(measure in found for found in scores.values.values())]
     rows = []
@@ -71,8 +71,8 @@ def _cell(scores: MethodScores, method: str, measure: str) -> str:
     return f"{found.mean:.2f} ({found.low:.2f} to {found.high:.2f})"
 
 
-def as_markdown(scores: MethodScores, about: dict[str, Any], *, chart: str, default: str) -> str:
-    grid = as_grid(scores, title="", measures=tuple(MEASURE_HEADINGS))
+def faithfulness_markdown(scores: MethodScores, about: dict[str, Any], *, chart: str, default: str) -> str:
+    grid = faithfulness_table(scores, title="", measures=tuple(MEASURE_HEADINGS))
     lines = [f"# How faithful are the maps of {plain(str(about['model']))}?", ""]
     lines += [f"- {name.replace('_', ' ')}: {plain(str(value))}" for name, value in about.items() if name != "model"]
     lines += ["", f"Default map: {plain(default)}", "", f"![Insertion − deletion of every method]({chart})", ""]
@@ -81,7 +81,7 @@ def as_markdown(scores: MethodScores, about: dict[str, Any], *, chart: str, defa
     return "\n".join([*lines, "What each method shows:", "", *described]) + "\n"
 
 
-def picture(scores: MethodScores, *, heading: str, default: str | None = None) -> Image.Image:
+def draw_faithfulness(scores: MethodScores, *, heading: str, default: str | None = None) -> Image.Image:
     """One row per method: the mean of insertion − deletion and its interval; dashed, the means of ignorant controls."""
     names = [str(row["method"]) for row in scores.rows()]
     found = {name: scores.interval(name) for name in names}
