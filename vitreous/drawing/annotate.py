@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter, ImageOps
 
-from vitreous.drawing.panels import INK, PAPER, TEXT, fitted, font, text_width
+from vitreous.drawing.panels import INK, PAPER, TEXT, blended, fitted, font, text_width
 
 Colour = tuple[int, int, int]
 GOLDEN = 0.618034  # steps of the golden ratio around the colour circle: neighbours in a list are far apart on it
@@ -58,8 +58,7 @@ def tinted(picture: Image.Image, masks: NDArray[np.bool_], colours: Sequence[Col
     owner = np.where(masks.any(0), masks.argmax(0), len(masks))  # (H, W)
     table = np.array([*colours, (0, 0, 0)], np.float32)
     opacity = np.where(owner < len(masks), OPACITY, 0.0)[..., None]
-    blended = np.asarray(picture, np.float32) * (1 - opacity) + table[owner] * opacity
-    return Image.fromarray(blended.round().astype(np.uint8))
+    return blended(np.asarray(picture, np.float32), table[owner], opacity)
 
 
 def draw_keypoints(
@@ -111,8 +110,7 @@ def draw_classes(picture: Image.Image, semantic: NDArray[np.integer], names: Seq
     """The picture tinted by the class (H, W) of each pixel; what is called background stays as it is."""
     table = np.array([class_colour(number) for number in range(len(names))], np.float32)
     opacity = np.array([0.0 if name == BACKGROUND else OPACITY for name in names], np.float32)[semantic][:, :, None]
-    blended = np.asarray(picture.convert("RGB"), np.float32) * (1 - opacity) + table[semantic] * opacity
-    return Image.fromarray(blended.round().astype(np.uint8))
+    return blended(np.asarray(picture.convert("RGB"), np.float32), table[semantic], opacity)
 
 
 def with_legend(picture: Image.Image, semantic: NDArray[np.integer], names: Sequence[str]) -> Image.Image:

@@ -59,8 +59,12 @@ def overlay(picture: Image.Image, heat: np.ndarray, *, width: int = 256) -> Imag
     # Mostly grey below, so that a red object is not mistaken for heat.
     below = 0.7 * np.asarray(base.convert("L"), dtype=np.float32)[..., None] + 0.3 * np.asarray(base)
     opacity = (0.45 + 0.25 * warmth)[..., None]
-    blended = below * (1 - opacity) + colourise(warmth) * opacity
-    return Image.fromarray(blended.round().astype(np.uint8))
+    return blended(below, colourise(warmth), opacity)
+
+
+def blended(below: np.ndarray, above: np.ndarray, opacity: np.ndarray) -> Image.Image:
+    """Colours (H, W, 3) over others, each pixel as opaque as given (H, W, 1)."""
+    return Image.fromarray((below * (1 - opacity) + above * opacity).round().astype(np.uint8))
 
 
 def contact_sheet(

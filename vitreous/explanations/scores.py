@@ -65,7 +65,9 @@ def score_run(
             about |= {"with_known_object": tally.with_known_object}
         write_scores(staging, scores, default, about)
     before = store_default_method(model, default)
-    Console().print(as_table(charts.as_grid(scores, title=f"{trained.name}: faithfulness on {count} images of {data}")))
+    Console().print(
+        as_table(charts.faithfulness_table(scores, title=f"{trained.name}: faithfulness on {count} images of {data}"))
+    )
     if tally.nothing_found:
         print(f"\nleft out: {tally.nothing_found} of {tally.images} images, in which the model found nothing")
     print(printable(f"\ndefault map: {default.method}. {default.reason}", keep="\n"))
@@ -90,8 +92,10 @@ def methods_to_score(model: nn.Module, names: Sequence[str]) -> list[Method]:
 
 def write_scores(folder: Path, scores: MethodScores, default: DefaultMethod, about: dict[str, Any]) -> None:
     heading = f"How faithful are the maps of {about['model']}? {about['images']} images of {about['data']}"
-    charts.picture(scores, heading=heading, default=default.method).save(folder / SCORES_CHART)
-    page = charts.as_markdown(scores, about, chart=SCORES_CHART, default=f"{default.method}. {default.reason}")
+    charts.draw_faithfulness(scores, heading=heading, default=default.method).save(folder / SCORES_CHART)
+    page = charts.faithfulness_markdown(
+        scores, about, chart=SCORES_CHART, default=f"{default.method}. {default.reason}"
+    )
     write_text(folder / SCORES_REPORT, page)
     files = [SCORES_REPORT, SCORES_CHART]
     write_json(folder / SCORES_JSON, {**about, "default": default._asdict(), "methods": scores.rows(), "files": files})
