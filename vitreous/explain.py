@@ -23,15 +23,15 @@ from vitreous.evaluate import label_reading
 from vitreous.explanations.atlas import write_atlas
 from vitreous.explanations.dataset import score_run, selection
 from vitreous.explanations.default_method import read_chosen
-from vitreous.explanations.dense import dense_plan, explain_dense, look, look_at_input
+from vitreous.explanations.dense import explain_finding, finding_plan, inspect_input, inspect_picture
 from vitreous.explanations.explaining import Plan, chosen_methods, cluster_layer_of, without_clusters
 from vitreous.explanations.explanation import Explanation
-from vitreous.explanations.findings import Wanted, read_region
 from vitreous.explanations.folder import REPORT, RESULT, print_summary, write_explanations
 from vitreous.explanations.picture import explain_picture, explain_with, known, name_of
 from vitreous.runs.model_folder import TrainedModel, is_weights_file, load_model
 from vitreous.runs.results import readable, report_skipped, require_positive, result_folder
 from vitreous.runtime.progress import track
+from vitreous.tasks.findings import FindingQuery, parse_region
 
 SHOWN, SCORED = 50, 200  # images at most, unless --limit says otherwise
 
@@ -215,16 +215,16 @@ def explain(
     shown = SHOWN if limit is None else limit
     both = [run for run in (model, compare) if run is not None]
     loaded = [(run, load_one(run, both, architecture, model_args, size, device)) for run in both]
-    trained, wanted = loaded[0][1], Wanted(finding, label, joint, None if region is None else read_region(region))
+    trained, query = loaded[0][1], FindingQuery(finding, label, joint, None if region is None else parse_region(region))
     with result_folder(out, RESULT) as aside:
-        runs = [ready(run, one, plan, ranking, wanted) for run, one in loaded]
+        runs = [ready(run, one, plan, ranking, query) for run, one in loaded]
         if compare is not None:  # two runs may be of the same architecture
             runs = [(one._replace(name=run), own) for run, (one, own) in zip((model, compare), runs, strict=True)]
             if runs[1][0].task != trained.task:
                 raise InputError(f"{model} is for the task '{trained.task}', {compare} for '{runs[1][0].task}'")
         pictures = select(find_pictures(images, size=trained.preprocess.size), shown)
         explanations: list[tuple[Explanation, ...]] = [
-            tuple(explain_one(one, picture, image, own, wanted) for one, own in runs)
+            tuple(explain_one(one, picture, image, own, query) for one, own in runs)
             for picture, image in readable(track(pictures, total=len(pictures), label="explain"))
         ]
         report_skipped(len(pictures) - len(explanations), len(pictures))
@@ -274,23 +274,25 @@ def opened(trained: TrainedModel, data: str, split: str, follow: bool) -> ImageS
 
 
 def ready(
-    run: str, trained: TrainedModel, plan: Plan, ranking: str | None, wanted: Wanted
+    run: str, trained: TrainedModel, plan: Plan, ranking: str | None, query: FindingQuery
 ) -> tuple[TrainedModel, Plan]:
     """A model and what to compute with it; what it cannot do shows here, before the work."""
-    wanted.check(trained.task, trained.build_task())
+    trained.build_task().check_query(query)
     own = read_chosen(run).applied(plan)
     if cluster_layer_of(trained.model, own) is None and ranking is not None:
         raise InputError(f"--ranking {ranking} ranks clusters, and {without_clusters(trained.model)}")
-    if trained.task != "classify":
-        return trained, dense_plan(trained.model, own)
+    if trained.build_task().has_findings:
+        return trained, finding_plan(trained.model, own)
     chosen_methods(trained.model, own)
     return trained, own
 
 
-def explain_one(trained: TrainedModel, picture: Picture, image: Image.Image, plan: Plan, wanted: Wanted) -> Explanation:
-    if trained.task == "classify":
-        return explain_picture(trained, picture, image, plan, wanted.label)
-    return explain_dense(trained, look(trained, image, picture.name), wanted=wanted, plan=plan)
+def explain_one(
+    trained: TrainedModel, picture: Picture, image: Image.Image, plan: Plan, query: FindingQuery
+) -> Explanation:
+    if not trained.build_task().has_findings:
+        return explain_picture(trained, picture, image, plan, query.label)
+    return explain_finding(trained, inspect_picture(trained, image, picture.name), query=query, plan=plan)
 
 
 def select(pictures: Sequence[Picture], limit: int) -> list[Picture]:
@@ -343,12 +345,13 @@ def explain_model(
     if trained.model.training:
         raise InputError("the model is in training mode, where dropout makes maps random; call model.eval() first")
     plan = Plan(methods=method, ranking=ranking, stage=stage)
-    wanted = Wanted(finding, label, joint, read_region(region) if isinstance(region, str) else region)
-    wanted.check(trained.task, trained.build_task())
-    if trained.task != "classify":
-        own = dense_plan(trained.model, plan)
-        looked = look_at_input(trained, image) if preprocessed else look(trained, as_picture(image), name_of(image))
-        return explain_dense(trained, looked, wanted=wanted, plan=own, target=target)
+    query = FindingQuery(finding, label, joint, parse_region(region) if isinstance(region, str) else region)
+    trained.build_task().check_query(query)
+    if trained.build_task().has_findings:
+        own = finding_plan(trained.model, plan)
+        given = inspect_input(trained, image) if preprocessed else None
+        given = given or inspect_picture(trained, as_picture(image), name_of(image))
+        return explain_finding(trained, given, query=query, plan=own, target=target)
     if isinstance(target, str):
         target = class_number(target, trained.classes)
     if label is not None and target is None:

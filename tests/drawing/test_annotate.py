@@ -27,7 +27,7 @@ def test_nothing_found_changes_nothing():
     empty = draw_objects(GREY, np.zeros((0, 4)), [], [], masks=np.zeros((0, 60, 80), bool))
     assert np.array_equal(np.asarray(empty), np.asarray(GREY))
     points = np.array([[[10.0, 10.0, 0.1], [30.0, 30.0, 0.2]]])
-    assert np.array_equal(np.asarray(draw_keypoints(GREY, points, [(0, 1)], least=0.5)), np.asarray(GREY))
+    assert np.array_equal(np.asarray(draw_keypoints(GREY, points, [(0, 1)], min_score=0.5)), np.asarray(GREY))
 
 
 def test_boxes_beyond_the_picture_and_inverted_ones_are_drawn_without_complaint():

@@ -67,19 +67,19 @@ def draw_keypoints(
     keypoints: NDArray[np.float64],
     skeleton: Sequence[tuple[int, int]],
     *,
-    least: float,
+    min_score: float,
 ) -> Image.Image:
-    """Keypoints (n, K, 3), those with a score from `least` on, each in its colour; the skeleton joins them."""
+    """Keypoints (n, K, 3), those with a score from `min_score` on, each in its colour; the skeleton joins them."""
     picture = picture.convert("RGB")
     draw, width = ImageDraw.Draw(picture), line_width(picture)
     radius = width + 2
     for points in keypoints.tolist():
         for start, end in skeleton:
             (x0, y0, first), (x1, y1, second) = points[start], points[end]
-            if min(first, second) >= least:
+            if min(first, second) >= min_score:
                 draw.line((x0, y0, x1, y1), LIGHT, width)
         for number, (x, y, score) in enumerate(points):
-            if score >= least:
+            if score >= min_score:
                 around = (x - radius, y - radius, x + radius, y + radius)
                 draw.ellipse(around, fill=class_colour(number), outline=DARK)
     return picture

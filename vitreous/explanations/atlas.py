@@ -16,7 +16,6 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vitreous.attribution.target import JointTarget
 from vitreous.clusters.atlas import MEASURES, Atlas, Look, look_at
 from vitreous.clusters.gates import cluster_count
 from vitreous.clusters.masking import Layer
@@ -27,14 +26,13 @@ from vitreous.explanations.atlas_folder import PAGE, RESULT, About, write_folder
 from vitreous.explanations.atlas_like import Wish, look_at_finding, wish_for
 from vitreous.explanations.best_findings import Tally, best_findings
 from vitreous.explanations.dataset import seen_mask, selection
-from vitreous.explanations.dense import as_picture, dense_task
+from vitreous.explanations.dense import picture_of_pixels
 from vitreous.explanations.explaining import Plan, cluster_layer_of, without_clusters
-from vitreous.explanations.truth import NOTHING
 from vitreous.runs.model_folder import TrainedModel
 from vitreous.runs.relabelled import labelled_for
 from vitreous.runs.results import report_skipped, result_folder
 from vitreous.runtime.progress import track
-from vitreous.tasks.keypoints import Keypoints
+from vitreous.tasks.findings import ABSENT
 
 NOT_THERE = "not there"  # the label of an answer that no object of the data bears out
 MOST_PIXELS = 16 * 224 * 224  # of a batch: with its gradients, paca_tiny then takes 0.6 GB
@@ -98,10 +96,10 @@ def gather(
     """`tally` takes down what became of the images where findings are explained."""
     atlas = Atlas(cluster_count(trained.model, layer), len(classes_of(trained)))
     numbers = selection(len(images), limit)
-    if trained.task == "classify":
-        looks = class_looks(trained, images, numbers, layer, measure, batch_size)
-    else:
+    if trained.build_task().has_findings:
         looks = finding_looks(trained, images, numbers, layer, measure, tally or Tally())
+    else:
+        looks = class_looks(trained, images, numbers, layer, measure, batch_size)
     for look, shown, labels, objects in looks:
         atlas.add(look, shown, labels, objects)
         if wish is not None:
@@ -129,11 +127,11 @@ def finding_looks(
         if found.truth.label is None:
             tally.unknown += 1
             continue
-        label = nowhere if found.truth.label == NOTHING else found.truth.label
+        label = nowhere if found.truth.label == ABSENT else found.truth.label
         # What surrounds a joint speaks for it, and is no background.
-        known = None if isinstance(found.target, JointTarget) else found.mask
-        objects = torch.zeros(1, *found.seen.size, dtype=torch.bool) if known is None else known
-        look = look_at_finding(trained, found.seen, found.target, layer, measure)
+        known = found.mask if found.truth.outlined else None
+        objects = torch.zeros(1, *found.view.size, dtype=torch.bool) if known is None else known
+        look = look_at_finding(trained, found.view, found.target, layer, measure)
         yield look, torch.tensor([found.number]), torch.tensor([label]), objects
     if tally.images == tally.nothing_found + tally.unknown:
         raise InputError(f"the data say nothing about what was found: {left_out(tally)}")
@@ -141,10 +139,8 @@ def finding_looks(
 
 def classes_of(trained: TrainedModel) -> tuple[str, ...]:
     """What answers and labels count: classes; of a model that finds things, those or joints, and what is not there."""
-    if trained.task == "classify":
-        return trained.classes
-    task = dense_task(trained)
-    return (*(task.names if isinstance(task, Keypoints) else trained.classes), NOT_THERE)
+    task = trained.build_task()
+    return (*task.finding_names, NOT_THERE) if task.has_findings else trained.classes
 
 
 def left_out(tally: Tally) -> str:
@@ -157,12 +153,8 @@ def left_out(tally: Tally) -> str:
 
 def seen_picture(trained: TrainedModel, images: ImageSet, number: int) -> Image.Image:
     """An image of the data as the model sees it."""
-    image = images.picture(number)
-    if trained.task == "classify":
-        return trained.preprocess.picture(image)
-    task = dense_task(trained)
-    pixels, _ = task.evaluation_view(trained.preprocess)(image, images.target(number))
-    return as_picture(pixels)
+    pixels, _ = trained.build_task().sample(trained.preprocess, images.picture(number), images.target(number))
+    return picture_of_pixels(pixels)
 
 
 def batches(trained: TrainedModel, images: ImageSet, numbers: Sequence[int], batch_size: int) -> Iterator[Batch]:

@@ -7,16 +7,16 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from vitreous.attribution.target import BoxTarget, JointTarget, RegionTarget, Target
+from vitreous.attribution.target import Target
 from vitreous.clusters.atlas import Look, look_at, region_fields
 from vitreous.clusters.masking import Layer
 from vitreous.clusters.top_k import Kept
 from vitreous.data.pictures import find_pictures
 from vitreous.errors import InputError
-from vitreous.explanations.dense import inputs_of, look, model_behind
-from vitreous.explanations.findings import Seen, Wanted
+from vitreous.explanations.dense import explained_model_for, inputs_of, inspect_picture
 from vitreous.reports.atlas_regions import Region, regions_of
 from vitreous.runs.model_folder import TrainedModel
+from vitreous.tasks.findings import FindingQuery, ModelView
 
 FOUND = 16  # regions at most
 ASKED, LIKE = "asked", "like"  # kinds of regions
@@ -47,15 +47,15 @@ def wish_for(trained: TrainedModel, like: str, cluster: int | None, layer: Layer
     if len(pictures) != 1:
         raise InputError(f"--like {like} stands for {len(pictures)} images; give one")
     image, label = pictures[0].load(), pictures[0].label
-    if trained.task == "classify":
+    if not trained.build_task().has_findings:
         seen = trained.preprocess.picture(image)
         found = look_at(trained.model, inputs_of(trained, seen), layer, measure)
     else:
-        looked = look(trained, image, like)
-        seen, choice = looked.seen.picture, looked.choose(Wanted())
+        inspection = inspect_picture(trained, image, like)
+        seen, choice = inspection.view.picture, inspection.choose(FindingQuery())
         if choice.target is None:
             raise InputError(f"--like {like} has nothing to explain: {choice.nothing}; give another image")
-        found = look_at_finding(trained, looked.seen, choice.target, layer, measure)
+        found = look_at_finding(trained, inspection.view, choice.target, layer, measure)
         label = None  # of the whole image, which says nothing about a finding
     clusters = found.importance.shape[1]
     if cluster is not None and not 0 <= cluster < clusters:
@@ -68,10 +68,10 @@ def wish_for(trained: TrainedModel, like: str, cluster: int | None, layer: Layer
     return Wish(region, pictures[0].name, seen, Kept(1, FOUND))
 
 
-def look_at_finding(trained: TrainedModel, seen: Seen, target: Target, layer: Layer, measure: str) -> Look:
+def look_at_finding(trained: TrainedModel, view: ModelView, target: Target, layer: Layer, measure: str) -> Look:
     """A finding of a picture; its class is the box's, the region's, or the joint itself."""
-    inputs = inputs_of(trained, seen.picture)
+    inputs = inputs_of(trained, view.picture)
     own = target.to(inputs.device)
-    assert isinstance(own, BoxTarget | RegionTarget | JointTarget)
-    answers = own.joints if isinstance(own, JointTarget) else own.labels
-    return look_at(model_behind(trained, own, seen), inputs, layer, measure, (own, answers))
+    known = own.tensors()
+    answers = known["labels"] if "labels" in known else known["joints"]
+    return look_at(explained_model_for(trained, own, view), inputs, layer, measure, (own, answers))

@@ -22,7 +22,7 @@ from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError, printable
 from vitreous.explanations.best_findings import Tally, best_findings
 from vitreous.explanations.default_method import Chosen, choose, store
-from vitreous.explanations.dense import inputs_of, model_behind
+from vitreous.explanations.dense import explained_model_for, inputs_of
 from vitreous.explanations.explaining import ALL, LIGHT, lighter
 from vitreous.faithfulness.curves import PORTIONS
 from vitreous.faithfulness.scoring import Batch, Scores, score_methods
@@ -54,7 +54,7 @@ def score_run(
 
     Of a model that does more than to classify, the best finding in each image is what is explained.
     """
-    dense, tally = trained.task != "classify", Tally()
+    dense, tally = trained.build_task().has_findings, Tally()
     chosen = methods_to_score(trained.model, methods)
     with result_folder(out, RESULT) as aside:
         scores = score_methods(
@@ -107,8 +107,8 @@ def write_scores(folder: Path, scores: Scores, default: Chosen, about: dict[str,
 def dense_batches(trained: TrainedModel, images: ImageSet, limit: int, tally: Tally) -> Iterator[Batch]:
     """Images spread evenly over the data: the best finding of each, with its object where the data know one."""
     for found in best_findings(trained, images, selection(len(images), limit), tally, label="score"):
-        inputs, mask = inputs_of(trained, found.seen.picture), found.mask
-        model = model_behind(trained, found.target, found.seen)
+        inputs, mask = inputs_of(trained, found.view.picture), found.mask
+        model = explained_model_for(trained, found.target, found.view)
         yield Batch(inputs, found.target, None if mask is None else mask.to(inputs.device), model)
 
 

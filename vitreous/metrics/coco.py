@@ -69,7 +69,7 @@ class CocoMetric:
         image, objects = int(targets["image_ids"][place]), targets["objects"][place]
         height, width = map(int, targets["original_sizes"][place])
         self.images[image] = {"id": image, "height": height, "width": width}
-        boxes = _sides(objects.boxes)
+        boxes = box_sides(objects.boxes)
         masks = objects.masks
         if masks is None and self.kind == "segm":
             raise InputError(f"image {image} has no annotated masks; masks can be scored only on data that have them")
@@ -91,7 +91,7 @@ class CocoMetric:
         if self.kind == "segm":
             shapes: list[Any] = run_lengths(prediction["masks"])
         else:
-            shapes = _sides(prediction["boxes"].cpu().double().numpy())
+            shapes = box_sides(prediction["boxes"].cpu().double().numpy())
         key = "segmentation" if self.kind == "segm" else "bbox"
         return [
             {"image_id": image, "category_id": self.category_ids[label], "score": score, key: shape}
@@ -130,7 +130,7 @@ class CocoMetric:
             {
                 "image_id": image,
                 "category_id": self.category_ids[label],
-                "bbox": _sides(box)[0],
+                "bbox": box_sides(box)[0],
                 "area": area,
                 "iscrowd": crowd,
                 "keypoints": points.astype(np.float64).flatten().tolist(),
@@ -233,8 +233,8 @@ def run_lengths(masks: Tensor) -> list[dict[str, Any]]:
     ]
 
 
-def _sides(boxes: Any) -> list[list[float]]:
-    """x0 y0 x1 y1 -> x y width height."""
+def box_sides(boxes: Any) -> list[list[float]]:
+    """Boxes (n, 4), x0 y0 x1 y1 -> x y width height, as COCO writes them."""
     boxes = np.asarray(boxes, np.float64).reshape(-1, 4)
     return np.concatenate([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], 1).tolist()
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from vitreous.data.source import ImageSet, open_data
 from vitreous.errors import InputError
 from vitreous.runtime.distributed import Refusal, World
+from vitreous.tasks.base import load_task
 from vitreous.training.settings import TrainSettings
 
 
@@ -34,18 +35,11 @@ def open_splits(settings: TrainSettings) -> dict[str, ImageSet]:
 
 def require_choice(settings: TrainSettings, images: ImageSet) -> None:
     """With a single class every answer is right, and nothing is learnt."""
-    if len(images.classes) > 1 or settings.task not in ("classify", "segment"):
+    remedy = load_task(settings.task).one_class_remedy
+    if len(images.classes) > 1 or not remedy:
         return
     found = f"'{settings.data}' has one class, {images.classes[0]!r}" if images.classes else "there is no class"
-    if settings.task == "segment":
-        raise InputError(
-            f"{found}, so every answer would be right; a segmenter needs two or more: give what is around the objects "
-            "a value of its own in the masks"
-        )
-    raise InputError(
-        f"{found}, so every answer would be right; a classifier needs two or more: add pictures of something else, in "
-        "a folder of their own beside it, or use --task detect to find where things are"
-    )
+    raise InputError(f"{found}, so every answer would be right; {remedy}")
 
 
 def require_same_data(world: World, fingerprints: dict[str, str]) -> None:

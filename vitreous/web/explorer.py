@@ -83,6 +83,7 @@ class Explorer:
         return {
             "name": self.trained.name,
             "task": self.trained.task,
+            "finds": self.trained.build_task().has_findings,
             "classes": len(self.trained.classes),
             "width": width,
             "height": height,

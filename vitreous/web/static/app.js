@@ -17,7 +17,7 @@ class Page {
     this.pinnedMap = null;
     this.passing = null;
     this.heats = new Map();
-    this.finds = model.task !== "classify"; // what is explained is a finding, not a class
+    this.finds = model.finds; // what is explained is a finding, not a class
     this.clusters = new Clusters(this, model);
     if (this.finds) this.sayFindings();
     this.buildMethods();
