@@ -36,7 +36,7 @@ from vitreous.runs.trained_model import TrainedModel, at_size
 from vitreous.runtime.device import autocast
 from vitreous.runtime.distributed import ALONE, World, processes
 from vitreous.runtime.progress import track
-from vitreous.tasks.base import Inference, Metric, Task
+from vitreous.tasks.base import Inference, Metric, Task, load_task
 from vitreous.training.signature import takes
 
 OpenAtSize = Callable[..., ImageSet]  # opens the data at a size
@@ -157,13 +157,15 @@ class EvaluateSettings:
 
     def data_opener(self, trained: TrainedModel) -> OpenAtSize:
         """Opens the data for the model's task; label pictures are read as is asked for, or else as in training."""
+        task = load_task(trained.task)
         return partial(
             open_data,
             self.data,
             self.split,
             count=self.count,
             quarantine=self.quarantine,
-            task=trained.task,
+            targets=task.targets,
+            wording=task.wording(),
             val_fraction=trained.val_fraction if self.val_fraction is None else self.val_fraction,
             follow=self.follow,
             **label_reading(trained, self.data, self.ignore, self.reduce_zero_label),
@@ -227,7 +229,8 @@ def label_reading(trained: TrainedModel, data: str, ignore: tuple[int, ...], red
     """What the values of label pictures stand for: as is asked for, or else as in training."""
     if ignore or reduce_zero_label:
         return {"ignore": ignore or None, "reduce_zero_label": reduce_zero_label}
-    return trained.build_task().reading() if recognise(data, trained.task).ignores else {}
+    task = trained.build_task()
+    return task.reading() if recognise(data, task.targets, task.wording()).class_values else {}
 
 
 def measure_in_detail(
@@ -236,7 +239,7 @@ def measure_in_detail(
     """Everything there is to tell about a model at its own size."""
     boxes = conditions.inference.boxes
     images = conditions.world.agree(lambda: opener(size=trained.preprocess.size))
-    print(describe(settings.data, trained.task, **{settings.split: images}))
+    print(describe(settings.data, load_task(trained.task).targets, **{settings.split: images}))
     images = conditions.world.agree(lambda: samples_of(trained, images, boxes))
     if boxes is not None:
         print(f"boxes: {len(images)}, of {boxes}")
@@ -292,7 +295,10 @@ def samples_of(trained: TrainedModel, images: ImageSet, boxes: Path | None) -> I
 
 def measure(trained: TrainedModel, images: ImageSet, worst: int, conditions: Conditions, *, label: str) -> Scores:
     task = trained.build_task().using(conditions.inference)
-    metric = task.metric_on_boxes(images) if isinstance(images, OneBoxEach) else task.detailed_metric(worst)
+    if isinstance(images, OneBoxEach):
+        metric = task.metric_on_boxes(images)
+    else:
+        metric = task.detailed_metric(worst)
     loader = evaluation_loader(
         task,
         images,

@@ -111,10 +111,10 @@ def test_names_that_lead_elsewhere(name):
 
 
 @pytest.mark.parametrize("name", ["a" * 10_000, "a/" * 5_000, "a\0b"])
-@pytest.mark.parametrize("task", ["classify", "detect", "segment"])
-def test_data_by_impossible_names(name, task):
+@pytest.mark.parametrize("targets", ["labels", "boxes", "semantic"])
+def test_data_by_impossible_names(name, targets):
     with pytest.raises(InputError, match=r"data '|there is no such folder"):
-        open_data(name, "train", size=(8, 8), task=task)
+        open_data(name, "train", size=(8, 8), targets=targets)
 
 
 def test_reasons():
@@ -144,7 +144,7 @@ except InputError as error:
 
 def test_a_lack_of_open_files_is_no_fault_of_a_picture(tmp_path):
     """It must not count as a picture that cannot be read, or figures would be those of other pictures."""
-    from tests.data.painted import picture
+    from tests.support.tiny_data import picture
 
     for name in ("a/0.png", "a/1.png", "b/2.png"):
         picture(tmp_path / "train" / name)

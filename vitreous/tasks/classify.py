@@ -68,7 +68,13 @@ class LabelledViews:
 
 
 class ClassifyTask(Task):
-    name = "classify"
+    name, purpose, targets = "classify", "classify", "labels"
+    settings = frozenset(
+        {
+            *("repeats", "label_smoothing", "mixup", "cutmix", "mixup_switch", "augment", "erasing", "scale", "pad"),
+            *("crop_ratio", "teacher", "distill", "distill_weight", "distill_temperature"),
+        }
+    )
     main_metric = "top1"
     on_feature_maps = has_findings = False
     query_fields = ("label",)

@@ -109,7 +109,8 @@ class Detections(CocoResult):
 
 
 class DetectTask(TaskWithHead):
-    name = "detect"
+    name, purpose, targets = "detect", "detect", "boxes"
+    settings = TaskWithHead.settings | {"short", "longest", "crop", "rescale"}
     main_metric = "AP"
     shown = ("AP", "AP50", "mask_AP", "mask_AP50")
     heads, usual_head = DETECTORS, "fcos"

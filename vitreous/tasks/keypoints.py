@@ -97,7 +97,8 @@ class Keypoints(CocoResult):
 
 
 class KeypointsTask(TaskWithHead):
-    name = "keypoints"
+    name, purpose, targets = "keypoints", "find keypoints", "keypoints"
+    settings = TaskWithHead.settings | {"crop", "rescale", "rotation"}
     main_metric = "PCK@0.1"
     shown = ("PCK@0.1", "keypoint_AP")
     heads, usual_head = ("heatmaps",), "heatmaps"

@@ -63,7 +63,8 @@ class Segmentation(CocoResult):
 
 
 class SegmentTask(TaskWithHead):
-    name = "segment"
+    name, purpose, targets = "segment", "segment", "semantic"
+    settings = TaskWithHead.settings | {"short", "crop", "rescale", "ignore", "reduce_zero_label"}
     main_metric = "mIoU"
     heads, usual_head = SEGMENTERS, "fpn"
     query_fields = ("finding", "label", "region")

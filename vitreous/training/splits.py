@@ -11,7 +11,7 @@ from vitreous.training.settings import TrainSettings
 
 def open_splits(settings: TrainSettings) -> dict[str, ImageSet]:
     """The images to learn from and those to validate on."""
-    size = (settings.size, settings.size)
+    size, task = (settings.size, settings.size), load_task(settings.task)
     counts = {"train": settings.train_count, "val": settings.val_count}
     quarantine = None if settings.quarantine is None else Path(settings.quarantine)
     splits = {
@@ -21,11 +21,12 @@ def open_splits(settings: TrainSettings) -> dict[str, ImageSet]:
             size=size,
             count=count,
             quarantine=quarantine,
-            task=settings.task,
+            targets=task.targets,
             ignore=settings.ignore or None,
             reduce_zero_label=settings.reduce_zero_label,
             val_fraction=settings.val_fraction,
             follow=settings.follow,
+            wording=task.wording(),
         )
         for split, count in counts.items()
     }

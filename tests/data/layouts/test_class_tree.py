@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from tests.data.painted import mask, picture
+from tests.support.tiny_data import mask, picture
 from vitreous.data.layouts.class_tree import values_or_colours
 from vitreous.data.layouts.mask_classes import CAMVID, IGNORE
 from vitreous.data.source import open_data
@@ -22,7 +22,7 @@ def camvid(root, stem="0001", values=VALUES):
 
 
 def opened(root):
-    return open_data(str(root), "train", size=(8, 8), task="segment")
+    return open_data(str(root), "train", size=(8, 8), targets="semantic")
 
 
 FOUR = ("sky", "building", "pole", "road")
