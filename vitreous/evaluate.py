@@ -295,10 +295,8 @@ def samples_of(trained: TrainedModel, images: ImageSet, boxes: Path | None) -> I
 
 def measure(trained: TrainedModel, images: ImageSet, worst: int, conditions: Conditions, *, label: str) -> Scores:
     task = trained.build_task().using(conditions.inference)
-    if isinstance(images, OneBoxEach):
-        metric = task.metric_on_boxes(images)
-    else:
-        metric = task.detailed_metric(worst)
+    on_boxes = images if isinstance(images, OneBoxEach) else None
+    metric = task.detailed_metric(worst) if on_boxes is None else task.metric_on_boxes(on_boxes)
     loader = evaluation_loader(
         task,
         images,

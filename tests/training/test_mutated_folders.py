@@ -8,11 +8,11 @@ import pytest
 
 from tests.support.mutations import as_text, bounded, many, mutated_bytes, mutated_tree
 from tests.support.tiny_model import save_tiny_dense, save_tiny_model
+from vitreous.data.detector_boxes import read_boxes
 from vitreous.errors import InputError
 from vitreous.explanations.default_method import FILE, read_chosen
 from vitreous.files.manifest import MANIFEST, manifest_of
 from vitreous.models.arguments import parse_model_arg
-from vitreous.predict import boxes_for
 from vitreous.registry import create_model
 from vitreous.runs.model_folder import load_model
 from vitreous.runs.results import result_folder
@@ -124,7 +124,9 @@ def results(tmp_path: Path, count: int) -> None:
         folder / FILE: {"method": "m", "reason": "r", "beats_controls": {"m": True}, "data": "d", "images": 3},
     }
     reads = {
-        tmp_path / "predictions.json": lambda file: boxes_for(task, file, 0.5),
+        tmp_path / "predictions.json": lambda file: read_boxes(
+            file, dict(enumerate(task.classes, 1)), task.classes, 0.5
+        ),
         folder / FILE: lambda file: read_chosen(str(folder)),
     }
     for file, tree in files.items():

@@ -104,12 +104,14 @@ class TrainedModel(NamedTuple):
         require_evaluation_mode(self.model)
         task = self.build_task().using(Inference(flip, tuple(scales), slide, top_k, min_score, boxes))
         single = isinstance(pictures, str | os.PathLike | Image.Image | np.ndarray | Tensor)
-        given: Iterable[Any] = pictures if not single and isinstance(pictures, Iterable) else [pictures]
-        found = None if boxes is None else iter([boxes] if single else boxes)
+        given: list[Any] = list(pictures) if not single and isinstance(pictures, Iterable) else [pictures]
+        places = [None] * len(given) if boxes is None else [boxes] if single else list(boxes)
+        if len(places) != len(given):
+            raise InputError(f"{len(places)} boxes given for {len(given)} pictures; give a list with those of each")
         results: list[Result] = []
-        for group in in_batches(given, batch_size or task.batch_size):
-            objects = [None if found is None else objects_in(next(found, None), self.classes) for _ in group]
-            loaded = [as_picture(one) for one in group]
+        for group in in_batches(zip(given, places, strict=True), batch_size or task.batch_size):
+            objects = [None if place is None else objects_in(place, self.classes) for _, place in group]
+            loaded = [as_picture(one) for one, _ in group]
             results += predict_pictures(self, task, loaded, objects, batch_size or task.batch_size)
         if min_score is not None:
             results = [result.kept() for result in results]

@@ -234,7 +234,7 @@ class Task(ABC):
         self, found: Sequence[tuple[Finding, Target]], view: ModelView, model: nn.Module, output: Any
     ) -> list[float]:
         """`finding_score` of each finding, were this the output of its `explained_model`; 0 for one that is gone."""
-        return [target.on("logit")(output).item() for _, target in found]
+        return [target.on("probability")(output).item() for _, target in found]
 
     def truth_view(self, preprocess: Preprocess) -> View:
         """As in evaluation, with all that `finding_truth` needs."""

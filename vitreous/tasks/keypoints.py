@@ -28,6 +28,7 @@ from vitreous.metrics.keypoints import PCK
 from vitreous.tasks.base import Metric, Prediction, Targets, TaskWithHead, View
 from vitreous.tasks.findings import (
     ABSENT,
+    Finding,
     FindingChoice,
     FindingQuery,
     FindingTruth,
@@ -254,7 +255,14 @@ class KeypointsTask(TaskWithHead):
         cell = view.picture.height / int(prediction["grid"][0])  # pixels
         row, column = peak.tolist()
         marked = draw_place(larger, ((column + 0.5) * cell * times, (row + 0.5) * cell * times), joint)
-        return FindingChoice(findings, finding, JointTarget(joints=torch.tensor([joint]), places=peak[None]), marked)
+        # A copy: what was made in inference mode cannot take part in gradients.
+        target = JointTarget(joints=torch.tensor([joint]), places=peak[None].clone())
+        return FindingChoice(findings, finding, target, marked)
+
+    def scores_now(
+        self, found: Sequence[tuple[Finding, Target]], view: ModelView, model: nn.Module, output: Any
+    ) -> list[float]:
+        return [target.on("logit")(output).item() for _, target in found]
 
     def finding_truth(self, target: Target, known: dict[str, Any], size: tuple[int, int]) -> FindingTruth:
         """A disc around the joint, within which it counts as found. A joint has no outline of its own."""
