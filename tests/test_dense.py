@@ -58,7 +58,7 @@ def test_predictions_are_cocos_and_in_pixels_of_the_picture(run, tmp_path):
     (tmp_path / "in").mkdir()
     for name in ("17.png", "4.png"):
         picture.save(tmp_path / "in" / name)
-    results = predict(str(run), (str(tmp_path / "in"),), out=tmp_path / "out", device="cpu", min_score=0.0)
+    results = predict(str(run), (str(tmp_path / "in"),), out=tmp_path / "out", device="cpu")
     rows = json.loads((tmp_path / "out" / "coco_results.json").read_text())
     assert {row["image_id"] for row in rows} <= {4, 17}
     assert all(KEYS[run.name] | {"category_id", "score"} <= set(row) for row in rows)

@@ -163,7 +163,7 @@ def test_the_page_tells_the_numbers_of_predict_in_their_order(kind, tmp_path):
     noise = np.random.default_rng(3).integers(0, 255, (7, 13, 3), dtype=np.uint8)
     picture = Image.fromarray(noise).resize((91, 50), Image.Resampling.BICUBIC)
     picture.save(tmp_path / "photo.png")
-    (answer,) = predict(folder, (str(tmp_path / "photo.png"),), min_score=0.0, device="cpu")
+    (answer,) = predict(folder, (str(tmp_path / "photo.png"),), device="cpu")
     said = answer["predictions"]
     if task == "keypoints":
         expected = sorted(said[0]["keypoints"][2::3], reverse=True)
