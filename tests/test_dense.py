@@ -127,7 +127,7 @@ def test_keypoints_on_boxes_of_a_detector_score_as_coco_scores_the_results_of_pr
     for number, picture in pictures.items():  # as COCO's are called
         shutil.copy(picture, tmp_path / "in" / f"{number:012d}.png")
     predict(str(run), (str(tmp_path / "in"),), boxes=boxes, min_score=0.0, out=tmp_path / "out", device="cpu")
-    expected = coco_figures(truth, tmp_path / "out" / "coco_results.json", "keypoints")
+    expected = coco_figures(truth, json.loads((tmp_path / "out" / "coco_results.json").read_text()), "keypoints")
     found = evaluate(str(run), str(people.parents[1]), boxes=boxes, workers=0, device="cpu")
     assert {name: found[f"keypoint_{name}"] for name in expected} == pytest.approx(expected, abs=1e-6)
     assert 0 < expected["AP50"] < 1

@@ -41,7 +41,7 @@ from vitreous.training.signature import takes
 
 OpenAtSize = Callable[..., ImageSet]  # opens the data at a size
 
-RESULT, REPORT, MATRIX = "evaluation.json", "report.md", "confusion.csv"
+_RESULT, _REPORT, _MATRIX = "evaluation.json", "report.md", "confusion.csv"
 
 
 class Scores(NamedTuple):
@@ -197,7 +197,7 @@ def evaluate(settings: EvaluateSettings) -> dict[str, float]:
             require_writable(option, file)
     with (
         processes(settings.device) as world,
-        result_folder(out, RESULT) if out is not None and world.main else nullcontext() as staging,
+        result_folder(out, _RESULT) if out is not None and world.main else nullcontext() as staging,
     ):
         trained = world.agree(settings.load)
         trained.model.to(world.device)
@@ -219,9 +219,9 @@ def evaluate(settings: EvaluateSettings) -> dict[str, float]:
         if settings.markdown is not None and world.main:
             write_output(settings.markdown, report.as_markdown(evaluation, {}))
         if staging is not None:
-            write_folder(staging, evaluation, content)
+            write_evaluation(staging, evaluation, content)
     if out is not None and staging is not None:
-        print(printable(f"report: {out / REPORT}"))
+        print(printable(f"report: {out / _REPORT}"))
     return evaluation.values | {"images_per_second": evaluation.speed.images_per_second}
 
 
@@ -243,7 +243,7 @@ def measure_in_detail(
     images = conditions.world.agree(lambda: samples_of(trained, images, boxes))
     if boxes is not None:
         print(f"boxes: {len(images)}, of {boxes}")
-    scores = measure(trained, images, settings.worst, conditions, label=f"evaluate {trained.name}")
+    scores = score_images(trained, images, settings.worst, conditions, label=f"evaluate {trained.name}")
     details = scores.metric if isinstance(scores.metric, DetailedMetrics) else None
     return Evaluation(
         model=trained.name,
@@ -277,7 +277,7 @@ def measure_at(trained: TrainedModel, whole: Evaluation, opener: OpenAtSize, con
         return AtSize(size[0], whole.values, whole.speed.images_per_second)
     boxes = conditions.inference.boxes
     images = conditions.world.agree(lambda: samples_of(trained, opener(size=trained.preprocess.size), boxes))
-    scores = measure(trained, images, 0, conditions, label=f"evaluate at {size[0]} x {size[1]}")
+    scores = score_images(trained, images, 0, conditions, label=f"evaluate at {size[0]} x {size[1]}")
     return AtSize(size[0], scores.values, scores.images_per_second)
 
 
@@ -293,7 +293,7 @@ def samples_of(trained: TrainedModel, images: ImageSet, boxes: Path | None) -> I
     return OneBoxEach(labelled_for(trained, pictures), found)
 
 
-def measure(trained: TrainedModel, images: ImageSet, worst: int, conditions: Conditions, *, label: str) -> Scores:
+def score_images(trained: TrainedModel, images: ImageSet, worst: int, conditions: Conditions, *, label: str) -> Scores:
     task = trained.build_task().using(conditions.inference)
     on_boxes = images if isinstance(images, OneBoxEach) else None
     metric = task.detailed_metric(worst) if on_boxes is None else task.metric_on_boxes(on_boxes)
@@ -339,18 +339,18 @@ def _named_mistakes(
     return tuple(found)
 
 
-def write_folder(folder: Path, evaluation: Evaluation, content: dict[str, Any]) -> None:
+def write_evaluation(folder: Path, evaluation: Evaluation, content: dict[str, Any]) -> None:
     drawn = report.pictures(evaluation)
     for name, (image, _) in drawn.items():
         image.save(folder / name)
     captions = {name: caption for name, (_, caption) in drawn.items()}
-    write_text(folder / REPORT, report.as_markdown(evaluation, captions))
-    files = [*drawn, REPORT]
+    write_text(folder / _REPORT, report.as_markdown(evaluation, captions))
+    files = [*drawn, _REPORT]
     matrix = None if evaluation.examination is None else report.confusion_csv(evaluation.examination)
     if matrix is not None:
-        write_text(folder / MATRIX, matrix)
-        files.append(MATRIX)
-    write_json(folder / RESULT, {**content, "files": files})
+        write_text(folder / _MATRIX, matrix)
+        files.append(_MATRIX)
+    write_json(folder / _RESULT, {**content, "files": files})
 
 
 def evaluation_loader(

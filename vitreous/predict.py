@@ -18,9 +18,9 @@ from vitreous.runs.trained_model import TrainedModel, in_batches, predict_pictur
 from vitreous.runtime.device import choose_device
 from vitreous.runtime.progress import track
 from vitreous.tasks.base import Inference, Task
-from vitreous.tasks.results import MIN_SCORE, Result
+from vitreous.tasks.results import MIN_SCORE, PictureResult
 
-RESULT, COCO = "predictions.json", "coco_results.json"
+_RESULT, _COCO_RESULTS = "predictions.json", "coco_results.json"
 
 
 class Predicted(NamedTuple):
@@ -87,7 +87,7 @@ def predict(
     """
     require_positive(top_k=1 if top_k is None else top_k, batch_size=1 if batch_size is None else batch_size)
     place = choose_device(device)
-    with nullcontext() if out is None else result_folder(out, RESULT) as staging:
+    with nullcontext() if out is None else result_folder(out, _RESULT) as staging:
         if isinstance(model, TrainedModel):
             trained, model = usable_as_is(model, architecture, model_args, size, device), model.name
         else:
@@ -106,7 +106,7 @@ def predict(
     for one in predicted:
         print(f"{printable(one.row['image']):<{width}}  {printable(one.summary)}")
     if out is not None:
-        print(f"\nwritten: {printable(str(out / RESULT))} and {len(predicted)} drawings beside it")
+        print(f"\nwritten: {printable(str(out / _RESULT))} and {len(predicted)} drawings beside it")
     return [one.row for one in predicted]
 
 
@@ -153,7 +153,7 @@ def predict_all(
     return predicted
 
 
-def save_drawings(folder: Path, name: str, result: Result) -> dict[str, str]:
+def save_drawings(folder: Path, name: str, result: PictureResult) -> dict[str, str]:
     """Kind -> file name of every picture that was written."""
     result.draw().save(folder / name)
     files = {"drawing": name}
@@ -198,8 +198,8 @@ def write_predictions(staging: Path, model: str, task: Task, predicted: Sequence
             for row in rows
             for entry in row["predictions"]
         ]
-        write_json(staging / COCO, entries)
+        write_json(staging / _COCO_RESULTS, entries)
         categories = zip(task.category_ids, task.classes, strict=True)
         content["categories"] = [{"id": number, "name": name} for number, name in categories]
-        content["files"].append(COCO)
-    write_json(staging / RESULT, content)
+        content["files"].append(_COCO_RESULTS)
+    write_json(staging / _RESULT, content)

@@ -4,12 +4,12 @@ import numpy as np
 from PIL import Image
 
 from vitreous.drawing.annotate import (
-    SMALLEST,
+    MIN_DRAWING_PIXELS,
     class_colour,
     draw_classes,
     draw_keypoints,
     draw_objects,
-    enlarged,
+    enlarge_small,
     with_legend,
 )
 
@@ -64,6 +64,6 @@ def test_the_background_is_not_tinted():
 
 
 def test_small_pictures_are_enlarged_by_a_whole_number():
-    large, times = enlarged(GREY)
-    assert (times, large.size) == (SMALLEST // 80, (320, 240))
-    assert enlarged(Image.new("RGB", (400, 900)))[1] == 1
+    large, times = enlarge_small(GREY)
+    assert (times, large.size) == (MIN_DRAWING_PIXELS // 80, (320, 240))
+    assert enlarge_small(Image.new("RGB", (400, 900)))[1] == 1

@@ -15,24 +15,24 @@ from torch import Tensor, nn
 from vitreous.attribution.target import Target
 from vitreous.data.annotations import objects_of
 from vitreous.data.transforms import Preprocess
-from vitreous.drawing.annotate import enlarged
+from vitreous.drawing.annotate import enlarge_small
 from vitreous.drawing.panels import labelled
 from vitreous.tasks.base import Task
 from vitreous.tasks.findings import FindingChoice, finding_at
-from vitreous.tasks.results import Result
+from vitreous.tasks.results import PictureResult
 
 MOST_OBJECTS = 10  # the sigmoid of the model's output is a share of so many
 
 
 @dataclass(frozen=True, eq=False)
-class Count(Result):
+class Count(PictureResult):
     objects: float
 
     def to_dict(self) -> dict[str, Any]:
         return {"objects": self.objects}
 
     def draw(self, *, caption: bool = True) -> Image.Image:
-        return labelled(self.picture, self.summary()) if caption else enlarged(self.picture)[0]
+        return labelled(self.picture, self.summary()) if caption else enlarge_small(self.picture)[0]
 
     def summary(self) -> str:
         return f"{self.objects:.1f} objects"

@@ -21,7 +21,7 @@ from vitreous.predict import predict
 from vitreous.tasks.classify import Classification
 from vitreous.tasks.detect import Detections
 from vitreous.tasks.keypoints import Keypoints
-from vitreous.tasks.results import Result
+from vitreous.tasks.results import PictureResult
 from vitreous.tasks.segment import Segmentation
 
 CLASSES = {"detect": ("cat", "dog"), "segment": ("background", "cat", "dog"), "keypoints": ("figure",)}
@@ -47,7 +47,7 @@ def models(tmp_path_factory) -> dict[str, str]:
     return {"classify": save_tiny_model(folder / "classify")} | found
 
 
-def same(one: Result, other: Result) -> bool:
+def same(one: PictureResult, other: PictureResult) -> bool:
     return one.to_dict() == other.to_dict() and one.draw().tobytes() == other.draw().tobytes()
 
 

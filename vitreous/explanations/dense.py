@@ -17,7 +17,7 @@ from vitreous.attribution.frame import framed
 from vitreous.attribution.target import Target
 from vitreous.data.pictures import Pictured
 from vitreous.data.transforms import to_unit_tensor
-from vitreous.drawing.annotate import enlarged
+from vitreous.drawing.annotate import enlarge_small
 from vitreous.errors import InputError
 from vitreous.explanations.explaining import LIGHT, Plan, chosen_methods, explain_image, look_only
 from vitreous.explanations.explanation import Answer, Explanation
@@ -95,7 +95,7 @@ def explain_finding(
         choice = FindingChoice(choice.findings, {"rank": None, "name": "the given target"}, target)
     answer = Answer(
         drawing=inspection.drawing,
-        marked=choice.marked or enlarged(view.picture)[0],
+        marked=choice.marked or enlarge_small(view.picture)[0],
         findings=tuple(choice.findings[:LISTED_FINDINGS]),
         total=len(choice.findings),
         finding=choice.finding,

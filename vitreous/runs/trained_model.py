@@ -26,7 +26,7 @@ from vitreous.errors import InputError
 from vitreous.models.base import Backbone
 from vitreous.runs.results import require_numbers, require_positive
 from vitreous.tasks.base import Inference, Prediction, Task, load_task
-from vitreous.tasks.results import Result
+from vitreous.tasks.results import PictureResult
 
 Item = TypeVar("Item")
 ObjectBoxes = Any  # a result with boxes, such as a detector's, or numbers (n, 4): x0 y0 x1 y1
@@ -65,10 +65,10 @@ class TrainedModel(NamedTuple):
     @overload
     def predict(  # type: ignore[overload-overlap]  # a text is one picture
         self, pictures: Pictured, **options: Unpack[PredictOptions]
-    ) -> Result: ...
+    ) -> PictureResult: ...
 
     @overload
-    def predict(self, pictures: Iterable[Pictured], **options: Unpack[PredictOptions]) -> list[Result]: ...
+    def predict(self, pictures: Iterable[Pictured], **options: Unpack[PredictOptions]) -> list[PictureResult]: ...
 
     def predict(
         self,
@@ -81,7 +81,7 @@ class TrainedModel(NamedTuple):
         top_k: int | None = None,
         min_score: float | None = None,
         boxes: ObjectBoxes = None,
-    ) -> Result | list[Result]:
+    ) -> PictureResult | list[PictureResult]:
         """What the model says about a picture, or about each of several. What its task cannot use is refused.
 
         Args:
@@ -108,7 +108,7 @@ class TrainedModel(NamedTuple):
         places = [None] * len(given) if boxes is None else [boxes] if single else list(boxes)
         if len(places) != len(given):
             raise InputError(f"{len(places)} boxes given for {len(given)} pictures; give a list with those of each")
-        results: list[Result] = []
+        results: list[PictureResult] = []
         for group in in_batches(zip(given, places, strict=True), batch_size or task.batch_size):
             objects = [None if place is None else objects_in(place, self.classes) for _, place in group]
             loaded = [as_picture(one) for one, _ in group]
@@ -152,7 +152,7 @@ def predict_pictures(
     pictures: Sequence[Image.Image],
     objects: Sequence[Sequence[Found] | None],
     batch_size: int,
-) -> list[Result]:
+) -> list[PictureResult]:
     """One result for each picture; `objects` are those in it, None where nobody has looked for any."""
     targets = [
         [] if found is not None and not found else task.blank_targets(picture, found or ())

@@ -23,12 +23,12 @@ from vitreous.data.source import ImageSet
 from vitreous.data.targets import Wording
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError, nearest
-from vitreous.tasks.findings import Finding, FindingChoice, FindingQuery, FindingTruth, ModelView
-from vitreous.tasks.results import Result
+from vitreous.tasks.findings import FindingChoice, FindingQuery, FindingRow, FindingTruth, ModelView
+from vitreous.tasks.results import PictureResult
 
 Targets = dict[str, Any]  # tensors, or lists of them where images differ in what they hold
 Prediction = dict[str, Any]  # the targets' keys plus "scores"
-View = Callable[..., Any]  # of a picture alone, or of a picture and its target
+PictureView = Callable[..., Any]  # of a picture alone, or of a picture and its target
 
 
 class Metric(Protocol):
@@ -131,14 +131,14 @@ class Task(ABC):
     # ---- learning ------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def training_view(self, preprocess: Preprocess, settings: Any) -> View:
+    def training_view(self, preprocess: Preprocess, settings: Any) -> PictureView:
         """How pictures are looked at in training, as the settings of `vitreous train` ask for it."""
 
     @abstractmethod
-    def evaluation_view(self, preprocess: Preprocess) -> View:
+    def evaluation_view(self, preprocess: Preprocess) -> PictureView:
         """How pictures are looked at in evaluation."""
 
-    def dataset(self, images: ImageSet, view: View) -> Any:
+    def dataset(self, images: ImageSet, view: PictureView) -> Any:
         """Map-style (image tensor, target) pairs, seen through a view."""
         return JointViews(images, view)
 
@@ -192,7 +192,9 @@ class Task(ABC):
         return self.evaluation_view(preprocess)(picture, target)
 
     @abstractmethod
-    def result(self, picture: Image.Image, predictions: list[Prediction], targets: list[dict[str, Any]]) -> Result:
+    def result(
+        self, picture: Image.Image, predictions: list[Prediction], targets: list[dict[str, Any]]
+    ) -> PictureResult:
         """The predictions for a picture as an object; `targets` are those of `blank_targets`."""
 
     # ---- explaining ----------------------------------------------------------------------------------------------
@@ -231,12 +233,12 @@ class Task(ABC):
         return model
 
     def scores_now(
-        self, found: Sequence[tuple[Finding, Target]], view: ModelView, model: nn.Module, output: Any
+        self, found: Sequence[tuple[FindingRow, Target]], view: ModelView, model: nn.Module, output: Any
     ) -> list[float]:
         """`finding_score` of each finding, were this the output of its `explained_model`; 0 for one that is gone."""
         return [target.on("probability")(output).item() for _, target in found]
 
-    def truth_view(self, preprocess: Preprocess) -> View:
+    def truth_view(self, preprocess: Preprocess) -> PictureView:
         """As in evaluation, with all that `finding_truth` needs."""
         return self.evaluation_view(preprocess)
 

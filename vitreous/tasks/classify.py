@@ -14,20 +14,20 @@ from vitreous.data.detector_boxes import Found
 from vitreous.data.mixup import Mixup
 from vitreous.data.source import ImageSet
 from vitreous.data.transforms import Preprocess
-from vitreous.drawing.annotate import enlarged
+from vitreous.drawing.annotate import enlarge_small
 from vitreous.drawing.panels import labelled
 from vitreous.errors import InputError
 from vitreous.metrics.accuracy import Accuracy
 from vitreous.metrics.detailed import DetailedMetrics
-from vitreous.tasks.base import Assessment, Prediction, Targets, Task, View
+from vitreous.tasks.base import Assessment, PictureView, Prediction, Targets, Task
 from vitreous.tasks.distill import Distillation
-from vitreous.tasks.results import Result
+from vitreous.tasks.results import PictureResult
 
 TOP_K = 5  # classes that are told, unless another number is asked for
 
 
 @dataclass(frozen=True, eq=False)
-class Classification(Result):
+class Classification(PictureResult):
     """The most probable classes, best first."""
 
     labels: NDArray[np.int64]  # (k,) places in `classes`
@@ -42,7 +42,7 @@ class Classification(Result):
         return {"predictions": [{"class": name, "probability": probability} for name, probability in ranked]}
 
     def draw(self, *, caption: bool = True) -> Image.Image:
-        return labelled(self.picture, self._listed(1)) if caption else enlarged(self.picture)[0]
+        return labelled(self.picture, self._listed(1)) if caption else enlarge_small(self.picture)[0]
 
     def summary(self) -> str:
         return self._listed(len(self.labels))
@@ -107,13 +107,13 @@ class ClassifyTask(Task):
     def learn_from(self, teacher: Distillation) -> None:
         self.distillation = teacher
 
-    def training_view(self, preprocess: Preprocess, settings: Any) -> View:
+    def training_view(self, preprocess: Preprocess, settings: Any) -> PictureView:
         return settings.augmentation(preprocess)
 
-    def evaluation_view(self, preprocess: Preprocess) -> View:
+    def evaluation_view(self, preprocess: Preprocess) -> PictureView:
         return preprocess.pixels
 
-    def dataset(self, images: ImageSet, view: View) -> LabelledViews:
+    def dataset(self, images: ImageSet, view: PictureView) -> LabelledViews:
         return LabelledViews(images, view)
 
     def augment_batch(self, images: Tensor, targets: Targets, rng: np.random.Generator) -> tuple[Tensor, Targets]:

@@ -20,20 +20,20 @@ from vitreous.data.joint import DetectView
 from vitreous.data.run_lengths import encode
 from vitreous.data.source import ImageSet
 from vitreous.data.transforms import Preprocess
-from vitreous.drawing.annotate import draw_objects, enlarged
+from vitreous.drawing.annotate import draw_objects, enlarge_small
 from vitreous.errors import InputError, to_install
 from vitreous.heads.boxes import Detector, settled
 from vitreous.heads.detect import DETECTORS, build_detector, paste_masks
 from vitreous.heads.openmmlab.conversion import Conversion
 from vitreous.heads.openmmlab.detect import load_detector
-from vitreous.metrics.coco import CocoMetric, Kind, box_sides
+from vitreous.metrics.coco import CocoKind, CocoMetric, box_sides
 from vitreous.metrics.collection import MetricCollection
-from vitreous.tasks.base import Metric, Prediction, Targets, TaskWithHead, View
+from vitreous.tasks.base import Metric, PictureView, Prediction, Targets, TaskWithHead
 from vitreous.tasks.findings import (
     ABSENT,
-    Finding,
     FindingChoice,
     FindingQuery,
+    FindingRow,
     FindingTruth,
     ModelView,
     finding_at,
@@ -83,7 +83,7 @@ class Detections(CocoResult):
         return rows
 
     def draw(self, *, caption: bool = True) -> Image.Image:
-        picture, times = enlarged(self.picture)
+        picture, times = enlarge_small(self.picture)
         shown = self.kept()
         captions = [f"{name} {score:.0%}" for name, score in zip(shown.names, shown.scores.tolist(), strict=True)]
         masks = None if shown.masks is None else shown.masks.repeat(times, 1).repeat(times, 2)
@@ -164,7 +164,7 @@ class DetectTask(TaskWithHead):
     def masks(self) -> bool:
         return self.head in HEADS_WITH_MASKS
 
-    def training_view(self, preprocess: Preprocess, settings: Any) -> View:
+    def training_view(self, preprocess: Preprocess, settings: Any) -> PictureView:
         if len(settings.crop) not in (0, 2) or len(settings.rescale) not in (0, 2):
             raise InputError(
                 f"--crop {settings.crop} and --rescale {settings.rescale} given; of both, the task detect needs "
@@ -181,7 +181,7 @@ class DetectTask(TaskWithHead):
             masks=self.masks,
         )
 
-    def evaluation_view(self, preprocess: Preprocess) -> View:
+    def evaluation_view(self, preprocess: Preprocess) -> PictureView:
         return DetectView(preprocess, short=(self.short,), longest=self.longest, train=False, masks=False)
 
     def predict(self, model: nn.Module, images: Tensor, targets: Targets) -> list[Prediction]:
@@ -222,7 +222,7 @@ class DetectTask(TaskWithHead):
         )
 
     def metric(self) -> Metric:
-        kinds: dict[str, Kind] = {"": "bbox", "mask_": "segm"} if self.masks else {"": "bbox"}
+        kinds: dict[str, CocoKind] = {"": "bbox", "mask_": "segm"} if self.masks else {"": "bbox"}
         return MetricCollection(
             {prefix: CocoMetric(kind, self.classes, self.category_ids) for prefix, kind in kinds.items()}
         )
@@ -245,12 +245,12 @@ class DetectTask(TaskWithHead):
                 )
             finding = fitting[0]
         label, box = self.classes.index(finding["class"]), view.scaled(tuple(finding["box"]))
-        larger, times = enlarged(view.picture)
+        larger, times = enlarge_small(view.picture)
         marked = draw_objects(larger, np.array([box]) * times, [label], [""])
         target = BoxTarget(labels=torch.tensor([label]), boxes=torch.tensor([box]))
         return FindingChoice(findings, finding, target, marked)
 
-    def _findings(self, prediction: Prediction) -> list[Finding]:
+    def _findings(self, prediction: Prediction) -> list[FindingRow]:
         rows = zip(*(prediction[key].tolist() for key in ("boxes", "labels", "scores")), strict=True)
         return [
             {
@@ -269,7 +269,7 @@ class DetectTask(TaskWithHead):
         return CandidateBoxes(model, labels, view.size)
 
     def scores_now(
-        self, found: Sequence[tuple[Finding, Target]], view: ModelView, model: nn.Module, output: Any
+        self, found: Sequence[tuple[FindingRow, Target]], view: ModelView, model: nn.Module, output: Any
     ) -> list[float]:
         assert isinstance(model, Detector)
         (boxes,) = output
@@ -277,7 +277,7 @@ class DetectTask(TaskWithHead):
         answers = settled(boxes["boxes"][sure], boxes["labels"][sure], boxes["scores"][sure], model.selection)
         return matched_scores([target for _, target in found], answers)
 
-    def truth_view(self, preprocess: Preprocess) -> View:
+    def truth_view(self, preprocess: Preprocess) -> PictureView:
         return replace(self.evaluation_view(preprocess), masks=True)  # type: ignore[type-var]  # a `DetectView`
 
     def finding_truth(self, target: Target, known: dict[str, Any], size: tuple[int, int]) -> FindingTruth:

@@ -17,7 +17,7 @@ from torch import Tensor
 from vitreous.attribution.target import Target
 from vitreous.errors import InputError
 
-Finding = dict[str, Any]
+FindingRow = dict[str, Any]
 PixelBox = tuple[float, float, float, float]  # left, top, right, bottom
 ABSENT = -1  # the true label of a place where there is no such thing
 
@@ -70,8 +70,8 @@ class ModelView(NamedTuple):
 class FindingChoice(NamedTuple):
     """Everything found, best first, and what of it is explained."""
 
-    findings: list[Finding]
-    finding: Finding | None = None
+    findings: list[FindingRow]
+    finding: FindingRow | None = None
     target: Target | None = None
     marked: Image.Image | None = None  # the picture as the model sees it, larger, with the finding outlined
     nothing: str = ""  # why there is no target
@@ -85,14 +85,14 @@ class FindingTruth(NamedTuple):
     outlined: bool = True  # whether what lies outside of the mask is background
 
 
-def finding_score(finding: Finding) -> float:
+def finding_score(finding: FindingRow) -> float:
     """What a finding is told with, and ranked by: its score as `vitreous predict` gives it; of a region, which has
     none, the share of the picture that its class covers, background last.
     """
     return finding["share"] if "share" in finding else finding["score"]
 
 
-def finding_at(findings: list[Finding], rank: int) -> Finding:
+def finding_at(findings: list[FindingRow], rank: int) -> FindingRow:
     if rank > len(findings):
         known = ", ".join(entry["name"] for entry in findings[:10])
         raise InputError(f"finding {rank} was asked for, but there are {len(findings)}: {known}")

@@ -17,7 +17,7 @@ from vitreous.data.detector_boxes import Found
 from vitreous.data.joint import KeypointView
 from vitreous.data.source import ImageSet
 from vitreous.data.transforms import Preprocess
-from vitreous.drawing.annotate import draw_keypoints, draw_place, enlarged
+from vitreous.drawing.annotate import draw_keypoints, draw_place, enlarge_small
 from vitreous.errors import InputError, to_install
 from vitreous.heads.keypoints import SimpleBaseline, build_keypoints, decode, flip_test
 from vitreous.heads.openmmlab.conversion import Conversion
@@ -25,12 +25,12 @@ from vitreous.heads.openmmlab.segment import load_keypoints
 from vitreous.metrics.coco import CocoMetric, box_sides
 from vitreous.metrics.collection import MetricCollection
 from vitreous.metrics.keypoints import PCK
-from vitreous.tasks.base import Metric, Prediction, Targets, TaskWithHead, View
+from vitreous.tasks.base import Metric, PictureView, Prediction, Targets, TaskWithHead
 from vitreous.tasks.findings import (
     ABSENT,
-    Finding,
     FindingChoice,
     FindingQuery,
+    FindingRow,
     FindingTruth,
     ModelView,
     finding_at,
@@ -75,7 +75,7 @@ class Keypoints(CocoResult):
         ]
 
     def draw(self, *, caption: bool = True) -> Image.Image:
-        picture, times = enlarged(self.picture)
+        picture, times = enlarge_small(self.picture)
         return draw_keypoints(picture, self.points * (times, times, 1), self.skeleton, min_score=self.min_score)
 
     def summary(self) -> str:
@@ -156,13 +156,13 @@ class KeypointsTask(TaskWithHead):
     def model(self, backbone: nn.Module) -> nn.Module:
         return build_keypoints(backbone, len(self.names), **self.head_args)
 
-    def training_view(self, preprocess: Preprocess, settings: Any) -> View:
+    def training_view(self, preprocess: Preprocess, settings: Any) -> PictureView:
         if len(settings.rescale) > 1:
             raise InputError(f"--rescale {settings.rescale} given; the task keypoints needs one share, such as 0.3")
         (scale,) = settings.rescale or (0.0,)
         return KeypointView(preprocess, self.crop, settings.flip, settings.rotation, scale)
 
-    def evaluation_view(self, preprocess: Preprocess) -> View:
+    def evaluation_view(self, preprocess: Preprocess) -> PictureView:
         return KeypointView(preprocess, self.crop, train=False)
 
     def predict(self, model: nn.Module, images: Tensor, targets: Targets) -> list[Prediction]:
@@ -251,7 +251,7 @@ class KeypointsTask(TaskWithHead):
         finding = finding_at(findings, rank)
         joint = order[rank - 1]
         peak = prediction["peaks"][joint]
-        larger, times = enlarged(view.picture)
+        larger, times = enlarge_small(view.picture)
         cell = view.picture.height / int(prediction["grid"][0])  # pixels
         row, column = peak.tolist()
         marked = draw_place(larger, ((column + 0.5) * cell * times, (row + 0.5) * cell * times), joint)
@@ -260,7 +260,7 @@ class KeypointsTask(TaskWithHead):
         return FindingChoice(findings, finding, target, marked)
 
     def scores_now(
-        self, found: Sequence[tuple[Finding, Target]], view: ModelView, model: nn.Module, output: Any
+        self, found: Sequence[tuple[FindingRow, Target]], view: ModelView, model: nn.Module, output: Any
     ) -> list[float]:
         return [target.on("logit")(output).item() for _, target in found]
 

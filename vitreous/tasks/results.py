@@ -27,7 +27,7 @@ PICTURE_FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG"}
 
 
 @dataclass(frozen=True, eq=False)
-class Result(ABC):
+class PictureResult(ABC):
     """Base of all results; a subclass adds arrays, and says how they are drawn and written."""
 
     picture: Image.Image = field(repr=False)
@@ -78,7 +78,7 @@ class Result(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class CocoResult(Result):
+class CocoResult(PictureResult):
     """A result that COCO's format for results can hold."""
 
     category_ids: tuple[int, ...] = field(repr=False)  # number of each class in files

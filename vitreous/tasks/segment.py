@@ -20,15 +20,15 @@ from vitreous.data.joint import IGNORE, SegmentView
 from vitreous.data.run_lengths import encode
 from vitreous.data.source import ImageSet
 from vitreous.data.transforms import Preprocess
-from vitreous.drawing.annotate import BACKGROUND, draw_classes, draw_outline, enlarged, with_legend
+from vitreous.drawing.annotate import BACKGROUND_NAME, draw_classes, draw_outline, enlarge_small, with_legend
 from vitreous.errors import InputError
 from vitreous.heads.openmmlab.conversion import Conversion
 from vitreous.heads.openmmlab.segment import load_segmenter
 from vitreous.heads.segment import SEGMENTERS, Segmenter, build_segmenter, multi_scale, slide, winners
 from vitreous.layers.patch import resize
 from vitreous.metrics.segmentation import SegmentationMetric
-from vitreous.tasks.base import Prediction, Targets, TaskWithHead, View
-from vitreous.tasks.findings import Finding, FindingChoice, FindingQuery, FindingTruth, ModelView, finding_at
+from vitreous.tasks.base import PictureView, Prediction, Targets, TaskWithHead
+from vitreous.tasks.findings import FindingChoice, FindingQuery, FindingRow, FindingTruth, ModelView, finding_at
 from vitreous.tasks.results import CocoResult
 
 
@@ -51,7 +51,7 @@ class Segmentation(CocoResult):
         ]
 
     def draw(self, *, caption: bool = True) -> Image.Image:
-        picture, times = enlarged(self.picture)
+        picture, times = enlarge_small(self.picture)
         drawing = draw_classes(picture, self.labels.repeat(times, 0).repeat(times, 1), self.classes)
         return with_legend(drawing, self.labels, self.classes) if caption else drawing
 
@@ -121,11 +121,11 @@ class SegmentTask(TaskWithHead):
     def model(self, backbone: nn.Module) -> nn.Module:
         return build_segmenter(backbone, self.head, len(self.classes), **self.head_args)
 
-    def training_view(self, preprocess: Preprocess, settings: Any) -> View:
+    def training_view(self, preprocess: Preprocess, settings: Any) -> PictureView:
         ratio = settings.rescale or (0.5, 2.0)
         return SegmentView(preprocess, self.crop, ratio, settings.flip, settings.color_jitter, short=self.short)
 
-    def evaluation_view(self, preprocess: Preprocess) -> View:
+    def evaluation_view(self, preprocess: Preprocess) -> PictureView:
         return SegmentView(preprocess, self.crop, short=self.short, train=False)
 
     def predict(self, model: nn.Module, images: Tensor, targets: Targets) -> list[Prediction]:
@@ -187,7 +187,7 @@ class SegmentTask(TaskWithHead):
             fitting = [entry for entry in findings if entry["class"] == name]
             if not fitting:
                 return FindingChoice(findings, nothing=f"the model gives no pixel to {name}")
-            if query.label is None and name == BACKGROUND:
+            if query.label is None and name == BACKGROUND_NAME:
                 told = "the model sees nothing but background; --label background explains that"
                 return FindingChoice(findings, nothing=told)
             finding = fitting[0]
@@ -198,12 +198,12 @@ class SegmentTask(TaskWithHead):
             return FindingChoice(findings, nothing=told)
         return _outlined(view, findings, finding, label, largest_part(small == label))
 
-    def _findings(self, semantic: Tensor) -> list[Finding]:
+    def _findings(self, semantic: Tensor) -> list[FindingRow]:
         """Classes by the share of the picture that they cover; background comes last, whatever it covers."""
         labels, counts = semantic.flatten().long().unique(return_counts=True)
         order = sorted(
             zip(labels.tolist(), counts.tolist(), strict=True),
-            key=lambda pair: (self.classes[pair[0]] == BACKGROUND, -pair[1]),
+            key=lambda pair: (self.classes[pair[0]] == BACKGROUND_NAME, -pair[1]),
         )
         return [
             {
@@ -217,7 +217,7 @@ class SegmentTask(TaskWithHead):
         ]
 
     def _choose_given_region(
-        self, semantic: Tensor, view: ModelView, query: FindingQuery, findings: list[Finding]
+        self, semantic: Tensor, view: ModelView, query: FindingQuery, findings: list[FindingRow]
     ) -> FindingChoice:
         assert query.region is not None
         inside = semantic[box_region(query.region, *view.original)].long()  # refuses what lies outside
@@ -230,7 +230,7 @@ class SegmentTask(TaskWithHead):
         return _outlined(view, findings, finding, label, box_region(outer, *view.size))
 
     def scores_now(
-        self, found: Sequence[tuple[Finding, Target]], view: ModelView, model: nn.Module, output: Any
+        self, found: Sequence[tuple[FindingRow, Target]], view: ModelView, model: nn.Module, output: Any
     ) -> list[float]:
         semantic = labels_of(dense_logits(output)[0], view.padded, view.size, view.original)
         return [(semantic == self.classes.index(finding["class"])).double().mean().item() for finding, _ in found]
@@ -249,8 +249,10 @@ class SegmentTask(TaskWithHead):
         return FindingTruth(mask if mask.any() else None, int(within.bincount().argmax()))
 
 
-def _outlined(view: ModelView, findings: list[Finding], finding: Finding, label: int, region: Tensor) -> FindingChoice:
-    marked = draw_outline(enlarged(view.picture)[0], region.numpy(), label)
+def _outlined(
+    view: ModelView, findings: list[FindingRow], finding: FindingRow, label: int, region: Tensor
+) -> FindingChoice:
+    marked = draw_outline(enlarge_small(view.picture)[0], region.numpy(), label)
     target = RegionTarget(labels=torch.tensor([label]), region=view.pad(region))
     return FindingChoice(findings, finding, target, marked)
 
