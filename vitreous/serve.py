@@ -12,7 +12,7 @@ from PIL import Image
 from vitreous.data.pictures import Picture, find_pictures
 from vitreous.data.shapes.samples import CATEGORIES
 from vitreous.errors import InputError
-from vitreous.explanations.default_method import read_chosen
+from vitreous.explanations.default_method import read_default_method
 from vitreous.runs.model_folder import TrainedModel, load_model
 from vitreous.runs.results import readable, report_skipped, require_positive
 from vitreous.web.explorer import Explorer
@@ -94,7 +94,7 @@ def open_explorer(
     trained = load_model(model, architecture=architecture, model_args=model_args, size=size, device=device)
     check_answers(trained)
     kind = Finder if trained.build_task().has_findings else Explorer
-    explorer = kind(trained, read_chosen(model))
+    explorer = kind(trained, read_default_method(model))
     if explorer.chosen.method is not None:
         explorer.method(explorer.chosen.method)  # one that does not fit shows here
     return explorer

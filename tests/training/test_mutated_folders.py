@@ -10,7 +10,7 @@ from tests.support.mutations import as_text, bounded, many, mutated_bytes, mutat
 from tests.support.tiny_model import save_tiny_dense, save_tiny_model
 from vitreous.data.detector_boxes import read_boxes
 from vitreous.errors import InputError
-from vitreous.explanations.default_method import FILE, read_chosen
+from vitreous.explanations.default_method import DEFAULT_METHOD_FILE, read_default_method
 from vitreous.files.manifest import MANIFEST, manifest_of
 from vitreous.models.arguments import parse_model_arg
 from vitreous.registry import create_model
@@ -121,13 +121,19 @@ def results(tmp_path: Path, count: int) -> None:
     row = {"class": "a", "score": 0.9, "bbox": [1, 2, 3, 4]}
     files = {
         tmp_path / "predictions.json": {"images": [{"image": "x.png", "predictions": [row, row]}], "files": ["a.png"]},
-        folder / FILE: {"method": "m", "reason": "r", "beats_controls": {"m": True}, "data": "d", "images": 3},
+        folder / DEFAULT_METHOD_FILE: {
+            "method": "m",
+            "reason": "r",
+            "beats_controls": {"m": True},
+            "data": "d",
+            "images": 3,
+        },
     }
     reads = {
         tmp_path / "predictions.json": lambda file: read_boxes(
             file, dict(enumerate(task.classes, 1)), task.classes, 0.5
         ),
-        folder / FILE: lambda file: read_chosen(str(folder)),
+        folder / DEFAULT_METHOD_FILE: lambda file: read_default_method(str(folder)),
     }
     for file, tree in files.items():
 

@@ -12,23 +12,21 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from vitreous.attribution.catalogue import methods_for
 from vitreous.attribution.frame import framed
 from vitreous.attribution.target import Target
 from vitreous.data.pictures import Pictured
 from vitreous.data.transforms import to_unit_tensor
 from vitreous.drawing.annotate import enlarge_small
 from vitreous.errors import InputError
-from vitreous.explanations.explaining import LIGHT, Plan, chosen_methods, explain_image, look_only
-from vitreous.explanations.explanation import Answer, Explanation
-from vitreous.explanations.picture import describe, name_of, picture_of_input
+from vitreous.explanations.explaining import FEWER_PASSES, Plan, chosen_methods, explain_image, look_only
+from vitreous.explanations.picture import explanation_facts, picture_name, picture_of_input
+from vitreous.reports.explanation import DenseAnswer, Explanation
 from vitreous.runs.trained_model import TrainedModel, at_size, predict_samples
 from vitreous.tasks.base import Prediction, Task
 from vitreous.tasks.findings import FindingChoice, FindingQuery, ModelView
 
 LISTED_FINDINGS = 10
-FINDING_METHODS = ("token_gradient", "grad_cam", "input_gradient", "occlusion", "clusters logit_gate", "centre_blob")
-REDUCED_EFFORT = f"occlusion in {LIGHT['cells']} x {LIGHT['cells']} cells, curves in {LIGHT['portions']} portions"
+REDUCED_EFFORT = "occlusion in {cells} x {cells} cells, curves in {portions} portions".format_map(FEWER_PASSES)
 
 
 class Inspection(NamedTuple):
@@ -45,14 +43,9 @@ class Inspection(NamedTuple):
 
 
 def finding_plan(model: nn.Module, plan: Plan) -> Plan:
-    """The plan with fewer passes and, unless methods are named, the default and those that know what is explained."""
-    known = [method.name for method in methods_for(model)]
-    finer = [name for name in known if name.startswith("grad_cam stage")]
-    candidates = [FINDING_METHODS[0], *finer, *FINDING_METHODS[1:]]
-    usual = [name for name in candidates if name in known or name == "centre_blob"]
-    first = [] if plan.default is None else [plan.default]
-    own = replace(plan, methods=plan.methods or tuple(dict.fromkeys([*first, *usual])), light=True)
-    chosen_methods(model, own)  # an unknown name shows here, before the work
+    """The plan with fewer passes; an unknown method shows here, before the work."""
+    own = replace(plan, light=True)
+    chosen_methods(model, own)
     return own
 
 
@@ -68,7 +61,7 @@ def inspect_picture(trained: TrainedModel, image: Image.Image, name: str) -> Ins
 def inspect_input(trained: TrainedModel, given: Pictured) -> Inspection:
     """The same for a normalised input, at its own size."""
     picture = picture_of_input(given, trained.preprocess)
-    inspection = inspect_picture(at_size(trained, min(picture.size)), picture, name_of(given))
+    inspection = inspect_picture(at_size(trained, min(picture.size)), picture, picture_name(given))
     seen = inspection.view.picture
     if seen.tobytes() != picture.tobytes():
         raise InputError(
@@ -93,7 +86,7 @@ def explain_finding(
     view, choice = inspection.view, inspection.choose(query)
     if target is not None:
         choice = FindingChoice(choice.findings, {"rank": None, "name": "the given target"}, target)
-    answer = Answer(
+    answer = DenseAnswer(
         drawing=inspection.drawing,
         marked=choice.marked or enlarge_small(view.picture)[0],
         findings=tuple(choice.findings[:LISTED_FINDINGS]),
@@ -115,7 +108,9 @@ def explain_finding(
             watched=choice.finding["name"],
             plan=plan,
         )
-    return replace(item, answer=answer, facts=describe(trained.name, item, plan) | {"kept short": REDUCED_EFFORT})
+    return replace(
+        item, answer=answer, facts=explanation_facts(trained.name, item, plan) | {"kept short": REDUCED_EFFORT}
+    )
 
 
 def view_of(task: Task, image: Image.Image, sample: Any) -> ModelView:

@@ -45,7 +45,7 @@ slow_batch_norm = partial(nn.BatchNorm2d, eps=0.001, momentum=0.03)  # as SSDLit
 
 
 class ShrinkingMaps(ChosenMaps):
-    """Chosen maps of a backbone and, behind the coarsest, blocks that halve the sides."""
+    """DefaultMethod maps of a backbone and, behind the coarsest, blocks that halve the sides."""
 
     def __init__(
         self,

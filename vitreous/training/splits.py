@@ -1,4 +1,4 @@
-"""The data of a run: its splits, and that all processes have the same."""
+"""The splits of a run's data, and the check that all processes have the same."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def open_splits(settings: TrainSettings) -> dict[str, ImageSet]:
 
 
 def require_choice(settings: TrainSettings, images: ImageSet) -> None:
-    """With a single class every answer is right, and nothing is learnt."""
+    """Refuse data from which nothing is learnt because every answer would be right."""
     remedy = load_task(settings.task).one_class_remedy
     if len(images.classes) > 1 or not remedy:
         return
@@ -44,10 +44,10 @@ def require_choice(settings: TrainSettings, images: ImageSet) -> None:
 
 
 def require_same_data(world: World, fingerprints: dict[str, str]) -> None:
-    """Processes on several machines may well find different files under the same path."""
+    """Refuse to go on if machines have different files under the same path."""
     for rank, other in enumerate(world.gather(fingerprints)):
         for split, fingerprint in fingerprints.items():
             if other[split] != fingerprint:
                 raise Refusal(
-                    f"process {rank} has other data in split '{split}' than process {world.rank}; all need the same"
+                    f"process {rank} has different data in split '{split}' from process {world.rank}; all need the same"
                 )

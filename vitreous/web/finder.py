@@ -21,7 +21,7 @@ from vitreous.explanations.dense import (
     finding_plan,
     inspect_picture,
 )
-from vitreous.explanations.explaining import LIGHT, Plan, lighter
+from vitreous.explanations.explaining import FEWER_PASSES, Plan, lighter
 from vitreous.tasks.base import Prediction
 from vitreous.tasks.findings import FindingQuery, finding_score
 from vitreous.web.explorer import Answer, Explorer
@@ -47,7 +47,7 @@ class SeenFindings(Seen):
 
 
 class Finder(Explorer):
-    portions = LIGHT["portions"]
+    portions = FEWER_PASSES["portions"]
 
     def size(self) -> tuple[int, int]:
         return self.trained.build_task().input_size(self.trained.preprocess)
