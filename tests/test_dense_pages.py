@@ -77,7 +77,7 @@ def test_a_checkpoint_becomes_a_model_folder(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize("page", PAGES)
 def test_settings_and_links(page: str) -> None:
     named = {name.replace("-", "_") for name in re.findall(r"[` ]--([a-z][a-z-]+)", read(page))}
-    others = {"out", "recipe", "print", "format", "count", "json", "markdown", "least", "boxes", "slide", "scales",
+    others = {"out", "recipe", "print", "format", "count", "json", "markdown", "min_score", "boxes", "slide", "scales",
               "limit", "nproc_per_node", "resume_from", "eval"}  # fmt: skip
     assert named - others <= set(KEYS)
     assert not dead_links(page)

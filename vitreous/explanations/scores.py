@@ -14,7 +14,7 @@ from vitreous.errors import InputError, printable
 from vitreous.explanations.best_findings import Tally, best_findings
 from vitreous.explanations.dataset import read_batches, selection
 from vitreous.explanations.default_method import DefaultMethod, most_faithful, store_default_method
-from vitreous.explanations.dense import inputs_of, model_behind
+from vitreous.explanations.dense import explained_model_for, inputs_of
 from vitreous.explanations.explaining import ALL_METHODS, FEWER_PASSES, lighter
 from vitreous.faithfulness.curves import PORTIONS
 from vitreous.faithfulness.scoring import DECIDES, MethodScores, ScoringBatch, score_methods
@@ -45,7 +45,7 @@ def score_run(
 
     Of a model that does more than classify, the best finding in each image is explained.
     """
-    dense, tally = trained.task != "classify", Tally()
+    dense, tally = trained.build_task().has_findings, Tally()
     chosen = methods_to_score(trained.model, methods)
     with result_folder(out, SCORES_JSON) as staging:
         scores = score_methods(
@@ -111,6 +111,6 @@ def class_batches(trained: TrainedModel, images: ImageSet, limit: int, batch_siz
 def finding_batches(trained: TrainedModel, images: ImageSet, limit: int, tally: Tally) -> Iterator[ScoringBatch]:
     """Images spread evenly over the data: the best finding of each, with its object where the data know one."""
     for found in best_findings(trained, images, selection(len(images), limit), tally, label="score"):
-        inputs, mask = inputs_of(trained, found.seen.picture), found.mask
-        model = model_behind(trained, found.target, found.seen)
+        inputs, mask = inputs_of(trained, found.view.picture), found.mask
+        model = explained_model_for(trained, found.target, found.view)
         yield ScoringBatch(inputs, found.target, None if mask is None else mask.to(inputs.device), model)

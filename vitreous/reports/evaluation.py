@@ -12,7 +12,7 @@ from rich.text import Text
 from vitreous.drawing.panels import Panel, contact_sheet, enlarge
 from vitreous.errors import printable
 from vitreous.metrics.accuracy import unique_names
-from vitreous.metrics.examination import Examination
+from vitreous.metrics.detailed import DetailedMetrics
 from vitreous.metrics.figures import as_text
 from vitreous.reports.chart import COLOURS, Chart, Series
 from vitreous.reports.classifier_charts import confusion_picture, matrix_rows, reliability_picture
@@ -62,7 +62,7 @@ class Evaluation(NamedTuple):
     values: dict[str, float]
     speed: Speed
     sizes: tuple[AtSize, ...]
-    examination: Examination | None  # None for tasks that have no more to tell
+    examination: DetailedMetrics | None  # None for tasks that have no more to tell
     mistakes: tuple[WorstMistake, ...]
     unreadable: tuple[tuple[str, str], ...] = ()  # image and reason; the figures are without them
     metric: Any = None  # of tasks without an examination: its counts, class by class
@@ -108,7 +108,7 @@ def grids(evaluation: Evaluation, *, most_rows: int | None = None) -> list[Grid]
     return found
 
 
-def class_grids(examination: Examination, most_rows: int | None) -> list[Grid]:
+def class_grids(examination: DetailedMetrics, most_rows: int | None) -> list[Grid]:
     figures, title = list(examination.accuracy.per_class().items()), "classes"
     if most_rows is not None and len(figures) > most_rows:
         known = [entry for entry in figures if entry[1].recall is not None]
@@ -210,7 +210,7 @@ def as_json(evaluation: Evaluation) -> dict[str, Any]:
     return content
 
 
-def confusion_csv(examination: Examination) -> str | None:
+def confusion_csv(examination: DetailedMetrics) -> str | None:
     """The whole matrix, rows true and columns answers; None where it would have too many cells."""
     accuracy = examination.accuracy
     if len(accuracy.classes) > MOST_CSV_CLASSES:

@@ -18,7 +18,7 @@ class Page {
     this.pinnedMap = null;
     this.hoveredMap = null;
     this.heatMaps = new Map();
-    this.explainsFindings = model.task !== "classify"; // what is explained is a finding, not a class
+    this.explainsFindings = model.has_findings; // what is explained is a finding, not a class
     this.clusters = new Clusters(this, model);
     if (this.explainsFindings) this.labelFindings();
     this.buildMethods();
