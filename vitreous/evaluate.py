@@ -210,14 +210,14 @@ def evaluate(settings: EvaluateSettings) -> dict[str, float]:
         evaluation = measure_in_detail(trained, settings, opener, conditions)
         extra = tuple(measure_at(version, evaluation, opener, conditions) for version in resized)
         evaluation = evaluation._replace(sizes=extra)
-        for grid in report.grids(evaluation, most_rows=report.MOST_ROWS):
-            Console().print(report.as_table(grid))
-        content = {**report.as_json(evaluation), "versions": versions()}
+        for grid in report.evaluation_tables(evaluation, most_rows=report.MOST_ROWS):
+            Console().print(report.console_table(grid))
+        content = {**report.evaluation_json(evaluation), "versions": versions()}
         content |= {} if settings.boxes is None else {"boxes": str(settings.boxes)}
         if settings.json is not None and world.main:
             write_output(settings.json, json_text(content))
         if settings.markdown is not None and world.main:
-            write_output(settings.markdown, report.as_markdown(evaluation, {}))
+            write_output(settings.markdown, report.evaluation_markdown(evaluation, {}))
         if staging is not None:
             write_evaluation(staging, evaluation, content)
     if out is not None and staging is not None:
@@ -340,11 +340,11 @@ def _named_mistakes(
 
 
 def write_evaluation(folder: Path, evaluation: Evaluation, content: dict[str, Any]) -> None:
-    drawn = report.pictures(evaluation)
+    drawn = report.draw_evaluation(evaluation)
     for name, (image, _) in drawn.items():
         image.save(folder / name)
     captions = {name: caption for name, (_, caption) in drawn.items()}
-    write_text(folder / _REPORT, report.as_markdown(evaluation, captions))
+    write_text(folder / _REPORT, report.evaluation_markdown(evaluation, captions))
     files = [*drawn, _REPORT]
     matrix = None if evaluation.examination is None else report.confusion_csv(evaluation.examination)
     if matrix is not None:

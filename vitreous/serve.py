@@ -17,7 +17,7 @@ from vitreous.runs.model_folder import TrainedModel, load_model
 from vitreous.runs.results import readable, report_skipped, require_positive
 from vitreous.web.explorer import Explorer
 from vitreous.web.finder import Finder
-from vitreous.web.pictures import Seen
+from vitreous.web.pictures import ServedPicture
 
 EXAMPLES = 12  # offered on the page; of a larger folder a selection spread over it
 EMBEDDED = "shapes:val:0-9"  # each class once
@@ -120,7 +120,7 @@ def check_answers(trained: TrainedModel) -> None:
     trained.predict(Image.new("RGB", (64, 64), "grey"))
 
 
-def find_examples(explorer: Explorer, given: str | None) -> list[Seen]:
+def find_examples(explorer: Explorer, given: str | None) -> list[ServedPicture]:
     trained = explorer.trained
     if given is None:
         if not set(CATEGORIES) <= set(trained.classes):

@@ -202,10 +202,10 @@ def test_a_write_that_fails_leaves_the_old_content(tmp_path, monkeypatch):
 
 
 def test_explanations_take_the_place_of_links(tmp_path, victim, monkeypatch):
-    from vitreous.explanations import explanation
+    from vitreous.reports import explanation
 
     monkeypatch.setattr(explanation.Explanation, "html", lambda self, *, top_k: "page")
-    monkeypatch.setattr(explanation, "as_json", lambda self: {})
+    monkeypatch.setattr(explanation.Explanation, "to_dict", lambda self: {})
     monkeypatch.setattr("vitreous.reports.sheet.draw_sheet", lambda *_: Image.new("RGB", (4, 4)))
     found = object.__new__(explanation.Explanation)
     for suffix in ("html", "png", "json"):

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp
 from vitreous.errors import InputError
 from vitreous.web.explorer import Explorer
 from vitreous.web.guard import BROKEN, BUSY, Guard, Limits, RefusedRequest, Uploads, refusal_body
-from vitreous.web.pictures import Pictures, Seen, UnknownPicture
+from vitreous.web.pictures import Pictures, ServedPicture, UnknownPicture
 from vitreous.web.worker import AnswerCache, Busy, Worker
 
 STATIC_FILES = {  # address -> package, file and media type
@@ -60,7 +60,11 @@ class Service(NamedTuple):
 
 
 def create_app(
-    explorer: Explorer, *, examples: Iterable[Seen] = (), limits: Limits | None = None, hosts: Collection[str] = ()
+    explorer: Explorer,
+    *,
+    examples: Iterable[ServedPicture] = (),
+    limits: Limits | None = None,
+    hosts: Collection[str] = (),
 ) -> ASGIApp:
     """The application around a model.
 
