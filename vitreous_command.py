@@ -71,7 +71,7 @@ MACHINE_ERRORS = {
 LONGEST_SHOWN = 300  # characters of a file's name
 
 BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
-HEARING = 3.0  # seconds: torchrun ends all processes when one has ended, and the first must have said why
+STDERR_GRACE_SECONDS = 3.0  # torchrun ends all processes when one has ended; the first must have said why by then
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -119,7 +119,11 @@ def run(verb: str, arguments: list[str]) -> int:
     try:
         function = getattr(importlib.import_module(f"vitreous.{verb}"), verb)
         # Parsed first and called afterwards, so that an error of the verb is never taken for one of the arguments.
-        result = parse(function, f"vitreous {verb}", arguments)()
+        call = parse(function, f"vitreous {verb}", arguments)
+        from vitreous.runtime.console import messages_on_stderr
+
+        with messages_on_stderr():
+            result = call()
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRAS:
@@ -156,7 +160,7 @@ def parse(function: Callable[..., Any], program: str, arguments: list[str]) -> C
             nowhere = quiet.enter_context(open(os.devnull, "w"))
             quiet.enter_context(redirect_stdout(nowhere))
             quiet.enter_context(redirect_stderr(nowhere))
-            quiet.push(lambda kind, *_: time.sleep(HEARING) if kind is SystemExit else None)
+            quiet.push(lambda kind, *_: time.sleep(STDERR_GRACE_SECONDS) if kind is SystemExit else None)
         return tyro.cli(command, prog=program, args=arguments, description=help_text(function))
 
 
@@ -244,7 +248,7 @@ def complain(message: str) -> None:
             message = printable(message, keep="\n")
         print(f"vitreous: {message}", file=sys.stderr)
     else:
-        time.sleep(HEARING)
+        time.sleep(STDERR_GRACE_SECONDS)
 
 
 def is_first() -> bool:

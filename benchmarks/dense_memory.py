@@ -33,7 +33,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
 from vitreous.heads.detect import build_detector
-from vitreous.models.base import RECOMPUTED
+from vitreous.models.base import RECOMPUTABLE_PARTS
 
 MB = 2**20
 REGIONS, OBJECTS = 512, 128
@@ -117,7 +117,7 @@ def main(
                 f"pvt_v2_{size}, {how:28} activations {other['activations']:7.0f}   whole {other['whole']:7.0f}",
                 flush=True,
             )
-        for part in ("off", *RECOMPUTED):
+        for part in ("off", *RECOMPUTABLE_PARTS):
             ours = in_process(f"paca_{size}", height, width, saving=part)
             cells = []
             for kind in ("activations", "whole"):

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from vitreous.models.base import RECOMPUTED, Backbone
+from vitreous.models.base import RECOMPUTABLE_PARTS, Backbone
 
 
 class Allocations(TorchDispatchMode):
@@ -98,7 +98,7 @@ def main(model: str = "paca_small", size: int = 512, batch: int = 1, rounds: int
     plain, seconds = peak_bytes(network, images), step_seconds(network, images, rounds)
     print(f"{model} at {size}x{size}, batch {batch}, torch {torch.__version__}:")
     print(f"  plain                        {plain / 2**20:8.1f} MiB")
-    for part in RECOMPUTED if isinstance(network, Backbone) else RECOMPUTED[:1]:
+    for part in RECOMPUTABLE_PARTS if isinstance(network, Backbone) else RECOMPUTABLE_PARTS[:1]:
         network.set_grad_checkpointing(True, **{"part": part} if isinstance(network, Backbone) else {})
         saving, longer = peak_bytes(network, images), step_seconds(network, images, rounds) / seconds
         cells = f"{saving / 2**20:8.1f} MiB, {1 - saving / plain:.1%} less; a step takes {longer:.2f} times as long"

@@ -183,7 +183,7 @@ class SilentStore:
 
 
 def frozen_process(capfd, monkeypatch) -> str:
-    heart, codes = Heartbeat(SilentStore(), 0, 2, timeout=0.5, exit_code=distributed.LOST), []
+    heart, codes = Heartbeat(SilentStore(), 0, 2, timeout=0.5, exit_code=distributed.LOST_CONTACT), []
 
     def leave(code: int) -> None:
         codes.append(str(code))

@@ -90,8 +90,10 @@ def _shown(path: Path) -> str:
 
 
 # Characters that change how the text around them is shown: marks, embeddings, overrides and isolates of direction.
-DIRECTIONS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-UNSEEN = frozenset(("Cc", "Cs", "Zl", "Zp"))  # Unicode's control characters, halves of characters, line separators
+DIRECTION_MARKS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+CONTROL_CATEGORIES = frozenset(
+    ("Cc", "Cs", "Zl", "Zp")
+)  # Unicode's control characters, halves of characters, line separators
 
 
 def printable(text: str, *, keep: str = "") -> str:
@@ -106,7 +108,7 @@ def printable(text: str, *, keep: str = "") -> str:
 def _acts(char: str) -> bool:
     import unicodedata
 
-    return not " " <= char <= "~" and (char in DIRECTIONS or unicodedata.category(char) in UNSEEN)
+    return not " " <= char <= "~" and (char in DIRECTION_MARKS or unicodedata.category(char) in CONTROL_CATEGORIES)
 
 
 def _escaped(char: str) -> str:

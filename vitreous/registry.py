@@ -31,7 +31,10 @@ from torch.nn.modules.module import (
 from vitreous.errors import InputError, nearest
 from vitreous.files.limits import LARGEST_ARGUMENT, MARGIN_WEIGHTS, MOST_TENSORS
 
-FOLDER, HUB = "local-dir:", ("hf-hub:", "hf_hub:")  # prefixes of timm's for models that are stored with their settings
+FOLDER_PREFIX, HUB_PREFIXES = (
+    "local-dir:",
+    ("hf-hub:", "hf_hub:"),
+)  # prefixes of timm's for models that are stored with their settings
 
 
 class Published(NamedTuple):
@@ -172,11 +175,11 @@ def _weights_source(name: str, config: Mapping[str, Any], cache: str | Path | No
 def create_model(name: str, **arguments: Any) -> nn.Module:
     """`timm.create_model` that also knows original names, and explains unknown ones and weights it cannot get."""
     resolved = resolve_name(name)
-    folder = Path(resolved.removeprefix(FOLDER)) if resolved.startswith(FOLDER) else None
+    folder = Path(resolved.removeprefix(FOLDER_PREFIX)) if resolved.startswith(FOLDER_PREFIX) else None
     if folder is not None:
         stored_arguments(resolved)  # refuses what no model can be built with
     with (
-        _explained(name, fetches=arguments.get("pretrained") or resolved.startswith(HUB)),
+        _explained(name, fetches=arguments.get("pretrained") or resolved.startswith(HUB_PREFIXES)),
         nullcontext() if folder is None else construction_limit(stored_bytes(folder)),
     ):
         return timm.create_model(resolved, **arguments)
@@ -184,7 +187,7 @@ def create_model(name: str, **arguments: Any) -> nn.Module:
 
 def is_stored(name: str) -> bool:
     """Whether a name stands for a model kept with its settings and weights: `local-dir:FOLDER`, `hf-hub:USER/NAME`."""
-    return name.startswith((FOLDER, *HUB))
+    return name.startswith((FOLDER_PREFIX, *HUB_PREFIXES))
 
 
 def stored_arguments(name: str) -> tuple[str, dict[str, Any]]:
@@ -192,19 +195,23 @@ def stored_arguments(name: str) -> tuple[str, dict[str, Any]]:
     resolved = resolve_name(name)
     if not is_stored(resolved):
         return resolved, {}
-    read = load_model_config_from_path if resolved.startswith(FOLDER) else load_model_config_from_hf
+    read = load_model_config_from_path if resolved.startswith(FOLDER_PREFIX) else load_model_config_from_hf
     with _explained(name, fetches=True):
         _, architecture, arguments = read(resolved.partition(":")[2])
-        if not plausible(arguments):
+        if not is_plausible_argument(arguments):
             raise InputError(f"the model_args of {name} hold more than texts and numbers up to {LARGEST_ARGUMENT:,}")
     return architecture, arguments
 
 
-def plausible(value: Any, depth: int = 5) -> bool:
+def is_plausible_argument(value: Any, depth: int = 5) -> bool:
     """Whether this can be among the arguments of a stored model, told before one is built with it."""
     if isinstance(value, list | tuple | dict):
         values = value.values() if isinstance(value, dict) else value
-        return depth > 0 and len(value) <= LARGEST_ARGUMENT and all(plausible(one, depth - 1) for one in values)
+        return (
+            depth > 0
+            and len(value) <= LARGEST_ARGUMENT
+            and all(is_plausible_argument(one, depth - 1) for one in values)
+        )
     return not isinstance(value, int | float) or abs(value) <= LARGEST_ARGUMENT
 
 
@@ -244,7 +251,7 @@ def _explained(name: str, *, fetches: bool) -> Iterator[None]:
         raise
     except Exception as error:  # the hub's client has many types for "no network"
         reason = f"{type(error).__name__}: " + str(error).strip().split("\n")[0]
-        if name.startswith(FOLDER):
+        if name.startswith(FOLDER_PREFIX):
             raise InputError(
                 f"{name} cannot be used ({reason}). It needs a config.json and weights as vitreous or timm write them"
             ) from error
@@ -258,8 +265,10 @@ def _explained(name: str, *, fetches: bool) -> Iterator[None]:
 
 def resolve_name(name: str) -> str:
     """The registry name, with its tag if any, for a name of ours, of an original repository, or of timm."""
-    if name.startswith(FOLDER) and not Path(name.removeprefix(FOLDER), "config.json").is_file():
-        raise InputError(f"{name} given, but that folder has no config.json; give one such as {FOLDER}runs/photos/best")
+    if name.startswith(FOLDER_PREFIX) and not Path(name.removeprefix(FOLDER_PREFIX), "config.json").is_file():
+        raise InputError(
+            f"{name} given, but that folder has no config.json; give one such as {FOLDER_PREFIX}runs/photos/best"
+        )
     if is_stored(name):
         return name
     bare, _, tag = name.partition(".")

@@ -36,13 +36,13 @@ from vitreous.runs.model_config import make_config
 from vitreous.runs.model_folder import save_model
 from vitreous.runs.run_folder import RunFolder
 from vitreous.runs.trackers import TensorBoard, require_tensorboard
-from vitreous.runtime.console import Clock, EpochTable, Pace, duration
+from vitreous.runtime.console import EpochTable, RemainingTime, Throughput, format_duration
 from vitreous.runtime.device import autocast, keep_freed_memory
-from vitreous.runtime.distributed import ALONE, Refusal, World, processes
-from vitreous.runtime.parallel import copy_on_each, part_on_each, require_splittable, whole
+from vitreous.runtime.distributed import ALONE, CollectiveInputError, World, processes
+from vitreous.runtime.parallel import full_tensor, replicate, require_shardable, shard
 from vitreous.runtime.progress import track
 from vitreous.training.bad_images import BadImages
-from vitreous.training.build import assemble, teacher_fingerprint
+from vitreous.training.build import build_training, teacher_fingerprint
 from vitreous.training.clusters import ClusterLoss
 from vitreous.training.ema import WeightAverage
 from vitreous.training.failures import failures_explained
@@ -55,14 +55,14 @@ from vitreous.training.state import Position, TrainState
 from vitreous.training.stop import StopRequested, StopSignals
 from vitreous.training.synced_norm import synchronise_norms
 
-DROPOUT, MIXING = 1, 2  # first number of a key, so that no two uses of the seed coincide
+DROPOUT_STREAM, MIXING_STREAM = 1, 2  # first number of a key, so that no two uses of the seed coincide
 
 
 def say(text: str) -> None:
     print(printable(text, keep="\n"), flush=True)  # a log file shows it at once
 
 
-class Stepped(NamedTuple):
+class StepResult(NamedTuple):
     """What all processes know of a step."""
 
     loss: float  # mean over the images
@@ -119,7 +119,7 @@ def train(settings: TrainSettings) -> Path:
                 run.follow(TensorBoard(run.path / "tensorboard", run.seconds))
             try:
                 with worker_failures_explained():  # a worker's death may be told in the middle of a step, too
-                    training.fit_as_far_as_data_come()
+                    training.fit_and_keep_progress()
             except StopRequested as request:
                 training.checkpoint()
                 step = training.state.position.step
@@ -136,9 +136,9 @@ def prepare(
 ) -> "Training":
     """A run that is able to begin, or to be continued."""
     training = world.agree(lambda: Training(settings, run, stop, images, world))
-    training.spread()
+    training.place_model()
     try:
-        training.rehearse()
+        training.check_before_start()
     except StopRequested as request:
         say(f"{request}: nothing has been done yet; the same command starts again")
         raise SystemExit(request.exit_code) from None
@@ -158,7 +158,7 @@ class Training:
     ) -> None:
         self.settings, self.run, self.stop, self.table = settings, run, stop, EpochTable()
         self.world, self.device, self.val_fraction = world, world.device, images["train"].val_fraction
-        self.model, self.model_args, self.task, self.preprocess, notes = assemble(
+        self.model, self.model_args, self.task, self.preprocess, notes = build_training(
             settings, images["train"], self.device
         )
         for note in notes:
@@ -175,9 +175,9 @@ class Training:
         self.saved_at = time.monotonic()
         require_images_for_all(self.train_loader.sampler, settings)
         if settings.shard:
-            require_splittable(self.model, world.size)
+            require_shardable(self.model, world.size)
 
-    def spread(self) -> None:
+    def place_model(self) -> None:
         """Bring the model to its device, and to all processes."""
         settings, model = self.settings, self.model
         keep_freed_memory(self.device)
@@ -188,13 +188,13 @@ class Training:
         ema = WeightAverage(model, settings.ema) if settings.ema else None  # now: a model in parts cannot be copied
         if settings.shard:
             for each in [model] if ema is None else [model, ema.model]:
-                part_on_each(each, self.device)
+                shard(each, self.device)
         self.state = self._initial_state(model, ema)
         self.parameters = list(model.parameters())  # walking through the model takes a while, so not in every step
         # Compiled for each shape anew: what a step computes must not depend on the shapes that came before a restart.
         learner: Any = torch.compile(model, dynamic=False) if settings.compile else model
         copied = self.world.size > 1 and not settings.shard
-        self.learner: Any = copy_on_each(learner, self.device) if copied else learner
+        self.learner: Any = replicate(learner, self.device) if copied else learner
         self.skip_exchange = self.learner.no_sync if copied else nullcontext
 
     def _initial_state(self, model: nn.Module, ema: WeightAverage | None) -> TrainState:
@@ -239,18 +239,18 @@ class Training:
             worker_timeout=settings.worker_timeout,
             replace=True,
             finish=self.preprocess.normalise_bytes,
-            while_waiting=self.heed_signals_alone,
+            while_waiting=self.stop_if_signalled_alone,
         )
         share = -(-sampler.batch_size // (sampler.pieces * self.world.size))  # fits into memory if training does
         return train_loader, self._validation(batch_size=share, workers=settings.workers, world=self.world)
 
     def _validation(self, **options: Any) -> Loader:
-        timeout, waiting = self.settings.worker_timeout, self.heed_signals_alone
+        timeout, waiting = self.settings.worker_timeout, self.stop_if_signalled_alone
         return evaluation_loader(
             self.task, self.val_images, self.preprocess, worker_timeout=timeout, while_waiting=waiting, **options
         )
 
-    def rehearse(self) -> None:
+    def check_before_start(self) -> None:
         """Try what the run will need later, so that it shows before the first step; nothing of it stays."""
         if self.settings.tensorboard:
             self.world.agree(require_tensorboard)
@@ -262,12 +262,13 @@ class Training:
     def require_space(self) -> None:
         """Two checkpoints stay while a third is written, and so does the best model."""
         checkpoint, path = self.state.stored_bytes(), self.run.path
-        model = sum(tensor.numel() * tensor.element_size() for tensor in self.state.shown_model.state_dict().values())
+        tensors = self.state.evaluated_model.state_dict().values()
+        model = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         there = sum(folder_bytes(path / name) for name in ("checkpoints", "best", "final"))
         require_space(path, 3 * checkpoint + model - there, "the checkpoints of this run and its model")
 
     def require_storable(self) -> None:
-        config = make_config(self.state.shown_model, **self.description())
+        config = make_config(self.state.evaluated_model, **self.description())
         try:
             json_text(config)
         except (TypeError, ValueError) as reason:
@@ -275,14 +276,15 @@ class Training:
 
     def try_evaluation(self) -> None:
         """As after an epoch, on two pictures."""
+        model = self.state.evaluated_model
         loader = self._validation(batch_size=2, first=2, workers=min(self.settings.workers, 1))
         try:
             with worker_failures_explained():
-                score(self.task, self.state.shown_model, loader, device=self.device, amp=self.settings.amp, label=None)
+                score(self.task, model, loader, device=self.device, amp=self.settings.amp, label=None)
         finally:
             loader.close()
 
-    def fit_as_far_as_data_come(self) -> None:
+    def fit_and_keep_progress(self) -> None:
         """From the current position to the end; where the loader fails, what was learnt before is kept.
 
         Of several processes the others still wait for this one, and none can write without them.
@@ -298,7 +300,7 @@ class Training:
 
     def fit(self) -> None:
         """From the current position to the end."""
-        self.pace, self.rate = Pace(self.state.position.step), math.nan
+        self.pace, self.rate = RemainingTime(self.state.position.step), math.nan
         for epoch in range(self.state.position.epochs_done, self.settings.all_epochs):
             start = time.perf_counter()
             self.train_epoch(epoch)
@@ -309,30 +311,30 @@ class Training:
     def train_epoch(self, epoch: int) -> None:
         position = self.state.position
         start = position.step - epoch * self.steps_per_epoch  # not 0 when an epoch is continued
-        self.heed_signals()
+        self.stop_if_signalled()
         self.train_loader.set_position(epoch, start)
         self.state.model.train()
-        clock, images = Clock(), self.train_loader.sampler.batch_size
+        clock, images = Throughput(), self.train_loader.sampler.batch_size
         for pieces in track(
-            grouped(self.train_loader, self.train_loader.sampler.pieces),
+            group_batches(self.train_loader, self.train_loader.sampler.pieces),
             total=self.steps_per_epoch - start,
             label=f"epoch {epoch + 1}/{self.settings.all_epochs}",
             unit="batches",
         ):
-            stepped = self.step(pieces, epoch)
+            result = self.step(pieces, epoch)
             clock.images += images
-            position.loss_sum += stepped.loss * images
+            position.loss_sum += result.loss * images
             position.loss_images += images
-            for name, term in stepped.cluster_terms.items():
+            for name, term in result.cluster_terms.items():
                 position.term_sums[name] = position.term_sums.get(name, 0.0) + term * images
             if position.step % self.settings.log_every == 0 or position.step % self.steps_per_epoch == 0:
                 self.log_training(epoch, clock.rate())
-            if stepped.signal:
-                raise StopRequested(stepped.signal)
-            if self.checkpoint_due(stepped.late):
+            if result.signal:
+                raise StopRequested(result.signal)
+            if self.checkpoint_due(result.late):
                 self.checkpoint()
 
-    def step(self, pieces: list[Batch], epoch: int) -> Stepped:
+    def step(self, pieces: list[Batch], epoch: int) -> StepResult:
         """One optimiser step on a batch in pieces; a loss or gradient that is not finite never gets to the weights."""
         state, world, number = self.state, self.world, self.state.position.step
         state.optimizer.zero_grad(set_to_none=True)
@@ -364,13 +366,13 @@ class Training:
             state.ema.update(number)
         self.task.after_step(state.model, number / self.total_steps)
         state.position.step += 1
-        return Stepped(mean, int(max(signals)), any(lates), dict(zip(watched, map(sum, seen), strict=True)))
+        return StepResult(mean, int(max(signals)), any(lates), dict(zip(watched, map(sum, seen), strict=True)))
 
     def loss(self, piece: Batch, index: int) -> Tensor:
         seed, number = self.settings.seed, self.state.position.step
-        seed_everything(seed, DROPOUT, number, index, self.world.rank)  # stochastic depth and dropout
+        seed_everything(seed, DROPOUT_STREAM, number, index, self.world.rank)  # stochastic depth and dropout
         images, targets = self.train_loader.on(piece, self.device, self.layout)
-        rng = np.random.default_rng(mix(seed, MIXING, number, index))
+        rng = np.random.default_rng(mix(seed, MIXING_STREAM, number, index))
         images, targets = self.task.augment_batch(images, targets, rng)
         with autocast(self.device, self.settings.amp):
             losses = self.task.losses(self.learner, images, targets)
@@ -385,7 +387,7 @@ class Training:
         norm = nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
         if self.settings.clip_grad:
             nn.utils.clip_grads_with_norm_(self.parameters, self.settings.clip_grad, norm)
-        return whole(norm)
+        return full_tensor(norm)
 
     def not_finite_loss(self, losses: list[float], pieces: list[Batch], epoch: int) -> InputError:
         """Raised by all processes; names the samples of the first one with such a loss."""
@@ -394,13 +396,13 @@ class Training:
         loss, samples = next(known for known in found if known is not None)
         return not_finite(f"the loss is {loss}", self.state.position.step, epoch, samples)
 
-    def heed_signals(self) -> None:
+    def stop_if_signalled(self) -> None:
         """Stop, all processes together, if any of them was asked to."""
         (signals,) = self.world.exchange(self.stop.received)
         if any(signals):
             raise StopRequested(int(max(signals)))
 
-    def heed_signals_alone(self) -> None:
+    def stop_if_signalled_alone(self) -> None:
         """As above while a single process waits for images; several must agree on it, and do so at the next step."""
         if self.world.size == 1 and self.stop.received:
             raise StopRequested(self.stop.received)
@@ -408,12 +410,12 @@ class Training:
     def validate(self, epoch: int) -> Scores:
         return score(
             self.task,
-            self.state.shown_model,
+            self.state.evaluated_model,
             self.val_loader,
             device=self.device,
             amp=self.settings.amp,
             label=f"validate {epoch + 1}/{self.settings.all_epochs}",
-            between_batches=self.heed_signals,
+            between_batches=self.stop_if_signalled,
             world=self.world,
         )
 
@@ -441,14 +443,14 @@ class Training:
             if self.task.shown and name not in self.task.shown:
                 continue
             shown["val loss" if name == "loss" else name] = as_text(name, value)
-        shown |= {"lr": f"{self.lr():.1e}", "img/s": f"{self.rate:.0f}", "time": duration(seconds)}
-        shown["left"] = duration(self.pace.left(position.step, self.total_steps))
+        shown |= {"lr": f"{self.lr():.1e}", "img/s": f"{self.rate:.0f}", "time": format_duration(seconds)}
+        shown["left"] = format_duration(self.pace.left(position.step, self.total_steps))
         self.table.row(shown, mark=improved)
 
     def save_model(self, name: str) -> None:
         save_model(
             self.run.path / name,
-            self.state.shown_model,
+            self.state.evaluated_model,
             **self.description(),
             world=self.world,
         )
@@ -525,7 +527,7 @@ class Training:
         self.val_loader.close()
 
 
-def grouped(batches: Iterable[Batch], count: int) -> Iterator[list[Batch]]:
+def group_batches(batches: Iterable[Batch], count: int) -> Iterator[list[Batch]]:
     iterator = iter(batches)
     while group := list(islice(iterator, count)):
         yield group
@@ -542,9 +544,9 @@ def require_images_for_all(sampler: BatchSampler, settings: TrainSettings) -> No
         )
 
 
-def not_finite(what: str, step: int, epoch: int, samples: tuple[int, ...]) -> Refusal:
+def not_finite(what: str, step: int, epoch: int, samples: tuple[int, ...]) -> CollectiveInputError:
     shown = ", ".join(map(str, samples[:64])) + (", …" if len(samples) > 64 else "")
-    return Refusal(
+    return CollectiveInputError(
         f"{what} at step {step} (epoch {epoch + 1}), on training samples {shown}; the weights are unchanged by it. "
         "Lower --lr, raise --warmup-epochs, set --clip-grad, or use --amp off or bf16"
     )

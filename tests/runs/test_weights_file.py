@@ -19,13 +19,19 @@ from vitreous.data.shapes.samples import CATEGORIES
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.explanations.default_method import read_chosen
-from vitreous.models.weights import layout_of
+from vitreous.models.weights import describe_layout
 from vitreous.registry import ENTRIES, create_model
 from vitreous.runs import weights_file
 from vitreous.runs.model_folder import is_weights_file, load_model, save_model
-from vitreous.runs.weights_file import name_within, published
+from vitreous.runs.weights_file import name_in_file_name, published_names
 from vitreous.serve import open_explorer
-from vitreous.training.build import adopt, build_backbone, build_model, model_arguments, teacher_fingerprint
+from vitreous.training.build import (
+    build_backbone,
+    build_model,
+    load_dense_weights,
+    model_arguments,
+    teacher_fingerprint,
+)
 from vitreous.training.settings import TrainSettings
 from vitreous_command import main
 
@@ -265,11 +271,11 @@ def test_every_model_of_ours_has_shapes_of_its_own():
     ],
 )
 def test_names_within_file_names(stem, name):
-    assert name_within(stem) == name
+    assert name_in_file_name(stem) == name
 
 
 def test_published_files_are_known_by_name_and_bring_their_size():
-    (found,) = published(Path("somewhere/xcit_nano_12_p16_384_dist.pth"))
+    (found,) = published_names(Path("somewhere/xcit_nano_12_p16_384_dist.pth"))
     assert found.name == "xcit_nano_12_p16.fb_dist_in1k_384"
 
 
@@ -336,7 +342,7 @@ def test_a_damaged_detector_is_named(tmp_path):
     trained = load_model(folder)
     state = {key: value.float() / 0 for key, value in trained.model.state_dict().items()}
     with pytest.raises(InputError, match="runs/d holds NaN or infinite"):
-        adopt(trained.model, trained.model, state, "runs/d")
+        load_dense_weights(trained.model, trained.model, state, "runs/d")
 
 
 @pytest.mark.parametrize("name", ["test_vit", "test_resnet", NAME, "xcit_nano_12_p16"])
@@ -371,8 +377,8 @@ def test_a_backbone_of_timm_with_foreign_weights_is_refused(model, tmp_path, cap
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_our_own_layout_is_known(name):
-    assert layout_of(small(name, 1).state_dict()) == "in the layout of vitreous"
+    assert describe_layout(small(name, 1).state_dict()) == "in the layout of vitreous"
 
 
 def test_arguments_of_the_tiny_model_are_not_in_the_registry():
-    assert not weights_file.has_shapes_of("paca_tiny", create_model("paca_tiny", **MODEL_ARGS).state_dict())
+    assert not weights_file.fits_model("paca_tiny", create_model("paca_tiny", **MODEL_ARGS).state_dict())

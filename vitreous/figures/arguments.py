@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, NamedTuple, get_type_hints
 
-from vitreous.models.arguments import MEANINGS
+from vitreous.models.arguments import ARGUMENT_MEANINGS
 from vitreous.models.base import Backbone
 
 
@@ -31,7 +31,7 @@ def arguments_of(model: Backbone, given: Mapping[str, Any]) -> dict[str, Argumen
         global_pool=model.global_pool,
         drop_rate=model.head_drop.p,
     )
-    meanings = MEANINGS | written_in_docstring(type(model)) | written_in_fields(type(model.settings))
+    meanings = ARGUMENT_MEANINGS | written_in_docstring(type(model)) | written_in_fields(type(model.settings))
     return {name: Argument(value, meanings[name]) for name, value in values.items()}
 
 

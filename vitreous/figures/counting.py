@@ -20,7 +20,7 @@ class Figures(NamedTuple):
     macs: int
 
 
-def measure(model: nn.Module, size: tuple[int, int, int]) -> Figures:
+def count_model(model: nn.Module, size: tuple[int, int, int]) -> Figures:
     """Parameters, and multiply-adds of one image (C, H, W)."""
     return Figures(sum(p.numel() for p in model.parameters()), sum(work_by_module(model, size).values()))
 
@@ -62,7 +62,7 @@ def _parent(path: str, known: dict[str, int]) -> str:
 
 def figures_of(model: Any, size: tuple[int, int]) -> dict[str, Any]:
     """What `vitreous info` says of any of timm's or our models at an image size."""
-    figures = measure(model, (model.pretrained_cfg["input_size"][0], *size))
+    figures = count_model(model, (model.pretrained_cfg["input_size"][0], *size))
     return dict(
         params=figures.params,
         macs=figures.macs,

@@ -18,12 +18,12 @@ from torch import nn
 from vitreous.figures.counting import work_by_module
 from vitreous.models.base import Backbone
 
-SIZES = (256, 512, 1024, 2048)
-STEEP = 1.1  # a part whose last exponent is above this is named
-OTHERS = "everything else"
+GROWTH_SIZES = (256, 512, 1024, 2048)
+STEEP_EXPONENT = 1.1  # a part whose last exponent is above this is named
+OTHER_PARTS = "everything else"
 
 # A model of every family, with the setting that matters where there is one, and a plain transformer to compare with.
-COMPARED: tuple[tuple[str, dict[str, Any]], ...] = (
+COMPARED_MODELS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("paca_tiny_blockwise", {}),
     ("paca_tiny", {}),
     ("paca_b0_pure", {}),
@@ -46,7 +46,7 @@ class Growth:
 
     def row(self) -> dict[str, Any]:
         return dict(
-            macs=dict(zip(SIZES, self.macs, strict=True)),
+            macs=dict(zip(GROWTH_SIZES, self.macs, strict=True)),
             exponent=exponent(self.macs),
             last=exponent(self.macs[-2:]),
             parts=self.parts(),
@@ -58,14 +58,16 @@ class Growth:
         for i, at_size in enumerate(self.work):
             for path, macs in at_size.items():
                 together[re.sub(r"\bblocks\.\d+", "blocks.*", path)][i] += macs
-        steep = {path: tuple(macs) for path, macs in together.items() if min(macs) and exponent(macs[-2:]) > STEEP}
+        steep = {
+            path: tuple(macs) for path, macs in together.items() if min(macs) and exponent(macs[-2:]) > STEEP_EXPONENT
+        }
         others = [whole - sum(some) for whole, *some in zip(self.macs, *steep.values(), strict=True)]
-        return {**steep, OTHERS: tuple(others)}
+        return {**steep, OTHER_PARTS: tuple(others)}
 
 
 def exponent(macs: Sequence[int]) -> float:
     """The power of the number of pixels that fits the multiply-adds at the last sizes best, by least squares."""
-    pixels = [size * size for size in SIZES[-len(macs) :]]
+    pixels = [size * size for size in GROWTH_SIZES[-len(macs) :]]
     return linear_regression([log(count) for count in pixels], [log(count) for count in macs]).slope
 
 
@@ -73,7 +75,7 @@ def work_at(model: Any, size: int) -> dict[str, int]:
     return work_by_module(model, (model.pretrained_cfg["input_size"][0], size, size))
 
 
-def reason(model: nn.Module) -> str | None:
+def growth_reason(model: nn.Module) -> str | None:
     """Why a model's work grows as it does, where we know."""
     if isinstance(model, VisionTransformer):
         return "Quadratic: every patch attends to all patches."

@@ -20,7 +20,7 @@ import yaml
 from vitreous.errors import InputError
 from vitreous.files.limits import LARGEST_LIST, LONGEST_FILE_NAME, LONGEST_NAME, LONGEST_PATH
 
-SHOWN = 200  # characters of a reason or of a value from a file
+MAX_EXCERPT_CHARS = 200  # characters of a reason or of a value from a file
 MACHINE = {  # failures that say nothing about the file -> what to do about them
     errno.EMFILE: "raise the limit of open files (ulimit -n), or use fewer --workers",
     errno.ENFILE: "close other programs: the machine has no open files left",
@@ -58,7 +58,7 @@ def reason_of(error: BaseException) -> str:
     return brief(text if isinstance(error, ValueError) and text else f"{type(error).__name__}: {text}".rstrip(": "))
 
 
-def brief(text: str, most: int = SHOWN) -> str:
+def brief(text: str, most: int = MAX_EXCERPT_CHARS) -> str:
     return text if len(text) <= most else f"{text[:most]}…"
 
 

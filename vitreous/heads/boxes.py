@@ -13,12 +13,12 @@ from torchvision.ops import batched_nms, clip_boxes_to_image, remove_small_boxes
 
 from vitreous.errors import InputError
 
-BACKGROUND, IGNORED = -1, -2  # in place of an object's number, what an anchor or a region is matched with
+BACKGROUND_INDEX, IGNORED_INDEX = -1, -2  # in place of an object's number, what an anchor or a region is matched with
 Shape = tuple[int, int]
 Decode = Callable[[Tensor, Tensor], Tensor]  # rows and classes, (n,) each -> boxes (n, 4)
 
 
-class Truth(NamedTuple):
+class GroundTruth(NamedTuple):
     """The annotations of one image. Crowds, groups of objects under one box, are neither objects nor background."""
 
     boxes: Tensor  # (n, 4)
@@ -37,7 +37,7 @@ class Selection(NamedTuple):
     detections: int  # per image
 
 
-class Considered(NamedTuple):
+class Candidates(NamedTuple):
     """All boxes that a detector thinks about in one image, before any is chosen. N of them, K classes."""
 
     scores: Tensor  # (N, K)
@@ -64,7 +64,7 @@ class Detector(nn.Module, ABC):
         shapes, features = image_shapes(images, sizes), self.pyramid(images, sizes)
         if targets is None:
             return self.predictions(features, shapes)
-        return self.losses(features, shapes, truths(targets, shapes, images.device))
+        return self.losses(features, shapes, ground_truths(targets, shapes, images.device))
 
     def pyramid(self, images: Tensor, sizes: Tensor | None) -> list[Tensor]:
         return list(self.backbone(images if sizes is None else blank_padding(images, sizes)).values())
@@ -84,16 +84,16 @@ class Detector(nn.Module, ABC):
         return found
 
     @abstractmethod
-    def losses(self, features: list[Tensor], shapes: list[Shape], objects: list[Truth]) -> dict[str, Tensor]:
+    def losses(self, features: list[Tensor], shapes: list[Shape], objects: list[GroundTruth]) -> dict[str, Tensor]:
         """What training sums up, by name."""
 
     @abstractmethod
-    def considered(self, features: list[Tensor], shapes: list[Shape]) -> list[Considered]:
+    def considered(self, features: list[Tensor], shapes: list[Shape]) -> list[Candidates]:
         """For each image all boxes that may be answered, before the choice."""
 
     def predictions(self, features: list[Tensor], shapes: list[Shape]) -> list[dict[str, Tensor]]:
         considered = zip(self.considered(features, shapes), shapes, strict=True)
-        return [choose(one, shape, self.selection) for one, shape in considered]
+        return [select_detections(one, shape, self.selection) for one, shape in considered]
 
     @abstractmethod
     def raw(self, images: Tensor) -> Any:
@@ -118,7 +118,7 @@ def blank_padding(images: Tensor, sizes: Tensor) -> Tensor:
     return torch.where((rows[:, :, None] & columns[:, None])[:, None], images, images.new_zeros(()))
 
 
-def truths(targets: dict[str, Any], shapes: list[Shape], device: torch.device) -> list[Truth]:
+def ground_truths(targets: dict[str, Any], shapes: list[Shape], device: torch.device) -> list[GroundTruth]:
     """One for each image. Boxes without area cannot be learnt and are left out."""
     found = []
     for i, shape in enumerate(shapes):
@@ -128,13 +128,13 @@ def truths(targets: dict[str, Any], shapes: list[Shape], device: torch.device) -
         taken = whole & ~crowd
         masks = targets["masks"][i].to(device)[taken] if targets.get("masks") is not None else None
         labels = targets["labels"][i].to(device)[taken]
-        found.append(Truth(boxes[taken], labels, boxes[whole & crowd], masks, shape))
+        found.append(GroundTruth(boxes[taken], labels, boxes[whole & crowd], masks, shape))
     return found
 
 
-def left_out(boxes: Tensor, truth: Truth) -> Tensor:
+def ignored_boxes(boxes: Tensor, truth: GroundTruth) -> Tensor:
     """Which boxes (n, 4) are no background: in a crowd by more than half, or centred on the padding."""
-    out = (centres(boxes) >= boxes.new_tensor(truth.shape[::-1])).any(1)
+    out = (box_centres(boxes) >= boxes.new_tensor(truth.shape[::-1])).any(1)
     if len(truth.crowds):
         low, high = (
             torch.maximum(boxes[:, None, :2], truth.crowds[:, :2]),
@@ -145,7 +145,7 @@ def left_out(boxes: Tensor, truth: Truth) -> Tensor:
     return out
 
 
-def centres(boxes: Tensor) -> Tensor:
+def box_centres(boxes: Tensor) -> Tensor:
     return (boxes[..., :2] + boxes[..., 2:]) / 2
 
 
@@ -223,7 +223,7 @@ def size_rows(given: Sequence[float | Sequence[float]], strides: Sequence[int]) 
     return rows
 
 
-class Collected(NamedTuple):
+class PositiveAnchors(NamedTuple):
     """The anchors that have an object, from all images: where they are, and what the object is."""
 
     images: Tensor  # (P,)
@@ -232,20 +232,20 @@ class Collected(NamedTuple):
     boxes: Tensor  # (P, 4)
 
 
-def collect(matched: Tensor, objects: list[Truth]) -> Collected:
+def collect_positives(matched: Tensor, objects: list[GroundTruth]) -> PositiveAnchors:
     """From what every anchor of every image is matched with (B, A)."""
     images, places = (matched >= 0).nonzero(as_tuple=True)
     before = torch.tensor([0, *(len(truth.boxes) for truth in objects)], device=matched.device).cumsum(0)
     numbers = matched[images, places] + before[images]  # among the objects of all images
     labels, boxes = (torch.cat(parts) for parts in zip(*((t.labels, t.boxes) for t in objects), strict=True))
-    return Collected(images, places, labels[numbers], boxes[numbers])
+    return PositiveAnchors(images, places, labels[numbers], boxes[numbers])
 
 
-def choose(considered: Considered, shape: Shape, selection: Selection) -> dict[str, Tensor]:
+def select_detections(considered: Candidates, shape: Shape, selection: Selection) -> dict[str, Tensor]:
     """The final boxes of one image, best first."""
     parts, start = [], 0
     for level in considered.scores.split(list(considered.levels)):
-        values, row, label = best(level, selection)
+        values, row, label = top_scores(level, selection)
         parts.append((values, row + start, label))
         start += len(level)
     scores, rows, labels = (torch.cat(part) for part in zip(*parts, strict=True))
@@ -260,7 +260,7 @@ def settled(boxes: Tensor, labels: Tensor, scores: Tensor, selection: Selection)
     return {"boxes": boxes[kept], "labels": labels[kept], "scores": scores[kept]}
 
 
-def best(scores: Tensor, selection: Selection) -> tuple[Tensor, Tensor, Tensor]:
+def top_scores(scores: Tensor, selection: Selection) -> tuple[Tensor, Tensor, Tensor]:
     """Scores (n, K) -> the best ones, and the row and the class of each."""
     some = (scores.amax(1) > selection.score).nonzero()[:, 0]  # most rows have none, and there are very many
     part = scores[some]

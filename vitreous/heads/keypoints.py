@@ -24,7 +24,7 @@ from vitreous.errors import InputError, nearest
 from vitreous.heads.levels import Levels, OnLevels
 from vitreous.heads.pyramid import feature_network
 
-STRIDE = 4  # of heat maps
+HEATMAP_STRIDE = 4  # of heat maps
 Refine = Literal["none", "quarter", "taylor"]
 
 
@@ -38,10 +38,10 @@ class SimpleBaseline(OnLevels):
         super().__init__()
         if joints < 1 or width < 1:
             raise InputError(f"joints={joints}, width={width} given; both must be at least 1")
-        doublings = (levels.strides[-1] // STRIDE).bit_length() - 1
+        doublings = (levels.strides[-1] // HEATMAP_STRIDE).bit_length() - 1
         layers: list[nn.Module] = []
         for step in range(doublings):
-            layers += doubling(width if step else levels.channels[-1], width)
+            layers += upsampling_layers(width if step else levels.channels[-1], width)
         self.levels = levels
         self.deconvolutions = nn.Sequential(*layers)
         self.heatmaps = nn.Conv2d(width if doublings else levels.channels[-1], joints, 1)
@@ -52,7 +52,9 @@ class SimpleBaseline(OnLevels):
         """All crops are of one size, so that `sizes` has nothing to say here."""
         H, W = images.shape[2:]
         heatmaps = self.heatmaps(self.deconvolutions(self.levels(images)[-1]))
-        heatmaps = heatmaps[:, :, : -(-H // STRIDE), : -(-W // STRIDE)]  # doubling a size rounded up gives too much
+        heatmaps = heatmaps[
+            :, :, : -(-H // HEATMAP_STRIDE), : -(-W // HEATMAP_STRIDE)
+        ]  # doubling a size rounded up gives too much
         return heatmaps if targets is None else self.losses(heatmaps, targets)
 
     @staticmethod
@@ -62,7 +64,7 @@ class SimpleBaseline(OnLevels):
         return {"heatmaps": (error * targets["weights"]).mean()}
 
 
-def doubling(in_dim: int, dim: int) -> list[nn.Module]:
+def upsampling_layers(in_dim: int, dim: int) -> list[nn.Module]:
     up = nn.ConvTranspose2d(in_dim, dim, 4, 2, 1, bias=False)
     nn.init.normal_(up.weight, std=0.001)
     return [up, nn.BatchNorm2d(dim), nn.ReLU()]
@@ -115,18 +117,18 @@ def decode(
     cell = torch.stack([peak % w, peak // w], -1)  # (B, K, 2), x first
     refinements: dict[str, Callable[[], Tensor]] = {
         "none": lambda: torch.zeros_like(cell, dtype=heatmaps.dtype),
-        "quarter": lambda: 0.25 * slopes(heatmaps, cell).sign(),
+        "quarter": lambda: 0.25 * central_differences(heatmaps, cell).sign(),
         "taylor": lambda: taylor_offset(heatmaps, cell, sigma),
     }
     if refine not in refinements:
         raise InputError(f"refine={refine!r} given; accepted: {', '.join(refinements)}")
-    place = (cell + 0.5 + refinements[refine]()) * STRIDE  # (B, K, 2)
+    place = (cell + 0.5 + refinements[refine]()) * HEATMAP_STRIDE  # (B, K, 2)
     if to_picture is not None:
         place = place @ to_picture[:, :, :2].to(place).transpose(1, 2) + to_picture[:, None, :, 2].to(place)
     return torch.cat([place, score[..., None]], -1)
 
 
-def slopes(heatmaps: Tensor, cell: Tensor) -> Tensor:
+def central_differences(heatmaps: Tensor, cell: Tensor) -> Tensor:
     """(B, K, 2): half the difference of the neighbours along x and y; outside the map its edge goes on."""
     around = neighbourhood(heatmaps, cell, 1)  # (B, K, 3, 3)
     return torch.stack([around[..., 1, 2] - around[..., 1, 0], around[..., 2, 1] - around[..., 0, 1]], -1) / 2
@@ -141,14 +143,14 @@ def taylor_offset(heatmaps: Tensor, cell: Tensor, sigma: float) -> Tensor:
     h, w = heatmaps.shape[2:]
     reach = round(2.5 * sigma)
     room = torch.minimum(cell, cell.new_tensor([w - 1, h - 1]) - cell).amin(-1, keepdim=True) > reach  # (B, K, 1)
-    plain = step_to_top(heatmaps, cell)
+    plain = offset_to_peak(heatmaps, cell)
     if not reach or min(h, w) <= reach:
         return plain
     smooth = gaussian_blur(heatmaps, [2 * reach + 1] * 2, [sigma] * 2)
-    return torch.where(room, step_to_top(smooth, cell), plain)
+    return torch.where(room, offset_to_peak(smooth, cell), plain)
 
 
-def step_to_top(heatmaps: Tensor, cell: Tensor) -> Tensor:
+def offset_to_peak(heatmaps: Tensor, cell: Tensor) -> Tensor:
     """Steps (B, K, 2) to the tops of the paraboloids that fit the logarithm around the cells.
 
     The logarithm of a Gaussian is a paraboloid, so that its top is exact. Where the map has no top at the cell (on a

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from vitreous.heads.pyramid import choose_levels, feature_network, narrowed
+from vitreous.heads.pyramid import choose_levels, feature_network, keep_maps
 
 
 class Levels(nn.Module):
@@ -26,7 +26,7 @@ class Levels(nn.Module):
             self.strides = tuple(sorted(index))
         widths = network.feature_info.channels()
         self.channels = tuple(widths[index[stride]] for stride in self.strides)
-        self.body, self.taken = narrowed(network, [index[stride] for stride in self.strides])
+        self.body, self.taken = keep_maps(network, [index[stride] for stride in self.strides])
         self.transposed = getattr(network, "output_fmt", None) == "NHWC"
 
     def forward(self, images: Tensor) -> list[Tensor]:

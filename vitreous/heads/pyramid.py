@@ -25,7 +25,7 @@ from vitreous.registry import create_model
 
 Extra = Literal["pool", "p6p7", "p6p7_c5"]
 Norm = Literal["bn", "gn"]
-ADDED: dict[Extra | None, tuple[int, ...]] = {  # strides in units of the last
+EXTRA_STRIDES: dict[Extra | None, tuple[int, ...]] = {  # strides in units of the last
     None: (),
     "pool": (2,),
     "p6p7": (2, 4),
@@ -45,7 +45,7 @@ class ChosenMaps(nn.Module):
         self.strides = choose_levels(index, levels, finest=finest)
         channels = network.feature_info.channels()
         self.widths = [channels[index[stride]] for stride in self.strides]
-        self.body, self.taken = narrowed(network, [index[stride] for stride in self.strides])
+        self.body, self.taken = keep_maps(network, [index[stride] for stride in self.strides])
         self.transposed = getattr(network, "output_fmt", None) == "NHWC"
 
     def maps(self, images: Tensor) -> list[Tensor]:
@@ -69,14 +69,14 @@ class Pyramid(ChosenMaps):
         extra: Extra | None = "pool",
         norm: Norm | None = None,
     ) -> None:
-        check_arguments(channels, extra, norm)
-        super().__init__(backbone, levels, finest=8 if len(ADDED[extra]) == 2 else 4)
+        check_pyramid(channels, extra, norm)
+        super().__init__(backbone, levels, finest=8 if len(EXTRA_STRIDES[extra]) == 2 else 4)
         self.fpn = FeaturePyramidNetwork(
             self.widths, channels, extra_levels(extra, self.widths[-1], channels), norm_layer(norm)
         )
         self.out_channels = channels
         self.own_levels = len(self.strides)  # those that are not `extra`
-        self.strides = (*self.strides, *(self.strides[-1] * times for times in ADDED[extra]))
+        self.strides = (*self.strides, *(self.strides[-1] * times for times in EXTRA_STRIDES[extra]))
 
     def forward(self, images: Tensor) -> OrderedDict[str, Tensor]:
         return self.fpn(OrderedDict((str(level), features) for level, features in enumerate(self.maps(images))))
@@ -113,11 +113,11 @@ def pyramid(
     return Pyramid(backbone, channels=channels, levels=levels, extra=extra, norm=norm)
 
 
-def check_arguments(channels: int, extra: str | None, norm: str | None) -> None:
+def check_pyramid(channels: int, extra: str | None, norm: str | None) -> None:
     if channels < 1:
         raise InputError(f"channels={channels} given; a level needs at least 1")
-    if extra not in ADDED:
-        raise InputError(f"extra={extra!r} given; accepted: {', '.join(map(repr, ADDED))}")
+    if extra not in EXTRA_STRIDES:
+        raise InputError(f"extra={extra!r} given; accepted: {', '.join(map(repr, EXTRA_STRIDES))}")
     check_norm(norm)
 
 
@@ -166,7 +166,7 @@ def choose_levels(known: Mapping[int, int], levels: Sequence[int] | None, *, fin
     return tuple(sorted(set(levels)))
 
 
-def narrowed(network: Any, indices: list[int]) -> tuple[nn.Module, Sequence[int]]:
+def keep_maps(network: Any, indices: list[int]) -> tuple[nn.Module, Sequence[int]]:
     """The network, and which of its maps to take. One of ours is rid of what the others alone need.
 
     Parameters that never get a gradient would stop distributed training.

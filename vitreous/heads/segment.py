@@ -19,16 +19,16 @@ from torch import Tensor, nn
 
 from vitreous.errors import InputError, nearest
 from vitreous.heads.levels import Levels, OnLevels
-from vitreous.heads.semantic import PaCaHead, Segmentation, pixel_loss
+from vitreous.heads.semantic import DecoderOutput, PaCaHead, pixel_loss
 from vitreous.heads.semantic_fpn import SemanticFPN
 from vitreous.heads.upernet import UperNet
 from vitreous.layers.patch import resize
 
 DECODERS: dict[str, Callable[..., nn.Module]] = {"fpn": SemanticFPN, "upernet": UperNet, "paca": PaCaHead}
 SEGMENTERS = tuple(DECODERS)
-AUXILIARY = {"upernet": "auxiliary", "paca": "clusters"}  # what the second loss of a head is called
-IGNORE = 255
-Segment = Callable[[Tensor], Tensor]  # images (B, C, H, W) -> logits (B, K, H, W)
+AUXILIARY_LOSSES = {"upernet": "auxiliary", "paca": "clusters"}  # what the second loss of a head is called
+IGNORE_LABEL = 255
+SegmentFunction = Callable[[Tensor], Tensor]  # images (B, C, H, W) -> logits (B, K, H, W)
 
 
 class Segmenter(OnLevels):
@@ -49,17 +49,17 @@ class Segmenter(OnLevels):
             return self.losses(self.output(images), targets["semantic"])
         return resize(self.output(images, auxiliary=False).logits, images.shape[2:])
 
-    def output(self, images: Tensor, *, auxiliary: bool = True) -> Segmentation:
+    def output(self, images: Tensor, *, auxiliary: bool = True) -> DecoderOutput:
         """What the decoder says, at its own size; without `auxiliary` nothing is computed for the losses alone."""
         maps = self.levels(images)
         # UperNet's second head is of no use outside training; PaCa's clusters are a part of its answer.
         return self.decoder(maps, auxiliary=auxiliary) if isinstance(self.decoder, UperNet) else self.decoder(maps)
 
-    def losses(self, output: Segmentation, labels: Tensor) -> dict[str, Tensor]:
-        check_labels(labels, output.logits.shape[1])
-        losses = {"segment": pixel_loss(output.logits, labels, ignore=IGNORE)}
+    def losses(self, output: DecoderOutput, labels: Tensor) -> dict[str, Tensor]:
+        check_pixel_labels(labels, output.logits.shape[1])
+        losses = {"segment": pixel_loss(output.logits, labels, ignore=IGNORE_LABEL)}
         if self.auxiliary is not None and output.auxiliary is not None:
-            losses[self.auxiliary] = self.auxiliary_weight * pixel_loss(output.auxiliary, labels, ignore=IGNORE)
+            losses[self.auxiliary] = self.auxiliary_weight * pixel_loss(output.auxiliary, labels, ignore=IGNORE_LABEL)
         return losses
 
 
@@ -76,7 +76,7 @@ def build_segmenter(backbone: nn.Module, head: str, classes: int, **head_args: A
     if head not in DECODERS:
         raise InputError(f"unknown segmentation head {head!r}; accepted: {', '.join(SEGMENTERS)}")
     accepted = [name for name in inspect.signature(DECODERS[head]).parameters if name not in ("channels", "classes")]
-    accepted += ["auxiliary_weight"] if head in AUXILIARY else []
+    accepted += ["auxiliary_weight"] if head in AUXILIARY_LOSSES else []
     for name in head_args:
         if name not in accepted:
             raise InputError(
@@ -86,16 +86,16 @@ def build_segmenter(backbone: nn.Module, head: str, classes: int, **head_args: A
     weight = head_args.pop("auxiliary_weight", 0.4)
     levels = Levels(backbone)
     decoder = DECODERS[head](levels.channels, classes, **head_args)
-    return Segmenter(levels, decoder, auxiliary=AUXILIARY.get(head), auxiliary_weight=weight)
+    return Segmenter(levels, decoder, auxiliary=AUXILIARY_LOSSES.get(head), auxiliary_weight=weight)
 
 
-def check_labels(labels: Tensor, classes: int) -> None:
+def check_pixel_labels(labels: Tensor, classes: int) -> None:
     """A label out of range stops a GPU without a word on why."""
-    wrong = (labels != IGNORE) & ((labels < 0) | (labels >= classes))
+    wrong = (labels != IGNORE_LABEL) & ((labels < 0) | (labels >= classes))
     if wrong.any():
         raise InputError(
-            f"label {int(labels[wrong][0])} given; this model has classes 0 to {classes - 1}, and {IGNORE} for pixels "
-            "to ignore. Give the model as many classes as the data, or mark other values to be ignored"
+            f"label {int(labels[wrong][0])} given; this model has classes 0 to {classes - 1}, and {IGNORE_LABEL} for "
+            "pixels to ignore. Give the model as many classes as the data, or mark other values to be ignored"
         )
 
 
@@ -124,7 +124,9 @@ def winners(logits: Tensor, size: Sequence[int]) -> Tensor:
 # The same answer from several views of the images --------------------------------------------------
 
 
-def slide(model: Segment, images: Tensor, crop: tuple[int, int], stride: tuple[int, int], *, batch: int = 8) -> Tensor:
+def slide(
+    model: SegmentFunction, images: Tensor, crop: tuple[int, int], stride: tuple[int, int], *, batch: int = 8
+) -> Tensor:
     """Logits (B, K, H, W): the mean over all windows that cover a pixel.
 
     Args:
@@ -153,7 +155,11 @@ def window_starts(length: int, window: int, stride: int) -> list[int]:
 
 
 def multi_scale(
-    model: Segment, images: Tensor, scales: Sequence[float] = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75), *, flip: bool = True
+    model: SegmentFunction,
+    images: Tensor,
+    scales: Sequence[float] = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75),
+    *,
+    flip: bool = True,
 ) -> Tensor:
     """Probabilities (B, K, H, W): the mean over sizes of the images and, with `flip`, over their mirror images."""
     if not scales or min(scales) <= 0:

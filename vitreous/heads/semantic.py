@@ -22,7 +22,7 @@ from vitreous.layers.patch import resize
 from vitreous.layers.tap import Tap
 
 
-class Segmentation(NamedTuple):
+class DecoderOutput(NamedTuple):
     logits: Tensor  # (B, K, H, W) at the finest map's size
     auxiliary: Tensor | None = None  # (B, K, h, w), trained beside it
 
@@ -58,7 +58,7 @@ def check_decoder(channels: Sequence[int], classes: int, norm: str = "bn", **wid
         raise InputError(f"norm={norm!r} given; accepted: 'bn' for batch norm, 'gn' for group norm")
 
 
-def start_decoder(decoder: nn.Module, *classifiers: nn.Conv2d) -> None:
+def initialise_decoder(decoder: nn.Module, *classifiers: nn.Conv2d) -> None:
     """First weights of convolutions: Kaiming's; those of the layers that name the classes small and normal."""
     for module in decoder.modules():
         if isinstance(module, nn.Conv2d):
@@ -108,9 +108,9 @@ class PaCaHead(nn.Module):
         self.proj = conv_norm_relu(width, width)
         self.dropout = nn.Dropout2d(dropout)
         self.classifier = nn.Conv2d(width, classes, 1)
-        start_decoder(self, self.classifier)
+        initialise_decoder(self, self.classifier)
 
-    def forward(self, maps: Sequence[Tensor]) -> Segmentation:
+    def forward(self, maps: Sequence[Tensor]) -> DecoderOutput:
         size = maps[0].shape[2:]
         reduced = [resize(reduce(level), size) for reduce, level in zip(self.inputs, maps, strict=True)]
         x = torch.cat(reduced, 1)  # (B, 4c, H, W)
@@ -119,7 +119,7 @@ class PaCaHead(nn.Module):
         tokens = assignment.flatten(2) @ x.flatten(2).transpose(1, 2)  # (B, K, 4c), not normalised
         q = self.query(x).flatten(2).transpose(1, 2)  # (B, N, c)
         y = self.attend(q, self.key(tokens), self.value(tokens), size)  # (B, c, H, W)
-        return Segmentation(self.classifier(self.dropout(self.proj(y))), cluster_logits)
+        return DecoderOutput(self.classifier(self.dropout(self.proj(y))), cluster_logits)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, size: torch.Size) -> Tensor:
         """One head and no 1/sqrt(d): the released weights were trained that way."""
@@ -137,13 +137,13 @@ class PaCaHead(nn.Module):
         renamed = {}
         for key, value in state.items():
             key = key.removeprefix("decode_head.")
-            for pattern, ours in KEYS:
+            for pattern, ours in PACA_HEAD_KEYS:
                 key = re.sub(pattern, ours, key)
             renamed[key] = value
         return renamed
 
 
-KEYS = [
+PACA_HEAD_KEYS = [
     (r"^convs\.(\d+)\.conv\.", r"inputs.\1.0."),
     (r"^convs\.(\d+)\.bn\.", r"inputs.\1.1."),
     (r"^q\.0\.conv\.", "query.0."),

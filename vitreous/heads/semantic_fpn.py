@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torchvision.ops import FeaturePyramidNetwork
 
-from vitreous.heads.semantic import Segmentation, check_decoder, conv_norm_relu, start_decoder
+from vitreous.heads.semantic import DecoderOutput, check_decoder, conv_norm_relu, initialise_decoder
 from vitreous.layers.patch import resize
 
 
@@ -44,12 +44,12 @@ class SemanticFPN(nn.Module):
         )
         self.dropout = nn.Dropout2d(dropout)
         self.classifier = nn.Conv2d(width, classes, 1)
-        start_decoder(self, self.classifier)
+        initialise_decoder(self, self.classifier)
         self.fpn = FeaturePyramidNetwork(list(channels), pyramid)  # starts its convolutions itself
 
-    def forward(self, maps: Sequence[Tensor]) -> Segmentation:
+    def forward(self, maps: Sequence[Tensor]) -> DecoderOutput:
         levels = list(self.fpn(OrderedDict(enumerate(maps))).values())
-        return Segmentation(self.classifier(self.dropout(self.gather(levels))))
+        return DecoderOutput(self.classifier(self.dropout(self.gather(levels))))
 
     def gather(self, levels: list[Tensor]) -> Tensor:
         """Level i is doubled i times, through the sizes of the levels before it, so that no image size is special."""

@@ -23,24 +23,24 @@ from torchvision.ops import Conv2dNormActivation, box_iou
 
 from vitreous.errors import InputError
 from vitreous.heads.boxes import (
-    BACKGROUND,
-    IGNORED,
+    BACKGROUND_INDEX,
+    IGNORED_INDEX,
     Anchors,
-    Considered,
+    Candidates,
     Decode,
     Detector,
+    GroundTruth,
     Selection,
     Shape,
-    Truth,
     cell_boxes,
-    collect,
-    left_out,
+    collect_positives,
+    ignored_boxes,
     size_rows,
 )
 from vitreous.heads.pyramid import ChosenMaps, norm_layer
 from vitreous.registry import create_model
 
-NEGATIVES = 3  # of the background for each positive default box: those most taken for an object
+NEGATIVES_PER_POSITIVE = 3  # of the background for each positive default box: those most taken for an object
 slow_batch_norm = partial(nn.BatchNorm2d, eps=0.001, momentum=0.03)  # as SSDLite was trained with
 
 
@@ -90,32 +90,32 @@ class SSD(Detector):
             )
         return super().forward(images, targets, sizes=sizes)
 
-    def losses(self, features: list[Tensor], shapes: list[Shape], objects: list[Truth]) -> dict[str, Tensor]:
+    def losses(self, features: list[Tensor], shapes: list[Shape], objects: list[GroundTruth]) -> dict[str, Tensor]:
         logits, codes = self.answers(features)
         anchors = torch.cat(self.anchors.levels(features))
         matched = torch.stack([self.match(anchors, truth) for truth in objects])  # (B, A)
-        found = collect(matched, objects)
+        found = collect_positives(matched, objects)
         where = (found.images, found.places)
         labels = torch.zeros_like(matched)
         labels[where] = found.labels + 1
         entropy = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(matched)
-        hardness = entropy.detach().masked_fill(matched != BACKGROUND, -math.inf)
+        hardness = entropy.detach().masked_fill(matched != BACKGROUND_INDEX, -math.inf)
         rank = hardness.argsort(1, descending=True).argsort(1)  # (B, A), 0 the hardest
         positive = matched >= 0
-        negative = (rank < NEGATIVES * positive.sum(1, keepdim=True)) & (matched == BACKGROUND)
+        negative = (rank < NEGATIVES_PER_POSITIVE * positive.sum(1, keepdim=True)) & (matched == BACKGROUND_INDEX)
         count = max(len(found.places), 1)
         target = self.coder.encode_single(found.boxes, anchors[found.places])
         box = F.smooth_l1_loss(codes[where], target, reduction="sum")
         return {"class": entropy[positive | negative].sum() / count, "box": box / count}
 
-    def match(self, anchors: Tensor, truth: Truth) -> Tensor:
+    def match(self, anchors: Tensor, truth: GroundTruth) -> Tensor:
         if len(truth.boxes):
             matched = self.matcher(box_iou(truth.boxes, anchors))
         else:
-            matched = torch.full((len(anchors),), BACKGROUND, device=anchors.device)
-        return torch.where((matched == BACKGROUND) & left_out(anchors, truth), IGNORED, matched)
+            matched = torch.full((len(anchors),), BACKGROUND_INDEX, device=anchors.device)
+        return torch.where((matched == BACKGROUND_INDEX) & ignored_boxes(anchors, truth), IGNORED_INDEX, matched)
 
-    def considered(self, features: list[Tensor], shapes: list[Shape]) -> list[Considered]:
+    def considered(self, features: list[Tensor], shapes: list[Shape]) -> list[Candidates]:
         logits, codes = self.answers(features)
         anchors = torch.cat(self.anchors.levels(features))
 
@@ -123,7 +123,7 @@ class SSD(Detector):
             return lambda rows, labels: self.coder.decode_single(codes[rows], anchors[rows])
 
         scores = logits.softmax(2)[:, :, 1:]
-        return [Considered(score, boxes(code), (len(anchors),)) for score, code in zip(scores, codes, strict=True)]
+        return [Candidates(score, boxes(code), (len(anchors),)) for score, code in zip(scores, codes, strict=True)]
 
     def raw(self, images: Tensor) -> tuple[Tensor, Tensor]:
         return self.answers(list(self.backbone(images).values()))

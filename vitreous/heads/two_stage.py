@@ -18,7 +18,7 @@ from torchvision.models.detection.faster_rcnn import TwoMLPHead
 from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
 
 from vitreous.errors import InputError
-from vitreous.heads.boxes import Anchors, Considered, Decode, Detector, Selection, Shape, Truth, level_cells
+from vitreous.heads.boxes import Anchors, Candidates, Decode, Detector, GroundTruth, Selection, Shape, level_cells
 from vitreous.heads.proposals import Proposals, Sampling
 from vitreous.heads.pyramid import Pyramid, norm_layer, pyramid
 from vitreous.heads.regions import RegionAlign, mask_targets, pool_some
@@ -45,7 +45,7 @@ class Regions(NamedTuple):
 
     boxes: list[Tensor]
     matched: list[Tensor]  # object of the image, or BACKGROUND
-    objects: list[Truth]
+    objects: list[GroundTruth]
 
     @property
     def labels(self) -> Tensor:
@@ -88,7 +88,7 @@ class RCNN(Detector):
         self.mask_head, self.mask_predictor = mask_head, mask_predictor
         self.coder = BoxCoder((10.0, 10.0, 5.0, 5.0))
 
-    def losses(self, features: list[Tensor], shapes: list[Shape], objects: list[Truth]) -> dict[str, Tensor]:
+    def losses(self, features: list[Tensor], shapes: list[Shape], objects: list[GroundTruth]) -> dict[str, Tensor]:
         logits, codes = self.proposals(features)
         anchors = self.proposals.anchors.levels(features)
         losses = self.proposals.losses(logits, codes, anchors, objects)
@@ -98,7 +98,7 @@ class RCNN(Detector):
             losses["mask"] = self.mask_loss(features, regions.positive(), shapes)
         return losses
 
-    def sample(self, proposed: list[Tensor], objects: list[Truth]) -> Regions:
+    def sample(self, proposed: list[Tensor], objects: list[GroundTruth]) -> Regions:
         boxes, matched = [], []
         for box, truth in zip(proposed, objects, strict=True):
             box = torch.cat([box, truth.boxes])  # while proposals are poor there is still something to learn from
@@ -137,7 +137,7 @@ class RCNN(Detector):
         rows = torch.arange(len(logits), device=logits.device)
         return F.binary_cross_entropy_with_logits(logits[rows, regions.labels - 1], target)
 
-    def considered(self, features: list[Tensor], shapes: list[Shape]) -> list[Considered]:
+    def considered(self, features: list[Tensor], shapes: list[Shape]) -> list[Candidates]:
         objectness, shifts = self.proposals(features)
         regions = self.proposals.regions(objectness, shifts, self.proposals.anchors.levels(features), shapes)
         logits, codes = self.box_predictor(self.box_head(self.box_align(features, regions)))
@@ -147,7 +147,7 @@ class RCNN(Detector):
             return lambda rows, labels: self.coder.decode_single(codes[rows, labels], region[rows])
 
         parts = zip(logits.softmax(1)[:, 1:].split(counts), codes.split(counts), regions, strict=True)
-        return [Considered(score, boxes(code, region), (len(region),)) for score, code, region in parts]
+        return [Candidates(score, boxes(code, region), (len(region),)) for score, code, region in parts]
 
     def predictions(self, features: list[Tensor], shapes: list[Shape]) -> list[dict[str, Tensor]]:
         found = super().predictions(features, shapes)

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.errors import InputError
-from vitreous.heads.semantic import Segmentation, check_decoder, conv_norm_relu, start_decoder
+from vitreous.heads.semantic import DecoderOutput, check_decoder, conv_norm_relu, initialise_decoder
 from vitreous.layers.patch import resize
 
 
@@ -66,9 +66,9 @@ class UperNet(nn.Module):
         self.auxiliary = conv_norm_relu(channels[-2], auxiliary_width, 3, norm=norm)
         self.auxiliary_classifier = nn.Conv2d(auxiliary_width, classes, 1)
         self.dropout = nn.Dropout2d(dropout)
-        start_decoder(self, self.classifier, self.auxiliary_classifier)
+        initialise_decoder(self, self.classifier, self.auxiliary_classifier)
 
-    def forward(self, maps: Sequence[Tensor], *, auxiliary: bool = True) -> Segmentation:
+    def forward(self, maps: Sequence[Tensor], *, auxiliary: bool = True) -> DecoderOutput:
         levels = [lateral(level) for lateral, level in zip(self.lateral, maps, strict=False)]
         levels.append(self.context(maps[-1]))
         for i in range(len(levels) - 1, 0, -1):
@@ -78,4 +78,4 @@ class UperNet(nn.Module):
         x = self.fuse(torch.cat([resize(level, size) for level in (*smooth, levels[-1])], 1))  # (B, c, H, W)
         logits = self.classifier(self.dropout(x))
         beside = self.auxiliary_classifier(self.dropout(self.auxiliary(maps[-2]))) if auxiliary else None
-        return Segmentation(logits, beside)
+        return DecoderOutput(logits, beside)

@@ -39,11 +39,11 @@ class ChannelAttention(nn.Module):
         if q.dtype.itemsize >= 4:
             # Normalising the d x d products costs far less than normalising q and k.
             # Squares and a sum take a quarter of vector_norm's time on a CPU.
-            weights = self.attention(correlation(q, k), q.square().sum(1), k.square().sum(1))
+            weights = self.attention(channel_products(q, k), q.square().sum(1), k.square().sum(1))
         else:
             # Sums over thousands of positions leave half precision's range, so normalise first, in float32.
             q, k = (F.normalize(t.float(), dim=1).to(t.dtype) for t in (q, k))
-            weights = self.attention(correlation(q, k)).to(v.dtype)
+            weights = self.attention(channel_products(q, k)).to(v.dtype)
         # One head at a time reads v where it is; all heads at once would copy it first.
         parts = [torch.bmm(v[:, :, i], weights[:, i].transpose(1, 2)) for i in range(self.heads)]  # (B, N, d)
         return self.proj(torch.cat(parts, -1))
@@ -75,6 +75,6 @@ class ChannelAttention(nn.Module):
         return self.channel_attention((qk * self.temperature).softmax(-1))
 
 
-def correlation(q: Tensor, k: Tensor) -> Tensor:
+def channel_products(q: Tensor, k: Tensor) -> Tensor:
     """Products of channels over all positions of (B, N, h, d), one head at a time to read them where they are."""
     return torch.stack([torch.bmm(q[:, :, i].transpose(1, 2), k[:, :, i]) for i in range(q.shape[2])], 1)

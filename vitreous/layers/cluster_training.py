@@ -34,26 +34,26 @@ class ClusterTraining:
         """The gate on the clusters of each image, (B, M): 0 for those that are removed. None: all stay."""
         kept = None
         if self.dropout:
-            kept = some_dropped(assignment, self.dropout)
+            kept = drop_clusters(assignment, self.dropout)
         if self.group_dropout:
-            grouped = group_dropped(assignment, self.group_dropout)
-            kept = grouped if kept is None else at_least_one(kept * grouped, grouped)
+            grouped = drop_similar_clusters(assignment, self.group_dropout)
+            kept = grouped if kept is None else keep_at_least_one(kept * grouped, grouped)
         return kept
 
     def terms(self, assignments: Sequence[Tensor]) -> dict[str, Tensor]:
         """Each term, not weighted, as its mean over the assignments (B, M, H, W) that the blocks of a stage made."""
         if not assignments:
             return {}
-        return {name: torch.stack([TERMS[name](z) for z in assignments]).mean() for name in self.noted}
+        return {name: torch.stack([CLUSTER_TERMS[name](z) for z in assignments]).mean() for name in self.noted}
 
 
-def some_dropped(assignment: Tensor, rate: float) -> Tensor:
+def drop_clusters(assignment: Tensor, rate: float) -> Tensor:
     """Each cluster on its own; where all would go, the last one to go stays."""
     draws = torch.rand(assignment.shape[:2], device=assignment.device)  # (B, M)
     return (draws >= draws.amax(1, keepdim=True).clamp(max=rate)).float()
 
 
-def group_dropped(assignment: Tensor, rate: float) -> Tensor:
+def drop_similar_clusters(assignment: Tensor, rate: float) -> Tensor:
     """One cluster and those alike; the cluster that is least alike stays whatever it looks like."""
     B, M = assignment.shape[:2]
     maps = assignment.detach().float().flatten(2)  # (B, M, N)
@@ -63,17 +63,17 @@ def group_dropped(assignment: Tensor, rate: float) -> Tensor:
     itself = torch.arange(M, device=maps.device) == first[:, 0]
     alike = (likeness >= ALIKE) | itself
     hit = torch.rand(B, 1, device=maps.device) < rate
-    return at_least_one((~(alike & hit)).float(), -likeness)
+    return keep_at_least_one((~(alike & hit)).float(), -likeness)
 
 
-def at_least_one(kept: Tensor, preference: Tensor) -> Tensor:
+def keep_at_least_one(kept: Tensor, preference: Tensor) -> Tensor:
     """The gate (B, M), with the most preferred cluster opened in images where it is shut for all."""
     M = kept.shape[1]
     preferred = F.one_hot(preference.argmax(1), M).to(kept)
     return torch.where(kept.any(1, keepdim=True), kept, preferred)
 
 
-def overlap(assignment: Tensor) -> Tensor:
+def map_overlap(assignment: Tensor) -> Tensor:
     M = assignment.shape[1]
     unit = F.normalize(assignment.float().flatten(2), dim=2)
     # The square of the sum has every pair twice and every map with itself once: no M x M products are needed.
@@ -83,28 +83,28 @@ def overlap(assignment: Tensor) -> Tensor:
 
 def map_entropy(assignment: Tensor) -> Tensor:
     maps = assignment.float().flatten(2)  # (B, M, N)
-    return entropy(maps, 2).mean() / log_of(maps.shape[2])
+    return entropy_nats(maps, 2).mean() / max_entropy(maps.shape[2])
 
 
 def place_entropy(assignment: Tensor) -> Tensor:
     """The conditional entropy of the cluster, given the place, if every cluster is as likely: joint minus marginal."""
     M = assignment.shape[1]
     joint = assignment.float().flatten(2) / M  # (B, M, N), sums to one
-    return (entropy(joint, (1, 2)) - entropy(joint.sum(1), 1)).mean() / log_of(M)
+    return (entropy_nats(joint, (1, 2)) - entropy_nats(joint.sum(1), 1)).mean() / max_entropy(M)
 
 
-def entropy(shares: Tensor, dim: int | tuple[int, ...]) -> Tensor:
+def entropy_nats(shares: Tensor, dim: int | tuple[int, ...]) -> Tensor:
     """In nats. A share that a softmax rounded to 0 has an infinite slope, and is passed over."""
     return torch.special.entr(shares.clamp_min(torch.finfo(shares.dtype).tiny)).sum(dim)
 
 
-def log_of(count: int) -> float:
+def max_entropy(count: int) -> float:
     """The entropy of as many even chances. One chance has none, and nothing to be divided by it."""
     return math.log(max(count, 2))
 
 
-TERMS: dict[str, Callable[[Tensor], Tensor]] = {
-    "overlap": overlap,
+CLUSTER_TERMS: dict[str, Callable[[Tensor], Tensor]] = {
+    "overlap": map_overlap,
     "map_entropy": map_entropy,
     "place_entropy": place_entropy,
 }

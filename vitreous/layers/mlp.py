@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from vitreous.layers.channels_first import apply_nchw
 from vitreous.layers.conv_norm import with_shortcut
-from vitreous.layers.picture import picture
 from vitreous.layers.plain import is_plain
 
 # Hidden maps larger than this are computed in strips at inference on the CPU. Above 32 MB the allocator maps
@@ -79,7 +79,7 @@ class ConvMlp(nn.Module):
             bias = self.depthwise.bias  # type: ignore[union-attr]
             u = F.conv2d(u.permute(0, 3, 1, 2), kernel, bias, padding=1, groups=len(kernel)).permute(0, 2, 3, 1)
         elif self.depthwise is not None:
-            v = picture(self.depthwise, u)
+            v = apply_nchw(self.depthwise, u)
             u = u + v if self.shortcut else v
         return self.dropout(self.fc2(self.dropout(F.gelu(u))))  # (B, H, W, C)
 

@@ -90,11 +90,11 @@ class PartialAttention(nn.Module):
         chosen = self.choose(self.score(score))  # (B, m)
         rows = (chosen + torch.arange(B, device=x.device)[:, None] * z.shape[1]).flatten()  # (B m), in the whole batch
         if self.settings.project == "needed" and is_plain(self.qkv):
-            front = self.attend_foreground(self.qkv(pick(z, rows, chosen)), chosen, (H, W))  # (B, m, C)
+            front = self.attend_foreground(self.qkv(gather_rows(z, rows, chosen)), chosen, (H, W))  # (B, m, C)
             read = self.attend_tokens(front[:, :1], z, chosen, (H, W))  # (B, 1, C)
         else:
             qkv = self.qkv(z)  # (B, 1 + N, 3C)
-            front = self.attend_foreground(pick(qkv, rows, chosen), chosen, (H, W))  # (B, m, C)
+            front = self.attend_foreground(gather_rows(qkv, rows, chosen), chosen, (H, W))  # (B, m, C)
             read = self.attend_background(front[:, :1], qkv[..., C:], chosen, (H, W))  # (B, 1, C)
         update = self.spread(read)
         out = z + update if self.settings.sqa_residual else update.expand_as(z).clone()  # (B, 1 + N, C)
@@ -139,7 +139,7 @@ class PartialAttention(nn.Module):
     def attend_background(self, query: Tensor, kv: Tensor, chosen: Tensor, grid: tuple[int, int]) -> Tensor:
         """What one query (B, 1, C) reads from all but the chosen tokens; fused unless the tap listens."""
         q, k, v = (split_heads(y, self.heads) for y in (query, *kv.chunk(2, -1)))  # (B, h, 1, d), (B, h, 1 + N, d)
-        mask = hide(q, chosen, k.shape[2])[:, None]  # (B, 1, 1, 1 + N)
+        mask = masking_bias(q, chosen, k.shape[2])[:, None]  # (B, 1, 1, 1 + N)
         if not self.background.listening:
             return F.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2).flatten(2)
         weights = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5 + mask).softmax(-1)[:, :, 0]  # (B, h, 1 + N)
@@ -156,19 +156,19 @@ class PartialAttention(nn.Module):
         q = query[:, 0].unflatten(1, (self.heads, -1))  # (B, h, d)
         q = torch.einsum("bhd,hdc->bhc", q * q.shape[-1] ** -0.5, key)
         scores = q @ z.transpose(1, 2)  # (B, h, 1 + N)
-        weights = (scores + hide(scores, chosen, z.shape[1])).softmax(-1)
+        weights = (scores + masking_bias(scores, chosen, z.shape[1])).softmax(-1)
         if self.background.listening:
             weights = F.pad(self.background(weights[..., 1:].unflatten(-1, grid)).flatten(2), (1, 0))
         read = torch.einsum("bhc,hdc->bhd", weights @ z, value).flatten(1)  # (B, C)
         return (read + self.qkv.bias[-read.shape[1] :])[:, None]
 
 
-def pick(x: Tensor, rows: Tensor, chosen: Tensor) -> Tensor:
+def gather_rows(x: Tensor, rows: Tensor, chosen: Tensor) -> Tensor:
     """The chosen rows (B, m) of (B, 1 + N, C), which are also given numbered through the batch: (B, m, C)."""
     return x.flatten(0, 1).index_select(0, rows).unflatten(0, chosen.shape)
 
 
-def hide(scores: Tensor, chosen: Tensor, tokens: int) -> Tensor:
+def masking_bias(scores: Tensor, chosen: Tensor, tokens: int) -> Tensor:
     """What to add to scores over all tokens so that the chosen ones get no weight: (B, 1, 1 + N).
 
     Finite, so that an image that is all foreground, whose result nobody reads, has finite gradients too.

@@ -11,7 +11,7 @@ from torch.nn.modules import module as torch_module
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear  # the output layer of nn.MultiheadAttention
 from torch.utils.module_tracker import ModuleTracker
 
-PLAIN = (nn.Linear, NonDynamicallyQuantizableLinear, nn.Conv2d, nn.BatchNorm2d, nn.SyncBatchNorm)
+PLAIN_LAYERS = (nn.Linear, NonDynamicallyQuantizableLinear, nn.Conv2d, nn.BatchNorm2d, nn.SyncBatchNorm)
 
 
 def is_plain(*layers: nn.Module) -> bool:
@@ -48,4 +48,6 @@ def _every_module_is_watched() -> bool:
 
 def _is_plain_class(kind: type) -> bool:
     # torch.export may look at a layer through a stand-in whose class has the same name in the same module.
-    return kind in PLAIN or any(kind.__qualname__ == k.__qualname__ and kind.__module__ == k.__module__ for k in PLAIN)
+    return kind in PLAIN_LAYERS or any(
+        kind.__qualname__ == k.__qualname__ and kind.__module__ == k.__module__ for k in PLAIN_LAYERS
+    )

@@ -14,7 +14,7 @@ from vitreous.layers.patch import HALVINGS
 Settings = TypeVar("Settings")
 
 
-class Common(TypedDict, total=False):
+class BackboneOptions(TypedDict, total=False):
     """What every family hands on to `Backbone`."""
 
     num_classes: int
@@ -23,7 +23,7 @@ class Common(TypedDict, total=False):
     drop_rate: float
 
 
-MEANINGS = {  # of arguments that mean the same in every family, for `vitreous info`
+ARGUMENT_MEANINGS = {  # of arguments that mean the same in every family, for `vitreous info`
     "dims": "Channels, per stage.",
     "depths": "Blocks, per stage.",
     "heads": "Attention heads, per stage.",
@@ -38,11 +38,11 @@ MEANINGS = {  # of arguments that mean the same in every family, for `vitreous i
 
 def split_options(
     settings: type[Settings], options: Mapping[str, Any], defaults: Mapping[str, Any]
-) -> tuple[Settings, Common]:
+) -> tuple[Settings, BackboneOptions]:
     """A family's own settings, which is a dataclass, and what is for `Backbone`, which refuses unknown names."""
     known = [field.name for field in fields(settings)]  # type: ignore[arg-type]
     own = {name: value for name, value in options.items() if name in known}
-    common = Common(**{name: value for name, value in options.items() if name not in known})  # type: ignore[typeddict-item]
+    common = BackboneOptions(**{name: value for name, value in options.items() if name not in known})  # type: ignore[typeddict-item]
     return settings(**{**defaults, **own}), common
 
 
@@ -50,7 +50,7 @@ def unknown_argument(family: type, settings: Any, name: str) -> InputError:
     """The error that refuses a name which neither the family, nor its settings, nor `Backbone` knows."""
     known = [p.name for p in inspect.signature(family).parameters.values() if p.kind is not p.VAR_KEYWORD]
     known += [field.name for field in fields(settings)] if settings is not None else []
-    known += Common.__annotations__
+    known += BackboneOptions.__annotations__
     return InputError(
         f"unknown {family.__name__} argument {name!r}; nearest: {nearest(name, known)}; all: {', '.join(known)}"
     )
@@ -71,7 +71,7 @@ def check_heads(dims: Sequence[int], heads: Sequence[int]) -> None:
             raise InputError(f"{head} heads cannot divide {dim} channels evenly; choose a divisor of {dim}")
 
 
-def check_counts(**counts: int) -> None:
+def check_positive_ints(**counts: int) -> None:
     for name, count in counts.items():
         if not isinstance(count, int) or count < 1:
             raise InputError(f"{name}={count!r} given; it is a whole number, at least 1")

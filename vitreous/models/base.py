@@ -19,14 +19,14 @@ from torch.nn.modules.module import _IncompatibleKeys
 from torch.utils.checkpoint import checkpoint
 
 from vitreous.errors import InputError
+from vitreous.layers.channels_first import apply_nchw
 from vitreous.layers.conv_norm import Projection
 from vitreous.layers.mlp import ConvMlp
-from vitreous.layers.picture import picture
 from vitreous.layers.tap import Tap
 from vitreous.models.arguments import unknown_argument
 from vitreous.models.weights import LoadReport, apply_state, check_finite, read_state
 
-RECOMPUTED = ("blocks", "mlp")  # parts that can be computed again in the backward pass
+RECOMPUTABLE_PARTS = ("blocks", "mlp")  # parts that can be computed again in the backward pass
 
 
 class Features(NamedTuple):
@@ -60,7 +60,7 @@ class Stage(nn.Module):
         """Tokens (B, H, W, C) through the blocks, all of which are also given what they share."""
         for block in self.blocks:
             x = run_block(block, x, *shared, recompute=self.grad_checkpointing)
-        return picture(self.output, x)
+        return apply_nchw(self.output, x)
 
     def map(self, x: Tensor) -> Tensor:
         return self.norm(x).permute(0, 3, 1, 2)  # (B, C, H, W)
@@ -141,7 +141,7 @@ class Backbone(nn.Module):
 
     def tokens(self, images: Tensor) -> Tensor:
         """Checked images as a channels-last (B, H, W, C) view, which every family starts from."""
-        return checked_tokens(images, self.in_chans, self.strides[-1], self.for_small_images)
+        return images_to_tokens(images, self.in_chans, self.strides[-1], self.for_small_images)
 
     # What timm expects of a model ------------------------------------------------------------------
 
@@ -231,8 +231,8 @@ class Backbone(nn.Module):
         Every block or, with the `part` "mlp", the feed-forward layers alone: their hidden maps are most of what a block
         keeps, and attention is not computed twice.
         """
-        if part not in RECOMPUTED:
-            raise InputError(f"part={part!r} given; accepted: {', '.join(map(repr, RECOMPUTED))}")
+        if part not in RECOMPUTABLE_PARTS:
+            raise InputError(f"part={part!r} given; accepted: {', '.join(map(repr, RECOMPUTABLE_PARTS))}")
         for stage in self.stages:  # mypy takes attributes of modules for tensors, hence setattr
             setattr(stage, "grad_checkpointing", enable and part == "blocks")  # noqa: B010
         for module in self.modules():
@@ -289,7 +289,7 @@ class Backbone(nn.Module):
 
 
 @register_notrace_function
-def checked_tokens(images: Tensor, channels: int, smallest: int, smaller_by: str | None) -> Tensor:
+def images_to_tokens(images: Tensor, channels: int, smallest: int, smaller_by: str | None) -> Tensor:
     if images.ndim != 4 or images.shape[1] != channels:
         raise InputError(
             f"images of shape {tuple(images.shape)} given; this model takes (batch, {channels}, height, width). "
@@ -311,12 +311,12 @@ def run_block(block: nn.Module, *inputs, recompute: bool):
     if torch.compiler.is_compiling():  # a compiled program computes again what it needs, and updates nothing twice
         return checkpoint(block, *inputs, use_reentrant=False)
     return checkpoint(
-        block, *inputs, use_reentrant=False, context_fn=lambda: (nullcontext(), unchanged_statistics(block))
+        block, *inputs, use_reentrant=False, context_fn=lambda: (nullcontext(), frozen_batch_statistics(block))
     )
 
 
 @contextmanager
-def unchanged_statistics(block: nn.Module) -> Iterator[None]:
+def frozen_batch_statistics(block: nn.Module) -> Iterator[None]:
     """Keep batch norms from counting the same images a second time when the block is computed again."""
     kept = [(norm, dict(norm._buffers)) for norm in block.modules() if isinstance(norm, _BatchNorm) and norm.training]
     for norm, buffers in kept:

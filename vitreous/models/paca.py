@@ -28,23 +28,23 @@ from typing_extensions import Doc
 
 from vitreous.errors import InputError
 from vitreous.layers.attention import Gates, attend, split_heads
+from vitreous.layers.channels_first import apply_nchw
 from vitreous.layers.cluster_training import ClusterTraining
 from vitreous.layers.clustering import CLUSTERINGS, ClusteringTeacher, ConvClustering, assign
 from vitreous.layers.drop import drop_path, drop_path_rates
 from vitreous.layers.mlp import ConvMlp
 from vitreous.layers.patch import DoubleConvStem, PatchEmbed
-from vitreous.layers.picture import picture
 from vitreous.layers.tap import Tap
 from vitreous.models.arguments import (
-    check_counts,
     check_flags,
     check_heads,
+    check_positive_ints,
     check_rows,
     check_stem_stride,
     split_options,
 )
 from vitreous.models.base import Backbone, Stage, run_block
-from vitreous.models.paca_release import ALIASES, PUBLISHED, WEIGHTS, translate_entry
+from vitreous.models.paca_release import ORIGINAL_NAMES, PACA_PUBLISHED, PACA_WEIGHTS, translate_entry
 from vitreous.registry import register
 
 register_notrace_module(ClusteringTeacher)  # like a stage
@@ -110,7 +110,7 @@ class ClusterAttention(nn.Module):
         return self.cluster_norm(tokens)
 
 
-class Block(nn.Module):
+class PaCaBlock(nn.Module):
     """Attention and feed-forward, each on a residual branch. `owns_clusters` blocks make the assignment anew."""
 
     def __init__(
@@ -174,7 +174,7 @@ class ClusterStage(Stage):
     cluster_terms: dict[str, Tensor] | None = None  # of the latest forward pass in training, until they are taken
 
     def __init__(
-        self, downsample: nn.Module, blocks: list[Block], dim: int, *, clustered: bool, position_grid: int | None
+        self, downsample: nn.Module, blocks: list[PaCaBlock], dim: int, *, clustered: bool, position_grid: int | None
     ) -> None:
         makers = {str(j): block.clusters for j, block in enumerate(blocks) if block.clustering is not None}
         # One assignment per stage is tapped as `clusters`, several as `clusters.<j>` after the blocks that make them.
@@ -202,7 +202,7 @@ class ClusterStage(Stage):
             made += [assignment] if block.clustering is not None else []
         if learning is not None:  # outside of blocks, which may be computed twice
             self.cluster_terms = learning.terms(made)
-        return picture(self.output, self.norm(x if extra is None else x + extra))
+        return apply_nchw(self.output, self.norm(x if extra is None else x + extra))
 
 
 class PaCa(Backbone):
@@ -244,11 +244,11 @@ class PaCa(Backbone):
         if generation not in GENERATIONS:
             raise InputError(f"generation={generation!r} given; PaCa has generations 1 and 2")
         settings, common = split_options(BlockSettings, options, GENERATIONS[generation])
-        check_settings(settings)
-        check_counts(last_stride=last_stride)
+        check_block_settings(settings)
+        check_positive_ints(last_stride=last_stride)
         clusters = per_stage(clusters, len(dims))
         every, kernels = per_stage(recluster, len(dims)), per_stage(settings.kernel_size, len(dims))
-        check_shape(dims, depths, heads, clusters, mlp_ratios, every, kernels, stem_stride)
+        check_paca_rows(dims, depths, heads, clusters, mlp_ratios, every, kernels, stem_stride)
         steps = [1] + [2] * (len(dims) - 2) + [last_stride]
         strides = [stem_stride * math.prod(steps[: i + 1]) for i in range(len(dims))]
         super().__init__(dims, strides, **common)
@@ -267,7 +267,7 @@ class PaCa(Backbone):
             taught = self.teacher is not None and clusters[i] > 0
             of_stage = replace(settings, kernel_size=kernels[i])
             blocks = [
-                Block(
+                PaCaBlock(
                     dim,
                     heads[i],
                     clusters[i],
@@ -310,7 +310,7 @@ class PaCa(Backbone):
         return dict(translate_entry(key, value, state) for key, value in state.items())
 
 
-def check_settings(settings: BlockSettings) -> None:
+def check_block_settings(settings: BlockSettings) -> None:
     for name, value, accepted in (
         ("clustering", settings.clustering, list(CLUSTERINGS)),
         ("norm", settings.norm, ["pre", "post", "sub"]),
@@ -327,7 +327,7 @@ def per_stage(value: int | Sequence[int], stages: int) -> list[int]:
     return [value] * stages if isinstance(value, int) else list(value)
 
 
-def check_shape(dims, depths, heads, clusters, mlp_ratios, every, kernels, stem_stride) -> None:
+def check_paca_rows(dims, depths, heads, clusters, mlp_ratios, every, kernels, stem_stride) -> None:
     check_rows(dims, depths=depths, heads=heads, clusters=clusters, mlp_ratios=mlp_ratios)
     check_rows(dims, recluster=every, kernel_size=kernels)
     check_heads(dims, heads)
@@ -339,7 +339,7 @@ def check_shape(dims, depths, heads, clusters, mlp_ratios, every, kernels, stem_
         raise InputError(f"clusters={tuple(clusters)}, recluster={tuple(every)} given; neither can be negative")
 
 
-TEACHER = ("dims", "depths", "kernel_size", "add_features", "drop_path_rate")
+TEACHER_ARGUMENTS = ("dims", "depths", "kernel_size", "add_features", "drop_path_rate")
 
 
 def build_teacher(
@@ -350,8 +350,8 @@ def build_teacher(
     own = arguments.get("dims", dims)
     check_rows(dims, **{"dims of the teacher": own, "depths of the teacher": arguments["depths"]})
     for name in arguments:
-        if name not in TEACHER:
-            raise InputError(f"teacher has no argument {name!r}; accepted: {', '.join(TEACHER)}")
+        if name not in TEACHER_ARGUMENTS:
+            raise InputError(f"teacher has no argument {name!r}; accepted: {', '.join(TEACHER_ARGUMENTS)}")
     joins = arguments.get("add_features", True) and tuple(own) == tuple(dims)
     rest = {name: value for name, value in arguments.items() if name not in ("dims", "add_features")}
     return ClusteringTeacher(own, clusters, **rest, add_features=joins, temperature=settings.cluster_temperature)
@@ -364,12 +364,12 @@ GENERATIONS: dict[int, dict[str, Any]] = {
     2: {},
 }
 HEADS = (2, 4, 8, 16)
-SIZES: dict[str, dict[str, Any]] = {  # table 1 of the CVPR version
+PACA_SIZES: dict[str, dict[str, Any]] = {  # table 1 of the CVPR version
     "tiny": dict(dims=(96, 192, 320, 384), depths=(2, 2, 4, 2), heads=HEADS, drop_path_rate=0.1),
     "small": dict(dims=(96, 192, 320, 384), depths=(3, 3, 10, 3), heads=HEADS, drop_path_rate=0.1),
     "base": dict(dims=(96, 192, 384, 512), depths=(3, 3, 18, 3), heads=HEADS, drop_path_rate=0.5),
 }
-TAUGHT: dict[str, dict[str, Any]] = {  # the trunk gives up blocks for the teacher
+TEACHER_SIZES: dict[str, dict[str, Any]] = {  # the trunk gives up blocks for the teacher
     "tiny": dict(depths=(2, 2, 2, 2), teacher=dict(depths=(2, 2, 2, 2))),
     "small": dict(depths=(3, 3, 7, 3), teacher=dict(depths=(2, 2, 2, 2))),
     "base": dict(depths=(3, 3, 16, 3), teacher=dict(depths=(2, 2, 4, 2)), drop_path_rate=0.1),
@@ -382,28 +382,30 @@ CLUSTER_COUNTS = {  # the ablation on Small, named by the counts of the first an
     "c100_49": (100, 81, 64, 49),
     "c100": ALL_STAGES,
 }
-FIRST_SIZES: dict[str, dict[str, Any]] = {  # generation 1
+GENERATION_1_SIZES: dict[str, dict[str, Any]] = {  # generation 1
     "b0": dict(dims=(32, 64, 160, 256), depths=(2, 2, 2, 2)),
     "b1": dict(dims=(64, 128, 320, 512), depths=(2, 2, 2, 2)),
     "b2": dict(dims=(64, 128, 320, 512), depths=(3, 4, 6, 3)),
 }
-FIRST: dict[str, Any] = dict(generation=1, heads=(1, 2, 5, 8), mlp_ratios=(8, 8, 4, 4), recluster=1, drop_path_rate=0.1)
-CIFAR = dict(stem_stride=1, last_stride=1)
+GENERATION_1: dict[str, Any] = dict(
+    generation=1, heads=(1, 2, 5, 8), mlp_ratios=(8, 8, 4, 4), recluster=1, drop_path_rate=0.1
+)
+CIFAR_STRIDES = dict(stem_stride=1, last_stride=1)
 
 VARIANTS: dict[str, dict[str, Any]] = {}
-for size, row in SIZES.items():
+for size, row in PACA_SIZES.items():
     for kind in ("conv", "mlp", "linear"):
         name = f"paca_{size}" if kind == "conv" else f"paca_{size}_{kind}"
         VARIANTS[name] = dict(row, clustering=kind, clusters=(100, 100, 100, 0))
         VARIANTS[f"{name}_blockwise"] = dict(row, clustering=kind, clusters=ALL_STAGES, recluster=1)
-    VARIANTS[f"paca_{size}_teacher"] = {**row, **TAUGHT[size], "clusters": ALL_STAGES}
+    VARIANTS[f"paca_{size}_teacher"] = {**row, **TEACHER_SIZES[size], "clusters": ALL_STAGES}
 for name, counts in CLUSTER_COUNTS.items():
-    VARIANTS[f"paca_small_{name}"] = dict(SIZES["small"], clusters=counts)
-for size, row in FIRST_SIZES.items():
-    VARIANTS[f"paca_{size}"] = {**FIRST, **row, "clusters": (49, 49, 49, 0)}
-    VARIANTS[f"paca_{size}_pure"] = {**FIRST, **row, "clusters": (0, 0, 0, 0)}
-    VARIANTS[f"paca_{size}_cifar"] = {**FIRST, **row, **CIFAR, "clusters": (64, 64, 0, 0)}
-    VARIANTS[f"paca_{size}_cifar_pure"] = {**FIRST, **row, **CIFAR, "clusters": (0, 0, 0, 0)}
+    VARIANTS[f"paca_small_{name}"] = dict(PACA_SIZES["small"], clusters=counts)
+for size, row in GENERATION_1_SIZES.items():
+    VARIANTS[f"paca_{size}"] = {**GENERATION_1, **row, "clusters": (49, 49, 49, 0)}
+    VARIANTS[f"paca_{size}_pure"] = {**GENERATION_1, **row, "clusters": (0, 0, 0, 0)}
+    VARIANTS[f"paca_{size}_cifar"] = {**GENERATION_1, **row, **CIFAR_STRIDES, "clusters": (64, 64, 0, 0)}
+    VARIANTS[f"paca_{size}_cifar_pure"] = {**GENERATION_1, **row, **CIFAR_STRIDES, "clusters": (0, 0, 0, 0)}
 
 CIFAR_INPUT = dict(
     input_size=(3, 32, 32),
@@ -416,9 +418,9 @@ register(
     PaCa,
     VARIANTS,
     paper="https://arxiv.org/abs/2203.11987",
-    aliases=ALIASES,
-    weights=WEIGHTS,
-    published=PUBLISHED,
+    aliases=ORIGINAL_NAMES,
+    weights=PACA_WEIGHTS,
+    published=PACA_PUBLISHED,
     inputs={
         name: CIFAR_INPUT if "cifar" in name else dict(crop_pct=0.875 if "generation" in row else 0.9)
         for name, row in VARIANTS.items()

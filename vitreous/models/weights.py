@@ -18,26 +18,28 @@ from torch import Tensor, nn
 
 from vitreous.errors import InputError
 from vitreous.files.manifest import MANIFEST, verify_folder
-from vitreous.models.download import fetch, is_address
+from vitreous.models.download import fetch, is_url
 from vitreous.registry import CHECKSUMS
 
 if TYPE_CHECKING:
     from vitreous.models.base import Backbone
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 # Within a model folder: ours, then the one timm writes unless told otherwise.
-WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+WEIGHTS_FILES = ("model.safetensors", "pytorch_model.bin")
 # Averaged weights first: they are the released ones. DINO's teacher is the average of its student.
-WRAPPERS = ("state_dict_ema", "model_ema", "teacher", "state_dict", "model", "student")
-PREFIXES = ("module.", "_orig_mod.", "model.")
-BACKBONE = "backbone."  # of a detector, a segmenter or a DINO network; what stands beside it belongs to other parts
-BOOKKEEPING = re.compile(r"num_batches_tracked$|blur_filter$")  # counters and constants, rebuilt by the model
+WRAPPER_KEYS = ("state_dict_ema", "model_ema", "teacher", "state_dict", "model", "student")
+WRAPPER_PREFIXES = ("module.", "_orig_mod.", "model.")
+BACKBONE_PREFIX = (
+    "backbone."  # of a detector, a segmenter or a DINO network; what stands beside it belongs to other parts
+)
+REBUILT_KEYS = re.compile(r"num_batches_tracked$|blur_filter$")  # counters and constants, rebuilt by the model
 
-SCHEME = re.compile(r"^[a-z][a-z0-9+.-]+://", re.IGNORECASE)  # two characters: one is a drive of Windows
-DIFFERENCES = 5  # shown
+URL_SCHEME = re.compile(r"^[a-z][a-z0-9+.-]+://", re.IGNORECASE)  # two characters: one is a drive of Windows
+MAX_SHOWN_DIFFERENCES = 5  # shown
 STRICT_HINT = "is it the variant the weights were made for? strict=False loads what fits and reports the rest"
-LAYOUTS = {  # whose names these are -> regular expressions that all match
+CHECKPOINT_LAYOUTS = {  # whose names these are -> regular expressions that all match
     "a detector, segmenter or keypoint model of vitreous": (r"model\.stages\.\d+\.blocks\.",),
     "a ConvNeXt of timm": (r"^stem\.", r"^stages\.\d+\.blocks\.\d+\.conv_dw\."),
     "vitreous": (r"^stem\.", r"^stages\.\d+\.blocks\.\d+\.", r"^(stages\.\d+\.(norm|downsample)|class_blocks)\."),
@@ -75,9 +77,11 @@ class MisfitError(InputError):
 def read_state(source: str | Path | dict[str, Any], *, name: str | None = None) -> dict[str, Tensor]:
     """Tensors of a backbone by bare name, without what other parts of a detector or segmenter own."""
     state = read_tensors(source, name=name)
-    inner = {key.removeprefix(BACKBONE): value for key, value in state.items() if key.startswith(BACKBONE)}
+    inner = {
+        key.removeprefix(BACKBONE_PREFIX): value for key, value in state.items() if key.startswith(BACKBONE_PREFIX)
+    }
     state = inner or state
-    return {key: value for key, value in state.items() if not BOOKKEEPING.search(key)}
+    return {key: value for key, value in state.items() if not REBUILT_KEYS.search(key)}
 
 
 def read_tensors(source: str | Path | dict[str, Any], *, name: str | None = None) -> dict[str, Tensor]:
@@ -86,7 +90,7 @@ def read_tensors(source: str | Path | dict[str, Any], *, name: str | None = None
     `name` is what messages call a source that is no file.
     """
     content = source if isinstance(source, dict) else open_checkpoint(local_file(str(source)))
-    for wrapper in WRAPPERS:
+    for wrapper in WRAPPER_KEYS:
         if isinstance(content.get(wrapper), dict):
             content = content[wrapper]
             break
@@ -94,13 +98,13 @@ def read_tensors(source: str | Path | dict[str, Any], *, name: str | None = None
     name = name or ("the given state dict" if isinstance(source, dict) else str(source))
     if not state:
         raise InputError(
-            f"{name} holds no tensors, neither at the top nor under {', '.join(WRAPPERS)}; top-level entries: "
+            f"{name} holds no tensors, neither at the top nor under {', '.join(WRAPPER_KEYS)}; top-level entries: "
             f"{', '.join(map(str, list(content)[:8]))}. If they are under one of these, pass that dictionary itself"
         )
     for key in state:
         if not isinstance(key, str):
             raise InputError(f"{name} holds a tensor under the key {key!r}; keys must be names such as 'head.weight'")
-    for prefix in PREFIXES:
+    for prefix in WRAPPER_PREFIXES:
         if all(key.startswith(prefix) for key in state):
             state = {key.removeprefix(prefix): value for key, value in state.items()}
     return state
@@ -108,23 +112,23 @@ def read_tensors(source: str | Path | dict[str, Any], *, name: str | None = None
 
 def local_file(source: str) -> Path:
     """Where a file or folder of weights is on this machine; one behind an address is there after this."""
-    source = with_small_scheme(source)
+    source = lowercase_scheme(source)
     return local_path(source) or fetch(source, CHECKSUMS.get(source), check=open_checkpoint)
 
 
-def with_small_scheme(source: str) -> str:
+def lowercase_scheme(source: str) -> str:
     """HTTP:// and File:// mean the same as in small letters."""
-    return SCHEME.sub(lambda scheme: scheme[0].lower(), source)
+    return URL_SCHEME.sub(lambda scheme: scheme[0].lower(), source)
 
 
 def local_path(source: str) -> Path | None:
     """Where this is on this machine, there or not; None for what is behind an address."""
-    source = with_small_scheme(source)
-    if is_address(source):
+    source = lowercase_scheme(source)
+    if is_url(source):
         return None
     if source.startswith("file://"):
         return Path(url2pathname(urlsplit(source).path))
-    if SCHEME.match(source):
+    if URL_SCHEME.match(source):
         raise InputError(f"weights at {source} cannot be fetched; give a file, a folder, or an address with http(s)://")
     return Path(source).expanduser()
 
@@ -132,8 +136,8 @@ def local_path(source: str) -> Path | None:
 def open_checkpoint(path: Path) -> dict[str, Any]:
     if path.is_dir():
         if (path / MANIFEST).exists():
-            verify_folder(path, WEIGHTS[:1])
-        path = next((path / name for name in WEIGHTS if (path / name).exists()), path / WEIGHTS[0])
+            verify_folder(path, WEIGHTS_FILES[:1])
+        path = next((path / name for name in WEIGHTS_FILES if (path / name).exists()), path / WEIGHTS_FILES[0])
     if not path.is_file():
         raise InputError(f"no checkpoint at {path}; give a .pth, .pt or .safetensors file, a model folder or a URL")
     if path.suffix == ".safetensors":
@@ -170,7 +174,7 @@ def apply_state(
 
     `original` is the state before names were translated, which tells where it comes from.
     """
-    own = {key: value for key, value in model.state_dict().items() if not BOOKKEEPING.search(key)}
+    own = {key: value for key, value in model.state_dict().items() if not REBUILT_KEYS.search(key)}
     state = dict(state)
     first = f"{model.first_conv}.weight"
     if first in state and first in own and state[first].shape[1] == 3 != own[first].shape[1]:
@@ -192,7 +196,7 @@ def apply_state(
     nn.Module.load_state_dict(model, {key: state[key] for key in loaded}, strict=False)  # `Backbone` would check again
     report = LoadReport(loaded, reset + wrong, missing, unexpected)
     if report.reset or report.missing or report.unexpected:
-        logger.warning("%s: %s", name, report)
+        _logger.warning("%s: %s", name, report)
     return report
 
 
@@ -208,7 +212,7 @@ def check_finite(state: Mapping[str, Any], name: str) -> None:
         )
 
 
-def misfit(
+def describe_misfit(
     own: dict[str, Tensor], state: dict[str, Tensor], *, original: Mapping[str, Tensor] | None = None
 ) -> list[str]:
     """Lines that say how a state dict differs from a model's own; none if it fits."""
@@ -233,9 +237,11 @@ def _differences(
         [f"missing: {key}" for key in missing],
         [f"unexpected: {key}" for key in unexpected],
     ]
-    chosen = {line for _, line in sorted((i, line) for kind in kinds for i, line in enumerate(kind))[:DIFFERENCES]}
+    chosen = {
+        line for _, line in sorted((i, line) for kind in kinds for i, line in enumerate(kind))[:MAX_SHOWN_DIFFERENCES]
+    }
     lines = [f"{same} of its {len(own)} tensors are in the file, by name and shape"]
-    lines.append(f"the file is {layout_of(original or state)}")
+    lines.append(f"the file is {describe_layout(original or state)}")
     lines += [line for kind in kinds for line in kind if line in chosen]
     left = len(wrong) + len(missing) + len(unexpected) - len(chosen)
     if left:
@@ -244,10 +250,10 @@ def _differences(
     return lines
 
 
-def layout_of(state: Mapping[str, Any]) -> str:
+def describe_layout(state: Mapping[str, Any]) -> str:
     """Whose names a state dict has, as the end of a sentence."""
     names = "\n".join(map(str, state))
-    for layout, patterns in LAYOUTS.items():
+    for layout, patterns in CHECKPOINT_LAYOUTS.items():
         if all(re.search(pattern, names, re.MULTILINE) for pattern in patterns):
             return f"in the layout of {layout}"
     first = ", ".join(dict.fromkeys(str(key).partition(".")[0] for key in state))

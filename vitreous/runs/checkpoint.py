@@ -94,13 +94,13 @@ def save_checkpoint(
     """
     assert keep >= 2, "the previous generation is the reserve if the newest turns out damaged"
 
-    def write(aside: Path) -> list[str]:
+    def write(staging: Path) -> list[str]:
         name = TENSORS if world.main else f"tensors-{world.rank}.safetensors"
         names = [name] if tensors or world.main else []
         if names:
-            save_file({key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}, aside / name)
+            save_file({key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}, staging / name)
         if world.main:
-            write_json(aside / RECORD, {"step": step, **record})
+            write_json(staging / RECORD, {"step": step, **record})
             names.append(RECORD)
         return names
 
@@ -121,10 +121,10 @@ def save_record(folder: Path, step: int, record: dict[str, Any]) -> bool:
     """
     generation = _place(folder, step)
 
-    def write(aside: Path) -> list[str]:
+    def write(staging: Path) -> list[str]:
         for name in known:
-            os.link(generation / name, aside / name)
-        write_json(aside / RECORD, {"step": step, **record})
+            os.link(generation / name, staging / name)
+        write_json(staging / RECORD, {"step": step, **record})
         return [*known, RECORD]
 
     try:

@@ -9,7 +9,7 @@ from vitreous.errors import InputError
 from vitreous.files.limits import LARGEST_ARGUMENT, LONGEST_NAME, MOST_CLASSES
 from vitreous.files.manifest import DamagedError, read_json, verify_folder
 from vitreous.files.reading import brief, is_text, reading, shown
-from vitreous.registry import plausible
+from vitreous.registry import is_plausible_argument
 from vitreous.version import __version__
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
@@ -56,7 +56,7 @@ def _checked(path: Path) -> ModelConfig:
         raise _wrong(path, "architecture", architecture, "the name of a model (vitreous info), not an address")
     model_args = _field(path, content, "model_args", dict)
     for name, value in model_args.items():
-        if not plausible(value):
+        if not is_plausible_argument(value):
             raise _wrong(path, f"model_args.{name}", value, f"made of texts and of numbers up to {LARGEST_ARGUMENT:,}")
     for name in model_args.keys() & RESERVED:
         raise _wrong(path, f"model_args.{name}", model_args[name], "left out: it is no argument of a model")

@@ -24,16 +24,16 @@ from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.files.manifest import MANIFEST, DamagedError
 from vitreous.files.reading import brief
-from vitreous.files.storage import publish_folder, published, write_json
+from vitreous.files.storage import find_published, publish_folder, write_json
 from vitreous.models.arguments import parse_model_arg
 from vitreous.models.base import Backbone
-from vitreous.models.weights import MisfitError, check_finite, local_file, local_path, misfit
+from vitreous.models.weights import MisfitError, check_finite, describe_misfit, local_file, local_path
 from vitreous.registry import construction_limit, create_model, resolve_name, stored_bytes
 from vitreous.runs.model_config import CONFIG, WEIGHTS, ModelConfig, make_config, read_config, timm_config
 from vitreous.runs.weights_file import load_file_model
 from vitreous.runtime.device import choose_device
 from vitreous.runtime.distributed import ALONE, World
-from vitreous.runtime.parallel import whole
+from vitreous.runtime.parallel import full_tensor
 from vitreous.tasks.base import Task, load_task
 
 WEIGHT_FILES = (".pth", ".pt", ".safetensors", ".bin", ".ckpt", ".th", ".tar")
@@ -242,7 +242,7 @@ def _model_folder(path: Path) -> Path:
     if (path / CONFIG).exists():
         return path
     for name in PREFERRED:
-        found = published(path / name)
+        found = find_published(path / name)
         if found is not None:
             return found
     if (path / "run.json").exists():
@@ -345,7 +345,7 @@ def numbers(count: int) -> tuple[str, ...]:
 
 
 def _fill(model: nn.Module, state: dict[str, Tensor], origin: Path) -> None:
-    wrong = misfit(model.state_dict(), state)
+    wrong = describe_misfit(model.state_dict(), state)
     if wrong:
         raise MisfitError(
             f"the weights in {origin} do not fit the model in its {CONFIG}", wrong, "take both files from one folder"
@@ -358,7 +358,7 @@ def _storable(state: dict[str, Tensor], world: World) -> dict[str, Tensor]:
     """Contiguous copies on the first process's CPU: safetensors refuses views and tensors that share memory."""
     copies = {}
     for key, tensor in state.items():
-        gathered = whole(tensor.detach())
+        gathered = full_tensor(tensor.detach())
         if world.main:
             copies[key] = gathered.to("cpu").clone().contiguous()
     return copies

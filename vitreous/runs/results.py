@@ -1,13 +1,13 @@
 """Folders of results: what a verb made of pictures, and a marker file that lists what it wrote.
 
-Everything is written aside, in a hidden folder within the result's own, and moved to its place when it is complete:
+Everything is written staging, in a hidden folder within the result's own, and moved to its place when it is complete:
 whatever fails or interrupts the work before, the earlier result is still there.
 """
 
 import json
+import logging
 import os
 import re
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,7 +20,9 @@ from vitreous.data.pictures import Picture
 from vitreous.errors import InputError, printable
 from vitreous.files.limits import LARGEST_RESULTS
 from vitreous.files.reading import read_json
-from vitreous.files.storage import remove, write_json
+from vitreous.files.storage import remove_path, write_json
+
+_logger = logging.getLogger(__name__)
 
 UNFINISHED = ".unfinished"  # a killed verb leaves it behind; the next one clears it away
 
@@ -34,18 +36,18 @@ def result_folder(out: Path, marker: str) -> Iterator[Path]:
     """
     _refuse_foreign_folder(out, marker)
     absent = [path for path in (out, *out.parents) if not path.exists()]
-    aside = out / UNFINISHED
+    staging = out / UNFINISHED
     try:
-        remove(aside)
-        aside.mkdir(parents=True)
+        remove_path(staging)
+        staging.mkdir(parents=True)
     except OSError as reason:
         _remove_empty(absent)
         raise InputError(f"cannot write to folder {out} ({reason.strerror}); choose another --out") from reason
     try:
-        yield aside
-        _publish(aside, out, marker)
+        yield staging
+        _publish(staging, out, marker)
     finally:
-        remove(aside)
+        remove_path(staging)
         _remove_empty(absent)
 
 
@@ -58,20 +60,20 @@ def _refuse_foreign_folder(folder: Path, marker: str) -> None:
         raise InputError(f"folder {folder} is not empty and holds no earlier {marker}; give a new folder with --out")
 
 
-def _publish(aside: Path, out: Path, marker: str) -> None:
+def _publish(staging: Path, out: Path, marker: str) -> None:
     """Move a result to its place. At every moment the marker there lists all files of ours that are there."""
     earlier = _listed(out / marker)
     if (out / marker).is_file():
-        print(printable(f"replacing the earlier result in {out}"))
-    content = json.loads((aside / marker).read_text(encoding="utf-8"))
+        _logger.info(printable(f"replacing the earlier result in {out}"))
+    content = json.loads((staging / marker).read_text(encoding="utf-8"))
     new = content["files"]
-    write_json(aside / UNFINISHED, content | {"files": sorted({*earlier, *new})})
-    os.replace(aside / UNFINISHED, out / marker)
+    write_json(staging / UNFINISHED, content | {"files": sorted({*earlier, *new})})
+    os.replace(staging / UNFINISHED, out / marker)
     for name in new:
-        os.replace(aside / name, out / name)
+        os.replace(staging / name, out / name)
     for name in set(earlier) - {*new, marker}:
         (out / name).unlink(missing_ok=True)
-    os.replace(aside / marker, out / marker)
+    os.replace(staging / marker, out / marker)
 
 
 def _listed(marker: Path) -> list[str]:
@@ -128,11 +130,11 @@ def readable(pictures: Iterable[Picture]) -> Iterator[tuple[Picture, Image.Image
         try:
             yield picture, picture.load()
         except ImageError as error:
-            print(printable(f"skipped: {error}"), file=sys.stderr)
+            _logger.warning(printable(f"skipped: {error}"))
 
 
 def report_skipped(skipped: int, total: int) -> None:
     if total and skipped == total:
         raise InputError(f"none of the {total} images could be read; the reasons are above")
     if skipped:
-        print(f"{skipped} of {total} images could not be read and were skipped", file=sys.stderr)
+        _logger.warning("%d of %d images could not be read and were skipped", skipped, total)

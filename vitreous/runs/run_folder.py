@@ -17,8 +17,8 @@ from typing import IO, Any
 
 from vitreous.errors import InputError
 from vitreous.files.manifest import DamagedError, damaged_line, read_json, read_json_lines
-from vitreous.files.storage import recover, replace_file
-from vitreous.files.writing import open_own, refuse_link
+from vitreous.files.storage import recover_folders, replace_file
+from vitreous.files.writing import open_for_writing, refuse_link
 from vitreous.runs.trackers import Tracker
 from vitreous.runtime.distributed import ALONE, World
 from vitreous.version import __version__
@@ -29,7 +29,7 @@ except ImportError:  # Windows has no record locks; the pid in the lock file sti
     fcntl = None  # type: ignore[assignment]
 
 RUN, METRICS, LOCK = "run.json", "metrics.jsonl", ".lock"
-WRITTEN = (RUN, METRICS, LOCK, "bad_images.jsonl", "checkpoints", "best", "final", "tensorboard")
+RUN_FILES = (RUN, METRICS, LOCK, "bad_images.jsonl", "checkpoints", "best", "final", "tensorboard")
 
 _held: set[Path] = set()  # record locks do not exclude a second run in the same process; this does
 
@@ -55,9 +55,9 @@ class RunFolder:
             raise self._in_use("this process")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            for name in WRITTEN:
+            for name in RUN_FILES:
                 refuse_link(self.path / name)
-            self._lock = open_own(self.path / LOCK, "a+")  # held until __exit__
+            self._lock = open_for_writing(self.path / LOCK, "a+")  # held until __exit__
         except OSError as reason:
             raise InputError(
                 f"cannot write to output folder '{self.path}' ({reason.strerror}); choose another --out"
@@ -65,7 +65,7 @@ class RunFolder:
         self._acquire()
         try:
             for folder in (self.path, self.path / "checkpoints"):
-                recover(folder)
+                recover_folders(folder)
             self._continue_after(read_metrics(self.path))
         except BaseException:
             self._release()
@@ -179,7 +179,7 @@ class RunFolder:
             return
         line = {**values, "seconds": round(self.seconds, 2)}
         try:
-            with open_own(self.path / METRICS, "a") as file:
+            with open_for_writing(self.path / METRICS, "a") as file:
                 file.write(json.dumps(line) + "\n")
         except OSError as reason:
             raise InputError(

@@ -9,7 +9,12 @@ from typing import Any, Protocol
 
 from vitreous.errors import InputError, to_install_extra
 
-PLACES = {"step", "epoch", "split", "seconds"}  # of a line: what says where it belongs rather than what was measured
+POSITION_FIELDS = {
+    "step",
+    "epoch",
+    "split",
+    "seconds",
+}  # of a line: what says where it belongs rather than what was measured
 
 
 class Tracker(Protocol):
@@ -43,7 +48,11 @@ class TensorBoard:
         self._start = time.time() - spent
 
     def log(self, line: dict[str, Any]) -> None:
-        numbers = {name: value for name, value in line.items() if name not in PLACES and isinstance(value, int | float)}
+        numbers = {
+            name: value
+            for name, value in line.items()
+            if name not in POSITION_FIELDS and isinstance(value, int | float)
+        }
         for name, value in numbers.items():
             # The time of the measurement, not of the copy, so that TensorBoard's axis of time is right.
             at = self._start + line.get("seconds", 0.0)

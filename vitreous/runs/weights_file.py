@@ -3,7 +3,6 @@
 import argparse
 import logging
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,13 +19,13 @@ from vitreous.files.manifest import read_json
 from vitreous.files.reading import reason_of, shown
 from vitreous.models.base import Backbone
 from vitreous.models.weights import (
-    BOOKKEEPING,
-    WEIGHTS,
+    REBUILT_KEYS,
+    WEIGHTS_FILES,
     MisfitError,
     check_finite,
-    layout_of,
+    describe_layout,
+    describe_misfit,
     local_file,
-    misfit,
     open_checkpoint,
     read_state,
     read_tensors,
@@ -35,13 +34,15 @@ from vitreous.registry import ALIASES, ENTRIES, create_model, resolve_name, stor
 
 CONFIG = "config.json"
 # Beginnings of keys that only models with a head have, in OpenMMLab's toolboxes.
-THEIR_PARTS = ("neck.", "decode_head.", "bbox_head.", "rpn_head.", "roi_head.", "keypoint_head.")
+OPENMMLAB_PREFIXES = ("neck.", "decode_head.", "bbox_head.", "rpn_head.", "roi_head.", "keypoint_head.")
 # Where training scripts note which model they trained, and under which names.
-SETTINGS = ("args", "config", "cfg", "hyper_parameters", "meta")
-HINT = (
+SETTINGS_KEYS = ("args", "config", "cfg", "hyper_parameters", "meta")
+MISFIT_HINT = (
     "give the model they were made for (vitreous info lists all) and its --model-args, or the run folder they are from"
 )
-NAMES = ("architecture", "arch", "model", "model_name", "net")
+MODEL_NAME_KEYS = ("architecture", "arch", "model", "model_name", "net")
+
+_logger = logging.getLogger(__name__)
 
 
 class Guess(NamedTuple):
@@ -57,7 +58,7 @@ def load_file_model(source: str, architecture: str | None, arguments: dict[str, 
     path = local_file(source)
     content = open_checkpoint(path)
     tensors = read_tensors(content, name=source)
-    if any(key.startswith(THEIR_PARTS) for key in tensors):
+    if any(key.startswith(OPENMMLAB_PREFIXES) for key in tensors):
         raise InputError(
             f"{source} holds a detector or segmenter in the names of OpenMMLab's toolboxes; start a run from it: "
             "vitreous train NAME DATA --task TASK --weights FILE (docs/from-mm.md)"
@@ -65,7 +66,7 @@ def load_file_model(source: str, architecture: str | None, arguments: dict[str, 
     state = read_state(tensors, name=source)
     guess = Guess(architecture, "as given") if architecture is not None else guess_name(source, path, content, state)
     name = resolve_name(guess.name)
-    with accepted(name, arguments):
+    with explain_bad_arguments(name, arguments):
         model = model_with_weights(name, state, source, arguments)
     if not model.num_classes:
         raise InputError(
@@ -73,14 +74,10 @@ def load_file_model(source: str, architecture: str | None, arguments: dict[str, 
             f"vitreous train {name} DATA --weights {source}"
         )
     if isinstance(model, Backbone):
-        require_all(model, state, source, name)
+        require_all_tensors(model, state, source, name)
     if architecture is None:
-        print_guess(path, guess, model.num_classes)
+        _logger.info("%s: %s with %d classes, %s", path.name, guess.name, model.num_classes, guess.reason)
     return model, name
-
-
-def print_guess(path: Path, guess: Guess, classes: int) -> None:
-    print(f"{path.name}: {guess.name} with {classes} classes, {guess.reason}", file=sys.stderr)
 
 
 # Which model it is -------------------------------------------------------------------------------------
@@ -88,39 +85,39 @@ def print_guess(path: Path, guess: Guess, classes: int) -> None:
 
 def guess_name(source: str, path: Path, content: Mapping[str, Any], state: dict[str, Tensor]) -> Guess:
     """What the file says; else the published file of that name; else the one model of ours with these shapes."""
-    for said, reason in [*told(path, content), *published(path)]:
+    for said, reason in [*stored_names(path, content), *published_names(path)]:
         with suppress(InputError):
             return Guess(resolve_name(said), reason)
-    fitting = [name for name in ENTRIES if has_shapes_of(name, state)]
-    named = name_within(path.stem)
+    fitting = [name for name in ENTRIES if fits_model(name, state)]
+    named = name_in_file_name(path.stem)
     if len(fitting) == 1:
         return Guess(fitting[0], "the only model here with tensors of these shapes")
     if named is not None and (named in fitting or not fitting):
         return Guess(named, "as its name says")
-    which = f"it fits {', '.join(fitting)}" if fitting else f"it is {layout_of(state)}"
+    which = f"it fits {', '.join(fitting)}" if fitting else f"it is {describe_layout(state)}"
     raise InputError(
         f"{source} does not tell which model it belongs to; {which}. Give it: --model NAME (vitreous info)"
     )
 
 
-def told(path: Path, content: Mapping[str, Any]) -> Iterator[Guess]:
+def stored_names(path: Path, content: Mapping[str, Any]) -> Iterator[Guess]:
     """Names that are stored in the file, or beside it."""
-    places: list[tuple[str, Any]] = [("", content), *((f"{place}.", content.get(place)) for place in SETTINGS)]
+    places: list[tuple[str, Any]] = [("", content), *((f"{place}.", content.get(place)) for place in SETTINGS_KEYS)]
     if path.suffix == ".safetensors":
         with safe_open(path, "pt") as file:
             places.append(("metadata.", file.metadata()))
-    if path.name in WEIGHTS and (path.parent / CONFIG).is_file():
+    if path.name in WEIGHTS_FILES and (path.parent / CONFIG).is_file():
         places.append((f"{CONFIG}: ", read_json(path.parent / CONFIG)))
     for place, values in places:
         known = vars(values) if isinstance(values, argparse.Namespace) else values
         if isinstance(known, Mapping):
-            found = ((name, known.get(name)) for name in NAMES)
+            found = ((name, known.get(name)) for name in MODEL_NAME_KEYS)
             yield from (
                 Guess(value, f"as its entry {place}{key} says") for key, value in found if isinstance(value, str)
             )
 
 
-def published(path: Path) -> Iterator[Guess]:
+def published_names(path: Path) -> Iterator[Guess]:
     """The published weights that have this file name, with their tag: it tells their image size."""
     for entry in ENTRIES.values():
         for full in (f"{entry.name}.{tag}" for tag in entry.tags):
@@ -128,7 +125,7 @@ def published(path: Path) -> Iterator[Guess]:
                 yield Guess(full, "as the published file of that name")
 
 
-def name_within(stem: str) -> str | None:
+def name_in_file_name(stem: str) -> str | None:
     """The longest name of a model that a file name contains; of timm's only one that it begins with."""
     stem = stem.lower()
     ours = [name for name in (*ENTRIES, *ALIASES) if name in stem.replace("-", "_")]
@@ -136,7 +133,7 @@ def name_within(stem: str) -> str | None:
     return max(ours or theirs, key=len, default=None)
 
 
-def has_shapes_of(name: str, state: dict[str, Tensor]) -> bool:
+def fits_model(name: str, state: dict[str, Tensor]) -> bool:
     with torch.device("meta"):
         model: Any = create_model(name)
     try:
@@ -147,7 +144,7 @@ def has_shapes_of(name: str, state: dict[str, Tensor]) -> bool:
 
 
 def trunk_shapes(state: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-    inner = (key for key in state if not key.startswith("head.") and not BOOKKEEPING.search(key))
+    inner = (key for key in state if not key.startswith("head.") and not REBUILT_KEYS.search(key))
     return {key: tuple(state[key].shape) for key in inner}
 
 
@@ -171,19 +168,19 @@ def model_with_weights(name: str, state: dict[str, Tensor], source: str, argumen
                     architecture, pretrained=True, pretrained_cfg_overlay=overlay, **wanted, **arguments
                 )
     except MisfitError as reason:
-        raise MisfitError(f"the weights {source} do not fit {name}", reason.lines, HINT) from reason
+        raise MisfitError(f"the weights {source} do not fit {name}", reason.lines, MISFIT_HINT) from reason
     except RuntimeError as reason:
         with torch.device("meta"):
             own = timm.create_model(architecture, **whole, **arguments).state_dict()
-        lines = misfit(own, state) or str(reason).splitlines()[:2]
-        raise MisfitError(f"the weights {source} do not fit {name}", lines, HINT) from reason
+        lines = describe_misfit(own, state) or str(reason).splitlines()[:2]
+        raise MisfitError(f"the weights {source} do not fit {name}", lines, MISFIT_HINT) from reason
     for config in (model.pretrained_cfg, model.default_cfg):
         config.pop("state_dict", None)  # or every copy of the model would carry a copy of them
     return model
 
 
 @contextmanager
-def accepted(name: str, arguments: dict[str, Any]) -> Iterator[None]:
+def explain_bad_arguments(name: str, arguments: dict[str, Any]) -> Iterator[None]:
     """Arguments that do not fit make models fail in their own ways, all meaning this."""
     try:
         yield
@@ -193,11 +190,11 @@ def accepted(name: str, arguments: dict[str, Any]) -> Iterator[None]:
         if not arguments:
             raise
         raise InputError(
-            f"model '{name}' does not accept {shown_arguments(arguments)} ({reason_of(reason)})"
+            f"model '{name}' does not accept {describe_arguments(arguments)} ({reason_of(reason)})"
         ) from reason
 
 
-def shown_arguments(arguments: dict[str, Any]) -> str:
+def describe_arguments(arguments: dict[str, Any]) -> str:
     return ", ".join(f"{name}={shown(value)}" for name, value in arguments.items())
 
 
@@ -210,12 +207,12 @@ def classes_in(architecture: str, state: dict[str, Tensor]) -> int:
     return len(heads[0]) if heads else 0
 
 
-def require_all(model: Backbone, state: dict[str, Tensor], source: str, name: str) -> None:
+def require_all_tensors(model: Backbone, state: dict[str, Tensor], source: str, name: str) -> None:
     """Layers that may start afresh before a training would make every answer a guess."""
-    own = {key: value for key, value in model.state_dict().items() if not BOOKKEEPING.search(key)}
-    lines = misfit(own, model.translate(state), original=state)
+    own = {key: value for key, value in model.state_dict().items() if not REBUILT_KEYS.search(key)}
+    lines = describe_misfit(own, model.translate(state), original=state)
     if lines:
-        raise MisfitError(f"the weights {source} do not fit {name}", lines, HINT)
+        raise MisfitError(f"the weights {source} do not fit {name}", lines, MISFIT_HINT)
 
 
 @contextmanager

@@ -6,8 +6,8 @@ hang the others; work that takes as long as it takes (opening data, writing chec
 long as the heart of the process that does it beats.
 """
 
+import logging
 import os
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -24,20 +24,24 @@ from vitreous.errors import InputError, printable
 from vitreous.runtime.device import choose_device
 from vitreous.runtime.heartbeat import Heartbeat
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
-MEETING = timedelta(minutes=10)  # machines of one run may start minutes apart
-RANK_TIMEOUT = 25.0  # seconds; with the 30 that torchrun grants a process to end by itself, all end within a minute
-PATIENCE = timedelta(minutes=30)
-GLANCE = 0.05  # seconds between two looks for the others
+RENDEZVOUS_TIMEOUT = timedelta(minutes=10)  # machines of one run may start minutes apart
+RANK_TIMEOUT_SECONDS = (
+    25.0  # seconds; with the 30 that torchrun grants a process to end by itself, all end within a minute
+)
+SLOW_WORK_TIMEOUT = timedelta(minutes=30)
+RENDEZVOUS_POLL_SECONDS = 0.05  # seconds between two looks for the others
 BAD_INPUT = 2  # exit code of the processes that leave the message to another one
-HEARING = 3.0  # seconds: torchrun ends all processes when one has ended, and the first must have said why
-LOST = 75  # exit code when another process is gone or silent: sysexits.h calls it a temporary failure
+STDERR_GRACE_SECONDS = 3.0  # seconds: torchrun ends all processes when one has ended, and the first must have said why
+LOST_CONTACT = 75  # exit code when another process is gone or silent: sysexits.h calls it a temporary failure
 FAILED_EXCHANGES = ("gloo", "Connection", "NCCL", "pair closure", "Timed out waiting")  # parts of the messages
-SPOKEN = "spoken"  # counts, in the store all processes share, who wants to explain the end
+EXPLAINED_KEY = "spoken"  # counts, in the store all processes share, who wants to explain the end
+
+_logger = logging.getLogger(__name__)
 
 
-class Refusal(InputError):
+class CollectiveInputError(InputError):
     """An InputError that all processes raise together: one of them says it."""
 
 
@@ -48,7 +52,7 @@ class World:
     device: torch.device
     rank: int = 0
     size: int = 1
-    patient: Any = None  # group of all processes for work without a time limit
+    slow_group: Any = None  # group of all processes for work without a time limit
     store: Any = None  # small values that outlive a process
 
     @property
@@ -56,7 +60,7 @@ class World:
         """Whether this is the process that writes files and talks."""
         return self.rank == 0
 
-    def agree(self, action: Callable[[], T]) -> T:
+    def agree(self, action: Callable[[], _T]) -> _T:
         """Every process acts; an InputError of any of them is raised in all."""
         if self.size == 1:
             return action()
@@ -69,10 +73,10 @@ class World:
         for rank, message in enumerate(refusals):
             if message is not None:
                 everyone = all(other == message for other in refusals)
-                raise Refusal(message if everyone else f"process {rank} of {self.size}: {message}")
+                raise CollectiveInputError(message if everyone else f"process {rank} of {self.size}: {message}")
         return result  # type: ignore[return-value]
 
-    def on_main(self, action: Callable[[], T]) -> T:
+    def on_main(self, action: Callable[[], _T]) -> _T:
         """The first process acts; all get its result, or raise its InputError."""
         if self.size == 1:
             return action()
@@ -82,17 +86,17 @@ class World:
                 outcome[0] = action()
             except InputError as error:
                 outcome[1] = str(error)
-        dist.broadcast_object_list(outcome, src=0, group=self.patient)
+        dist.broadcast_object_list(outcome, src=0, group=self.slow_group)
         if outcome[1] is not None:
-            raise Refusal(outcome[1])
+            raise CollectiveInputError(outcome[1])
         return outcome[0]
 
-    def gather(self, own: T) -> list[T]:
+    def gather(self, own: _T) -> list[_T]:
         """What every process has, in the order of their ranks."""
         if self.size == 1:
             return [own]
         found: list[Any] = [None] * self.size
-        dist.all_gather_object(found, own, group=self.patient)
+        dist.all_gather_object(found, own, group=self.slow_group)
         return found
 
     def exchange(self, *numbers: float) -> list[list[float]]:
@@ -103,7 +107,7 @@ class World:
         dist.all_gather_into_tensor(found.view(-1), torch.tensor(numbers, dtype=torch.float64))
         return found.T.tolist()
 
-    def share(self, tensors: dict[str, Tensor] | None) -> dict[str, Tensor]:
+    def broadcast(self, tensors: dict[str, Tensor] | None) -> dict[str, Tensor]:
         """The first process's tensors, on the CPU, for all; the others give None."""
         if self.size == 1:
             assert tensors is not None
@@ -112,7 +116,7 @@ class World:
         if tensors is None:
             tensors = {name: torch.empty(shape, dtype=dtype) for name, (shape, dtype) in outlines.items()}
         for name in outlines:
-            dist.broadcast(tensors[name], src=0, group=self.patient)
+            dist.broadcast(tensors[name], src=0, group=self.slow_group)
         return tensors
 
 
@@ -120,7 +124,7 @@ ALONE = World(torch.device("cpu"))
 
 
 @contextmanager
-def processes(device: str, *, timeout: float = RANK_TIMEOUT) -> Iterator[World]:
+def processes(device: str, *, timeout: float = RANK_TIMEOUT_SECONDS) -> Iterator[World]:
     """Join the other processes of this run, if torchrun started any; all but the first are silent in the block.
 
     However the block ends, the other processes end as well, and one of them says why.
@@ -129,7 +133,7 @@ def processes(device: str, *, timeout: float = RANK_TIMEOUT) -> Iterator[World]:
         yield World(choose_device(device))
         return
     world = _join(device, timeout)
-    heart = Heartbeat(world.store, world.rank, world.size, timeout=timeout, exit_code=LOST)
+    heart = Heartbeat(world.store, world.rank, world.size, timeout=timeout, exit_code=LOST_CONTACT)
     heart.start()
     try:
         with ExitStack() as quiet:
@@ -139,14 +143,14 @@ def processes(device: str, *, timeout: float = RANK_TIMEOUT) -> Iterator[World]:
                 quiet.enter_context(redirect_stderr(nowhere))
             yield world
     except SystemExit:  # by agreement, after a signal
-        _part(heart, world)
+        _leave_together(heart, world)
         raise
     except Exception as error:
         # The group is left as it is: tearing it down waits for processes that may be gone.
         heart.stop()
-        _end(world, error, timeout)
+        _exit_together(world, error, timeout)
     else:
-        _part(heart, world)
+        _leave_together(heart, world)
 
 
 def _join(device: str, timeout: float) -> World:
@@ -167,27 +171,26 @@ def _join(device: str, timeout: float) -> World:
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     try:
-        everyones, _, _ = next(dist.rendezvous("env://", timeout=MEETING))
-        meeting = _meet(everyones, rank, size)
+        everyones, _, _ = next(dist.rendezvous("env://", timeout=RENDEZVOUS_TIMEOUT))
+        meeting = _rendezvous(everyones, rank, size)
         own = dist.PrefixStore(meeting, everyones)
         dist.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=limit)
-        patient = dist.new_group(backend="gloo", timeout=PATIENCE)
+        slow_group = dist.new_group(backend="gloo", timeout=SLOW_WORK_TIMEOUT)
         # A connection of our own to the store: torch holds its one while it waits.
         store = dist.PrefixStore(meeting, dist.TCPStore(address, port, is_master=False, timeout=limit))
     except RuntimeError as error:
         if not _lost_contact(error):
             raise
-        print(
+        _logger.error(
             f"vitreous: process {rank} of {size} did not meet the others at {address}:{port} within "
-            f"{MEETING.total_seconds():g} s, or lost them again: is the address right, reachable and free, and were "
-            f"all {size} started? ({str(error).splitlines()[0]})",
-            file=sys.stderr,
+            f"{RENDEZVOUS_TIMEOUT.total_seconds():g} s, or lost them again: is the address right, reachable and free, "
+            f"and were all {size} started? ({str(error).splitlines()[0]})"
         )
-        raise SystemExit(LOST) from error
-    return World(place, rank, size, patient, store)
+        raise SystemExit(LOST_CONTACT) from error
+    return World(place, rank, size, slow_group, store)
 
 
-def _meet(store: Any, rank: int, size: int) -> str:
+def _rendezvous(store: Any, rank: int, size: int) -> str:
     """A name for this meeting, once all are there: only from then on is one that does not answer lost.
 
     torchrun keeps one store over all restarts, and machines may count these differently. So every process shows a
@@ -195,7 +198,7 @@ def _meet(store: Any, rank: int, size: int) -> str:
     change; what the dead have left is never agreed to.
     """
     own, seen, meeting, agreed = uuid.uuid4().hex, None, "", ""
-    deadline = time.monotonic() + MEETING.total_seconds()
+    deadline = time.monotonic() + RENDEZVOUS_TIMEOUT.total_seconds()
     keys = [f"vitreous/present/{number}" for number in range(size)]
     store.set(keys[rank], own)
     while time.monotonic() < deadline:
@@ -212,46 +215,45 @@ def _meet(store: Any, rank: int, size: int) -> str:
             agreed = meeting
         if meeting and store.add(f"{meeting}/agreed", 0) == size:
             return meeting
-        time.sleep(GLANCE)
+        time.sleep(RENDEZVOUS_POLL_SECONDS)
     raise dist.DistError("some did not come")
 
 
-def _part(heart: Heartbeat, world: World) -> None:
+def _leave_together(heart: Heartbeat, world: World) -> None:
     """All is done: leave together, so that nobody takes the first to leave, which may keep the store, for lost."""
     if not world.main:
         heart.stop()
-    dist.barrier(group=world.patient)
+    dist.barrier(group=world.slow_group)
     heart.stop()
     dist.destroy_process_group()
 
 
-def _end(world: World, error: Exception, timeout: float) -> None:
+def _exit_together(world: World, error: Exception, timeout: float) -> None:
     """Raise what this process should end with, such that all of them end and one says why."""
-    if isinstance(error, Refusal):
+    if isinstance(error, CollectiveInputError):
         if world.main:
             raise error
-        time.sleep(HEARING)
+        time.sleep(STDERR_GRACE_SECONDS)
         raise SystemExit(BAD_INPUT) from error
-    first = _speaks_first(world)
+    first = _is_first_to_explain(world)
     if _lost_contact(error):
         if first:
-            print(
+            _logger.error(
                 f"vitreous: process {world.rank} of {world.size} lost contact with another one: it was ended, its "
                 f"machine is gone, or it did not answer for {timeout:g} s (--rank-timeout). Checkpoints are intact: "
-                f"the same command continues ({str(error).splitlines()[0]})",
-                file=sys.stderr,
+                f"the same command continues ({str(error).splitlines()[0]})"
             )
-        raise SystemExit(LOST) from error
+        raise SystemExit(LOST_CONTACT) from error
     if not isinstance(error, InputError) or world.main:
         raise error
-    print(printable(f"vitreous: process {world.rank} of {world.size}: {error}", keep="\n"), file=sys.stderr)
+    _logger.error(printable(f"vitreous: process {world.rank} of {world.size}: {error}", keep="\n"))
     raise SystemExit(BAD_INPUT) from error
 
 
-def _speaks_first(world: World) -> bool:
+def _is_first_to_explain(world: World) -> bool:
     """Whether no other process has explained the end yet; asked once by each process that fails by itself."""
     with suppress(RuntimeError):  # the store is gone together with the process that kept it
-        return world.store.add(SPOKEN, 1) == 1
+        return world.store.add(EXPLAINED_KEY, 1) == 1
     return True
 
 

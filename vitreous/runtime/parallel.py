@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from vitreous.errors import InputError
 
-UNITS = ("stages", "blocks", "layers")  # lists of modules whose members are brought together one at a time
+SHARDED_LISTS = ("stages", "blocks", "layers")  # lists of modules whose members are brought together one at a time
 
 
 class _Copy(nn.Module):
@@ -31,7 +31,7 @@ class _Copy(nn.Module):
         return self.model(*args, **kwargs)
 
 
-def copy_on_each(model: nn.Module, device: torch.device) -> DistributedDataParallel:
+def replicate(model: nn.Module, device: torch.device) -> DistributedDataParallel:
     """The model to train with: a backward pass leaves the average of all processes' gradients.
 
     DDP arranges gradients for exchange by how the first backward pass of a process goes, and among three or more
@@ -51,7 +51,7 @@ def _ddp_options() -> set[str]:
     return set(inspect.signature(DistributedDataParallel).parameters)
 
 
-def require_splittable(model: nn.Module, processes: int) -> None:
+def require_shardable(model: nn.Module, processes: int) -> None:
     if processes == 1:
         raise InputError(
             "--shard splits a model among several processes and there is one; start more "
@@ -62,7 +62,7 @@ def require_splittable(model: nn.Module, processes: int) -> None:
             raise InputError(f"--shard cannot split the single number {name}; train this model without it")
 
 
-def part_on_each(model: nn.Module, device: torch.device) -> None:
+def shard(model: nn.Module, device: torch.device) -> None:
     """Split every parameter by rows among the processes, in place; a unit is whole only while it computes."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -78,20 +78,20 @@ def _units(model: nn.Module) -> Iterator[nn.Module]:
     """Inner ones first, as FSDP wants them."""
     for name, module in reversed(list(model.named_modules())):
         holder, _, number = name.rpartition(".")
-        if number.isdigit() and holder.endswith(UNITS) and any(True for _ in module.parameters()):
+        if number.isdigit() and holder.endswith(SHARDED_LISTS) and any(True for _ in module.parameters()):
             yield module
 
 
-def is_split(model: nn.Module) -> bool:
+def is_sharded(model: nn.Module) -> bool:
     return any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 
-def own_part(tensor: Tensor) -> Tensor:
+def local_part(tensor: Tensor) -> Tensor:
     """The rows of a tensor that this process holds: all, unless it is split."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def own_rows(tensor: Tensor) -> slice:
+def local_rows(tensor: Tensor) -> slice:
     """Which rows of a split tensor this process holds."""
     assert isinstance(tensor, DTensor)
     rows, each = len(tensor), -(-len(tensor) // dist.get_world_size())
@@ -101,6 +101,6 @@ def own_rows(tensor: Tensor) -> slice:
     return mine
 
 
-def whole(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Tensor) -> Tensor:
     """The tensor with the rows of all processes; every process must ask for it."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -10,12 +10,12 @@ from typing import TypeVar
 
 from vitreous.errors import printable
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
-SECONDS_BETWEEN_LINES = 10.0
+LINE_INTERVAL_SECONDS = 10.0
 
 
-def track(items: Iterable[T], *, total: int | None, label: str, unit: str = "images") -> Iterator[T]:
+def track(items: Iterable[_T], *, total: int | None, label: str, unit: str = "images") -> Iterator[_T]:
     """Pass items on, showing how many have been worked on, how fast and for how much longer.
 
     Args:
@@ -31,7 +31,7 @@ def track(items: Iterable[T], *, total: int | None, label: str, unit: str = "ima
         yield from _lines(items, total, label, unit)
 
 
-def _bar(items: Iterable[T], total: int | None, label: str, unit: str) -> Iterator[T]:
+def _bar(items: Iterable[_T], total: int | None, label: str, unit: str) -> Iterator[_T]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -51,14 +51,14 @@ def _bar(items: Iterable[T], total: int | None, label: str, unit: str) -> Iterat
             progress.update(task, completed=done, rate=_rate(done, time.monotonic() - start, unit))
 
 
-def _lines(items: Iterable[T], total: int | None, label: str, unit: str) -> Iterator[T]:
+def _lines(items: Iterable[_T], total: int | None, label: str, unit: str) -> Iterator[_T]:
     start = last = time.monotonic()
     done = 0
     for item in items:
         yield item
         done += 1
         now = time.monotonic()
-        if now - last >= SECONDS_BETWEEN_LINES and done != total:
+        if now - last >= LINE_INTERVAL_SECONDS and done != total:
             last = now
             print(_line(label, done, total, now - start, unit), file=sys.stderr, flush=True)
     print(_line(label, done, total, time.monotonic() - start, unit), file=sys.stderr, flush=True)

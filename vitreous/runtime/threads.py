@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import torch
 
-MOST = 4  # pieces at a time; of more threads than that, several share each piece
+MAX_CONCURRENT_PIECES = 4  # pieces at a time; of more threads than that, several share each piece
 
 Tool = TypeVar("Tool")
 Result = TypeVar("Result")
@@ -25,21 +25,21 @@ Result = TypeVar("Result")
 
 def at_a_time() -> int:
     """How many pieces the threads of torch are enough for."""
-    return min(MOST, torch.get_num_threads())
+    return min(MAX_CONCURRENT_PIECES, torch.get_num_threads())
 
 
 @cache  # threads are kept: matrix libraries do not give back the memory of those that end
-def pool(pieces: int, threads: int) -> ThreadPoolExecutor:
+def thread_pool(pieces: int, threads: int) -> ThreadPoolExecutor:
     """A thread for each of the pieces, whose operations run on `threads`."""
     before = torch.get_num_threads()
-    made = ThreadPoolExecutor(pieces, "side by side", initializer=begin, initargs=(threads,))
+    made = ThreadPoolExecutor(pieces, "side by side", initializer=set_threads, initargs=(threads,))
     all_there = Barrier(pieces)
     list(made.map(lambda _: all_there.wait(), range(pieces)))
     torch.set_num_threads(before)  # the number set last is also what threads to come begin with
     return made
 
 
-def begin(threads: int) -> None:
+def set_threads(threads: int) -> None:
     torch.get_num_threads()  # else the first operation would set the default, over what is set here
     torch.set_num_threads(threads)
 
@@ -62,7 +62,7 @@ def side_by_side(
         finally:
             free.put(tool)
 
-    threads = pool(len(tools), max(1, torch.get_num_threads() // len(tools)))
+    threads = thread_pool(len(tools), max(1, torch.get_num_threads() // len(tools)))
     coming: deque[Future[Result]] = deque()
     try:
         for piece in pieces:

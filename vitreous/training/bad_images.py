@@ -12,11 +12,11 @@ from vitreous.data.loader import Unreadable
 from vitreous.errors import InputError
 from vitreous.files.manifest import damaged_line, read_json_lines
 from vitreous.files.storage import replace_file
-from vitreous.files.writing import open_own
+from vitreous.files.writing import open_for_writing
 
-FILE = "bad_images.jsonl"
+BAD_IMAGES_FILE = "bad_images.jsonl"
 
-Key = tuple[str, int]  # split and index
+ImageKey = tuple[str, int]  # split and index
 Gather = Callable[[list[tuple[str, Unreadable]]], list[list[tuple[str, Unreadable]]]]
 
 
@@ -31,9 +31,9 @@ class BadImages:
     """
 
     def __init__(self, folder: Path, images: dict[str, ImageSet], limit: float, *, writes: bool = True) -> None:
-        self.file, self.images, self.limit, self.writes = folder / FILE, images, limit, writes
-        self._known: dict[Key, None] = {}  # in the order of the list
-        self._new: dict[Key, str] = {}
+        self.file, self.images, self.limit, self.writes = folder / BAD_IMAGES_FILE, images, limit, writes
+        self._known: dict[ImageKey, None] = {}  # in the order of the list
+        self._new: dict[ImageKey, str] = {}
 
     def __len__(self) -> int:
         return len(self._known)
@@ -72,15 +72,15 @@ class BadImages:
         if self.file.exists() and self.writes:
             replace_file(self.file, "".join(json.dumps(entry) + "\n" for entry in entries))
 
-    def _list(self, fresh: dict[Key, str]) -> None:
+    def _list(self, fresh: dict[ImageKey, str]) -> None:
         if not fresh or not self.writes:
             return
-        with open_own(self.file, "a") as file:
+        with open_for_writing(self.file, "a") as file:
             for (split, sample), reason in fresh.items():
                 entry = {"split": split, "index": sample, "name": self.images[split].name(sample), "reason": reason}
                 file.write(json.dumps(entry) + "\n")
 
-    def _check(self, split: str, found: Iterable[Key]) -> None:
+    def _check(self, split: str, found: Iterable[ImageKey]) -> None:
         samples, total = [sample for where, sample in found if where == split], len(self.images[split])
         if len(samples) > self.limit * total:
             first = self.images[split].name(samples[0])

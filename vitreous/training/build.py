@@ -26,7 +26,7 @@ from vitreous.runs.model_folder import (
     refusal_of_size,
     weights_path,
 )
-from vitreous.runs.weights_file import THEIR_PARTS, accepted, model_with_weights, shown_arguments
+from vitreous.runs.weights_file import OPENMMLAB_PREFIXES, describe_arguments, explain_bad_arguments, model_with_weights
 from vitreous.tasks.base import Task, WithHead, load_task
 from vitreous.tasks.classify import Classify
 from vitreous.tasks.distill import Distillation, Teacher
@@ -35,12 +35,12 @@ from vitreous.training.settings import TrainSettings
 INITIAL_WEIGHTS, INITIAL_HEAD = 0, 3  # first number of the key, as in train.py
 
 
-class Built(NamedTuple):
+class BuiltModel(NamedTuple):
     model: nn.Module
     notes: tuple[str, ...]  # what the user should know about where it starts from
 
 
-class Assembled(NamedTuple):
+class TrainingParts(NamedTuple):
     """All that a run trains, and with what."""
 
     model: nn.Module
@@ -50,14 +50,16 @@ class Assembled(NamedTuple):
     notes: tuple[str, ...]
 
 
-def assemble(settings: TrainSettings, images: ImageSet, device: torch.device) -> Assembled:
+def build_training(settings: TrainSettings, images: ImageSet, device: torch.device) -> TrainingParts:
     """The model, whole or of backbone and head, and the task it is to learn on these images."""
     arguments = model_arguments(settings)
     if settings.task == "classify":
         model, notes = build_model(settings, arguments, len(images.classes))
         preprocess = preprocess_for(model, settings)
         distillation = build_distillation(settings, images.classes, preprocess, device)
-        return Assembled(model, arguments, Classify.from_settings(settings, images, distillation), preprocess, notes)
+        return TrainingParts(
+            model, arguments, Classify.from_settings(settings, images, distillation), preprocess, notes
+        )
     task = load_task(settings.task).from_settings(settings, images)
     assert isinstance(task, WithHead)
     backbone, notes = build_backbone(settings, arguments)
@@ -65,11 +67,11 @@ def assemble(settings: TrainSettings, images: ImageSet, device: torch.device) ->
     seed_everything(settings.seed, INITIAL_HEAD)  # the same head whatever the backbone starts from
     model = task.model(backbone)
     if settings.weights is not None and (dense := dense_folder(settings.weights)) is not None:
-        notes = (adopt(model, backbone, load_file(dense / WEIGHTS), settings.weights),)
-    elif settings.weights is not None and is_release(settings.weights):
+        notes = (load_dense_weights(model, backbone, load_file(dense / WEIGHTS), settings.weights),)
+    elif settings.weights is not None and is_openmmlab_release(settings.weights):
         report = str(task.load_release(model, local_file(settings.weights))).splitlines()[0]
         notes = (f"weights: {settings.weights}, in the names of OpenMMLab's toolboxes: {report}",)
-    return Assembled(model, arguments, task, preprocess, notes)
+    return TrainingParts(model, arguments, task, preprocess, notes)
 
 
 def model_arguments(settings: TrainSettings) -> dict[str, Any]:
@@ -88,9 +90,9 @@ def model_arguments(settings: TrainSettings) -> dict[str, Any]:
     return arguments | settings.model_arguments()
 
 
-def build_model(settings: TrainSettings, arguments: dict[str, Any], classes: int) -> Built:
+def build_model(settings: TrainSettings, arguments: dict[str, Any], classes: int) -> BuiltModel:
     seed_everything(settings.seed, INITIAL_WEIGHTS)
-    with accepted(settings.model, arguments), _limit_of(settings):
+    with explain_bad_arguments(settings.model, arguments), _limit_of(settings):
         model, notes = _initial_model(settings, arguments, classes)
     refusal = refusal_of_size(model, settings.size)
     if refusal is not None:
@@ -100,15 +102,15 @@ def build_model(settings: TrainSettings, arguments: dict[str, Any], classes: int
             "another size as --model-args"
         )
     _set_checkpointing(model, settings)
-    return Built(model, notes)
+    return BuiltModel(model, notes)
 
 
-def build_backbone(settings: TrainSettings, arguments: dict[str, Any]) -> Built:
+def build_backbone(settings: TrainSettings, arguments: dict[str, Any]) -> BuiltModel:
     """A model that gives feature maps, for a head to stand on."""
     seed_everything(settings.seed, INITIAL_WEIGHTS)
     notes: tuple[str, ...] = ()
     try:
-        if settings.weights is not None and not brings_head(settings.weights):
+        if settings.weights is not None and not has_head_weights(settings.weights):
             with _limit_of(settings):
                 model: Any = _from_weights(settings, settings.weights, arguments, features_only=True)
             notes = (f"weights: the backbone's are those of {settings.weights}; the head is new",)
@@ -122,10 +124,10 @@ def build_backbone(settings: TrainSettings, arguments: dict[str, Any]) -> Built:
         if not arguments and not isinstance(reason, TypeError | AttributeError | RuntimeError):
             raise
         # These are how timm's say that they give no maps.
-        given = f", {shown_arguments(arguments)}" if arguments else ""
+        given = f", {describe_arguments(arguments)}" if arguments else ""
         raise InputError(f"model '{settings.model}'{given} cannot be a backbone ({reason_of(reason)})") from reason
     _set_checkpointing(getattr(model, "model", model), settings)
-    return Built(model, notes)
+    return BuiltModel(model, notes)
 
 
 def _limit_of(settings: TrainSettings) -> AbstractContextManager[None]:
@@ -134,7 +136,7 @@ def _limit_of(settings: TrainSettings) -> AbstractContextManager[None]:
     return nullcontext() if folder is None else construction_limit(stored_bytes(folder))
 
 
-def adopt(model: nn.Module, backbone: nn.Module, state: dict[str, Tensor], source: str) -> str:
+def load_dense_weights(model: nn.Module, backbone: nn.Module, state: dict[str, Tensor], source: str) -> str:
     """Take over the weights of a run with a head: all that fit if it has the same, else those of its backbone.
 
     Returns what the user should know about it.
@@ -207,14 +209,14 @@ def dense_folder(weights: str) -> Path | None:
     return None if folder is None or read_config(folder).task == "classify" else folder
 
 
-def is_release(weights: str) -> bool:
+def is_openmmlab_release(weights: str) -> bool:
     """Whether this is a file that one of OpenMMLab's toolboxes wrote, of a model with a head."""
     path = local_file(weights)
-    return path.is_file() and any(key.startswith(THEIR_PARTS) for key in read_tensors(path))
+    return path.is_file() and any(key.startswith(OPENMMLAB_PREFIXES) for key in read_tensors(path))
 
 
-def brings_head(weights: str) -> bool:
-    return dense_folder(weights) is not None or is_release(weights)
+def has_head_weights(weights: str) -> bool:
+    return dense_folder(weights) is not None or is_openmmlab_release(weights)
 
 
 def preprocess_for(model: Any, settings: TrainSettings) -> Preprocess:

@@ -6,7 +6,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from vitreous.runtime.parallel import own_part
+from vitreous.runtime.parallel import local_part
 
 
 class WeightAverage:
@@ -40,4 +40,4 @@ class WeightAverage:
 
 def _state(model: nn.Module) -> dict[str, Tensor]:
     """Detached views of parameters (this process's part) and buffers, those outside `state_dict` included."""
-    return {name: own_part(tensor).detach() for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
+    return {name: local_part(tensor).detach() for name, tensor in [*model.named_parameters(), *model.named_buffers()]}

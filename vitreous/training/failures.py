@@ -10,7 +10,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from vitreous.errors import InputError, limit_reached
 
 # Parts of torch's messages when a norm is to take the variance of a single number.
-ONE_VALUE = ("Expected more than 1 value per channel", "Expected more than 1 spatial element")
+SINGLE_VALUE_MESSAGES = ("Expected more than 1 value per channel", "Expected more than 1 spatial element")
 
 
 @contextmanager
@@ -20,7 +20,7 @@ def failures_explained() -> Iterator[None]:
     except InputError:
         raise
     except (ValueError, RuntimeError, OSError, MemoryError) as reason:
-        if any(words in str(reason) for words in ONE_VALUE):
+        if any(words in str(reason) for words in SINGLE_VALUE_MESSAGES):
             raise InputError(
                 f"{_norm_in(reason)} normalises over the images of a batch, and gets a single value of each "
                 "channel; raise --batch-size to 2 or more, lower --accumulate, raise --size, or take a model without "

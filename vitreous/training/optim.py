@@ -8,7 +8,7 @@ from timm.models import group_parameters
 from torch import Tensor, nn
 
 from vitreous.errors import InputError
-from vitreous.runtime.parallel import own_part
+from vitreous.runtime.parallel import local_part
 
 
 def build_optimizer(
@@ -27,7 +27,7 @@ def build_optimizer(
     comes after its last layer, and `head_lr` is a factor on its learning rate. A group's `initial_lr` is what the
     schedule scales.
     """
-    path, _ = described_part(model)
+    path, _ = layered_part(model)
     exempt, scales = exempt_parameters(model), layer_scales(model, layer_decay)
     if path:
         scales |= {name: head_lr for name, _ in model.named_parameters() if not name.startswith(path)}
@@ -41,7 +41,7 @@ def build_optimizer(
     return torch.optim.AdamW(list(groups.values()), lr=lr, betas=betas, eps=eps, fused=True)
 
 
-def described_part(model: nn.Module) -> tuple[str, Any]:
+def layered_part(model: nn.Module) -> tuple[str, Any]:
     """The part of a model that tells its layers, as timm's and our models do, and the path of its parameters.
 
     That is the whole of a classifier, and the backbone of a model with a head. Some backbones of timm tell nothing but
@@ -56,7 +56,7 @@ def described_part(model: nn.Module) -> tuple[str, Any]:
 
 def exempt_parameters(model: Any) -> set[str]:
     """Names of parameters that do not decay. Models of timm may name theirs by shell-style patterns."""
-    path, trunk = described_part(model)
+    path, trunk = layered_part(model)
     patterns = [path + name for name in trunk.no_weight_decay()] if hasattr(trunk, "no_weight_decay") else []
     return {
         name
@@ -69,7 +69,7 @@ def layer_scales(model: Any, decay: float) -> dict[str, float]:
     """Name -> factor on the learning rate: 1 for the last layer group of the model, `decay` for the one before, …"""
     if decay == 1:
         return {}
-    path, trunk = described_part(model)
+    path, trunk = layered_part(model)
     if not hasattr(trunk, "group_matcher"):
         raise InputError(
             f"layer_decay {decay} given, but {type(model).__name__} does not tell its layers; leave it out"
@@ -100,12 +100,12 @@ def restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensor
         name, _, quantity = key.rpartition("/")
         parameter = parameters[name]
         state: dict[str, Any] = optimizer.state[parameter]
-        fits = value.shape == own_part(parameter).shape
+        fits = value.shape == local_part(parameter).shape
         state[quantity] = _laid_out_like(parameter, value) if fits else value.to(parameter.device)
 
 
 def _laid_out_like(parameter: Tensor, value: Tensor) -> Tensor:
     """The fused kernel walks through memory: moments need the strides of their parameter, channels-last or not."""
     memory = torch.empty_like(parameter, dtype=value.dtype, memory_format=torch.preserve_format)
-    own_part(memory).copy_(value)
+    local_part(memory).copy_(value)
     return memory

@@ -29,14 +29,14 @@ from vitreous.registry import stored_arguments
 from vitreous.tasks.base import load_task
 from vitreous.training.settings import TrainSettings
 
-FOLDER = Path(__file__).parents[1] / "recipes"
-PERSONAL = frozenset(
+RECIPES_FOLDER = Path(__file__).parents[1] / "recipes"
+NOT_IN_RECIPES = frozenset(
     {"model", "data", "follow", "out", "recipe", "any_model", "print", "resume"}
 )  # no business of a recipe
-COUNTS = frozenset({"train_count", "val_count"})  # of the embedded shapes: a recipe uses all of any other data
-SHORT_RUN_WARMUP = 0.1  # share of a run that a warm-up takes at most which was not asked for
-HINTS = get_type_hints(TrainSettings)
-KEYS = [name for name in inspect.signature(TrainSettings).parameters if name not in PERSONAL]
+SHAPES_COUNTS = frozenset({"train_count", "val_count"})  # of the embedded shapes: a recipe uses all of any other data
+MAX_WARMUP_SHARE = 0.1  # share of a run that a warm-up takes at most which was not asked for
+SETTING_TYPES = get_type_hints(TrainSettings)
+RECIPE_KEYS = [name for name in inspect.signature(TrainSettings).parameters if name not in NOT_IN_RECIPES]
 
 
 class Recipe(NamedTuple):
@@ -70,7 +70,7 @@ def with_recipe(*args: Any, **kwargs: Any) -> TrainSettings:
             _require_family(recipe, architecture)
         known = recipe.values_for(architecture, given.get("head"))
         if not str(given["data"]).startswith("shapes"):
-            known = {key: value for key, value in known.items() if key not in COUNTS}
+            known = {key: value for key, value in known.items() if key not in SHAPES_COUNTS}
     if (warmup := _shortened_warmup(given, known)) is not None:
         known["warmup_epochs"] = warmup.value, warmup.origin
         notes = [warmup.note] if given.get("recipe") is not None else []
@@ -106,9 +106,9 @@ def _shortened_warmup(given: dict[str, Any], known: dict[str, tuple[Any, str]]) 
     whole, _ = known.get("epochs", (default.epochs, ""))
     epochs, (usual, origin) = given.get("epochs", whole), known.get("warmup_epochs", (default.warmup_epochs, "default"))
     if origin == "default":
-        share = SHORT_RUN_WARMUP
+        share = MAX_WARMUP_SHARE
     elif epochs < whole:
-        share = max(SHORT_RUN_WARMUP, usual / whole)
+        share = max(MAX_WARMUP_SHARE, usual / whole)
     else:
         return None
     if usual <= share * epochs:
@@ -119,12 +119,12 @@ def _shortened_warmup(given: dict[str, Any], known: dict[str, tuple[Any, str]]) 
 
 
 def recipe_names() -> list[str]:
-    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+    return sorted(path.stem for path in RECIPES_FOLDER.glob("*.yaml"))
 
 
 def load_recipe(name: str) -> Recipe:
     """A recipe of ours by its name, or a file of the user's; whatever is wrong with it is one line."""
-    own = FOLDER / f"{name}.yaml" if name in recipe_names() else None
+    own = RECIPES_FOLDER / f"{name}.yaml" if name in recipe_names() else None
     path = Path(name).expanduser() if own is None else own
     if not path.is_file():
         known = recipe_names()
@@ -143,7 +143,7 @@ def as_recipe(settings: TrainSettings) -> str:
     """The settings as a recipe that gives the same ones again; a comment tells where each came from."""
     family = load_recipe(settings.recipe).family if settings.recipe is not None else None
     rows = [] if family is None or settings.any_model else [(f"family: {_text(family)}", f"recipe {settings.recipe}")]
-    for key in KEYS:
+    for key in RECIPE_KEYS:
         value = getattr(settings, key)
         shown = list(value) if isinstance(value, tuple) else value
         rows.append((f"{key}: {_text(shown)}", settings.origins.get(key, "default")))
@@ -238,11 +238,11 @@ def _mapping(what: str, value: Any) -> dict[Any, Any]:
 
 def _conforming(values: dict[Any, Any], extra: tuple[str, ...] = ()) -> dict[str, Any]:
     for key in values:
-        if key in PERSONAL:
+        if key in NOT_IN_RECIPES:
             raise InputError(f"the key '{key}' does not belong in a recipe; give it to `vitreous train`")
-        if key not in KEYS:
-            raise InputError(f"unknown key {_short(key)}; nearest: {nearest(str(key), [*KEYS, *extra], 1)}")
-    return {key: _conform(key, value, HINTS[key]) for key, value in values.items()}
+        if key not in RECIPE_KEYS:
+            raise InputError(f"unknown key {_short(key)}; nearest: {nearest(str(key), [*RECIPE_KEYS, *extra], 1)}")
+    return {key: _conform(key, value, SETTING_TYPES[key]) for key, value in values.items()}
 
 
 def _conform(key: str, value: Any, hint: Any) -> Any:

@@ -18,7 +18,7 @@ from vitreous.data.mixup import Mixup
 from vitreous.data.transforms import LARGEST_SIDE, RAND_AUGMENT, Augmentation, Preprocess
 from vitreous.errors import InputError
 from vitreous.models.arguments import parse_model_arg
-from vitreous.runtime.distributed import RANK_TIMEOUT
+from vitreous.runtime.distributed import RANK_TIMEOUT_SECONDS
 from vitreous.training.schedule import Schedule
 
 # They may change between the starts of one run, because they do not change what it computes.
@@ -225,7 +225,7 @@ class TrainSettings:
     shard: Annotated[bool, Doc("Split the model among the processes of torchrun; otherwise each has a copy.")] = False
     rank_timeout: Annotated[
         float, Doc("Seconds after which processes of torchrun give up on one that does not answer.")
-    ] = RANK_TIMEOUT
+    ] = RANK_TIMEOUT_SECONDS
     workers: Annotated[int, Doc("Processes that prepare images; 0 = the main one does it.")] = 2
     worker_timeout: Annotated[float, Doc("Seconds without a new image after which they count as hung.")] = (
         WORKER_TIMEOUT

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from vitreous.files.manifest import DamagedError
 from vitreous.runs.checkpoint import RECORD, Checkpoint, load_checkpoint, save_checkpoint, save_record
 from vitreous.runtime.distributed import ALONE, World
-from vitreous.runtime.parallel import is_split, own_part, own_rows
+from vitreous.runtime.parallel import is_sharded, local_part, local_rows
 from vitreous.training.ema import WeightAverage
 from vitreous.training.optim import optimizer_tensors, restore_optimizer
 
@@ -47,13 +47,15 @@ class TrainState:
     position: Position
 
     @property
-    def shown_model(self) -> nn.Module:
+    def evaluated_model(self) -> nn.Module:
         """The weights that are validated and kept: averaged ones if there are any."""
         return self.model if self.ema is None else self.ema.model
 
     def save(self, folder: Path, world: World = ALONE) -> None:
         tensors = self._weights() | _under("optimizer/", optimizer_tensors(self.model, self.optimizer))
-        own = {name: own_part(tensor) for name, tensor in tensors.items() if world.main or isinstance(tensor, DTensor)}
+        own = {
+            name: local_part(tensor) for name, tensor in tensors.items() if world.main or isinstance(tensor, DTensor)
+        }
         own = {name: part for name, part in own.items() if world.main or len(part)}
         save_checkpoint(folder, self.position.step, own, self._record(), world=world)
 
@@ -76,10 +78,10 @@ class TrainState:
         checkpoint = world.on_main(lambda: load_checkpoint(folder))
         if checkpoint is None:
             return None
-        if is_split(self.model):
+        if is_sharded(self.model):
             tensors = self._own_part_of(checkpoint)
         else:
-            tensors = world.share(dict(checkpoint.tensors) if world.main else None)
+            tensors = world.broadcast(dict(checkpoint.tensors) if world.main else None)
         weights = self._weights()
         if weights.keys() != {name for name in tensors if not name.startswith("optimizer/")}:
             raise DamagedError(
@@ -87,7 +89,7 @@ class TrainState:
                 "install the versions named in run.json, or choose another --out"
             )
         for name, tensor in weights.items():
-            own_part(tensor).copy_(tensors[name])
+            local_part(tensor).copy_(tensors[name])
         restore_optimizer(self.model, self.optimizer, _below("optimizer/", tensors))
         try:
             self.scaler.load_state_dict(checkpoint.record["scaler"])
@@ -112,7 +114,7 @@ class TrainState:
             holder = parameters.get(name.rpartition("/")[0])
             if holder is not None and stored.length(name):  # what an optimiser remembers is split like its parameter
                 holders[name] = holder
-        split = {name: own_rows(tensor) for name, tensor in holders.items() if isinstance(tensor, DTensor)}
+        split = {name: local_rows(tensor) for name, tensor in holders.items() if isinstance(tensor, DTensor)}
         return {name: stored.rows(name, split[name]) if name in split else stored[name] for name in stored}
 
 

@@ -16,16 +16,16 @@ from torch import Tensor, nn
 from vitreous.errors import InputError
 from vitreous.models.base import Backbone
 from vitreous.models.weights import (
-    BACKBONE,
-    BOOKKEEPING,
-    DIFFERENCES,
+    BACKBONE_PREFIX,
+    MAX_SHOWN_DIFFERENCES,
+    REBUILT_KEYS,
     STRICT_HINT,
     MisfitError,
-    layout_of,
+    describe_layout,
     read_tensors,
 )
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 Outcome = Literal["loaded", "left out", "fresh", "wrong shape", "missing", "unexpected"]
 MISFITS: tuple[Outcome, ...] = ("wrong shape", "missing", "unexpected")
@@ -78,23 +78,23 @@ def load_release(
     """
     state = read_tensors(source)
     name = str(source) if isinstance(source, (str, Path)) else "the given state dict"
-    if not any(key.startswith(BACKBONE) for key in state):
+    if not any(key.startswith(BACKBONE_PREFIX) for key in state):
         parts = ", ".join(sorted({key.partition(".")[0] for key in state})[:8])
         raise InputError(
             f"{name} has no part 'backbone.'; it has: {parts}. For a backbone alone use its load_weights(path)"
         )
     path = next(path for path, module in model.named_modules() if module is backbone)
-    renamed, origin, left = translated(state, backbone, f"{path}.", rules)
-    own = {key: value for key, value in model.state_dict().items() if not BOOKKEEPING.search(key)}
-    restarts = f"{may_differ}|{restarting(backbone, path)}"
-    decisions = [*left, *compared(own, renamed, origin, restarts)]
+    renamed, origin, left = translate_keys(state, backbone, f"{path}.", rules)
+    own = {key: value for key, value in model.state_dict().items() if not REBUILT_KEYS.search(key)}
+    restarts = f"{may_differ}|{reset_pattern(backbone, path)}"
+    decisions = [*left, *compare_tensors(own, renamed, origin, restarts)]
     report = Conversion(decisions)
     misfits = report.having(*MISFITS)
     if strict and misfits:
         fit = f"{len(report.having('loaded'))} of its {len(own)} tensors are in the file, by name and shape"
-        shown = [str(decision) for decision in misfits[:DIFFERENCES]]
-        more = [f"and {len(misfits) - DIFFERENCES} more"] if len(misfits) > DIFFERENCES else []
-        lines = [fit, f"the file is {layout_of(state)}", *shown, *more]
+        shown = [str(decision) for decision in misfits[:MAX_SHOWN_DIFFERENCES]]
+        more = [f"and {len(misfits) - MAX_SHOWN_DIFFERENCES} more"] if len(misfits) > MAX_SHOWN_DIFFERENCES else []
+        lines = [fit, f"the file is {describe_layout(state)}", *shown, *more]
         raise MisfitError(f"{name} does not fit this {type(model).__name__}", lines, STRICT_HINT)
     wanted = [decision.ours for decision in report.having("loaded") if decision.ours]
     bad = [key for key in wanted if not torch.isfinite(renamed[key]).all()]
@@ -102,11 +102,11 @@ def load_release(
         raise InputError(f"{name} holds NaN or infinite values in {len(bad)} tensors, first {bad[0]}; it is damaged")
     model.load_state_dict({key: renamed[key] for key in wanted}, strict=False)
     if misfits or report.having("fresh"):
-        logger.warning("%s: %s", name, "; ".join(map(str, report.having(*MISFITS, "fresh"))))
+        _logger.warning("%s: %s", name, "; ".join(map(str, report.having(*MISFITS, "fresh"))))
     return report
 
 
-def translated(
+def translate_keys(
     state: dict[str, Tensor], backbone: Any, path: str, rules: Rules
 ) -> tuple[dict[str, Tensor], dict[str, str], list[Decision]]:
     """Tensors in our names, where each comes from, and decisions on what has no name of ours."""
@@ -116,14 +116,14 @@ def translated(
     inner: dict[str, Tensor] = {}
     for key, value in state.items():
         matching = next((rule for rule in rules if re.match(rule[0], key)), None)
-        if BOOKKEEPING.search(key):
+        if REBUILT_KEYS.search(key):
             left.append(Decision("left out", key, None, tuple(value.shape), "counter or constant"))
-        elif key.startswith(BACKBONE):
+        elif key.startswith(BACKBONE_PREFIX):
             inner[key] = value
         elif matching is None:
             left.append(Decision("unexpected", key, None, tuple(value.shape), "no such part here"))
         else:
-            ours = numbered(re.sub(*matching, key))
+            ours = halve_numbers(re.sub(*matching, key))
             renamed[ours], origin[ours] = value, key
     of_backbone, sources = backbone_tensors(inner, backbone)
     renamed |= {path + key: value for key, value in of_backbone.items()}
@@ -133,16 +133,16 @@ def translated(
     return renamed, origin, left
 
 
-def numbered(key: str) -> str:
+def halve_numbers(key: str) -> str:
     """A name in which `{i/2}` stands for half of the number i: they count the layers between convolutions too."""
     return re.sub(r"\{(\d+)/(\d+)\}", lambda match: str(int(match[1]) // int(match[2])), key)
 
 
 def backbone_tensors(inner: dict[str, Tensor], backbone: Any) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Tensors of the backbone in our names, and where each comes from."""
-    bare = {key.removeprefix(BACKBONE): value for key, value in inner.items()}
+    bare = {key.removeprefix(BACKBONE_PREFIX): value for key, value in inner.items()}
     if not isinstance(backbone, Backbone):
-        return bare, {key: BACKBONE + key for key in bare}
+        return bare, {key: BACKBONE_PREFIX + key for key in bare}
     # The same translation of tensors that all hold their own number tells what became of which.
     numbers = {key: torch.tensor(float(i)).expand(value.shape) for i, (key, value) in enumerate(bare.items())}
     keys = list(inner)
@@ -150,12 +150,12 @@ def backbone_tensors(inner: dict[str, Tensor], backbone: Any) -> tuple[dict[str,
     return backbone.translate(bare), sources
 
 
-def restarting(backbone: Any, path: str) -> str:
+def reset_pattern(backbone: Any, path: str) -> str:
     """Regular expression of the backbone's parameters whose shapes may change between tasks."""
     return rf"{re.escape(path)}\.\S*(?:{getattr(backbone, 'reset_when_resized', '$^')})"
 
 
-def compared(
+def compare_tensors(
     own: dict[str, Tensor], renamed: dict[str, Tensor], origin: dict[str, str], restarts: str
 ) -> list[Decision]:
     decisions = []

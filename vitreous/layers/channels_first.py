@@ -3,5 +3,5 @@
 from torch import Tensor, nn
 
 
-def picture(layer: nn.Module, x: Tensor) -> Tensor:
+def apply_nchw(layer: nn.Module, x: Tensor) -> Tensor:
     return layer(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)  # two views: nothing is copied
