@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import vitreous_command
-from tests.data.painted import annotation, coco, mask, picture, voc_page
+from tests.support.tiny_data import annotation, coco, mask, picture, voc_page
 from vitreous.check import Report, check
 from vitreous.data.source import open_data
 from vitreous.errors import InputError

@@ -16,10 +16,10 @@ import torch
 from torch.distributed import DistError
 
 import vitreous_command
-from tests.data.test_loader import Noise, batches
-from tests.pages import blocks, dead_links, read
-from tests.test_train import PLAIN
-from tests.test_train_on_files import as_folders
+from tests.support.pages import blocks, dead_links, read
+from tests.support.random_samples import Noise, batches
+from tests.support.tiny_data import as_folders
+from tests.support.tiny_runs import PLAIN
 from vitreous.data.loader import STOP_SIGNALS, WORKER_TIMEOUT, BatchSampler, Loader, Unreadable, stack
 from vitreous.data.source import open_data
 from vitreous.errors import InputError

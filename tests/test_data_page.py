@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import vitreous_command
-from tests.pages import dead_links, read
+from tests.support.pages import dead_links, read
 from vitreous.train import train
 
 PAGE = "docs/data.md"

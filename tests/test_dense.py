@@ -9,8 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.heads.openmmlab.test_segment import PACA, semantic_fpn
-from tests.tiny_model import MODEL_ARGS, save_tiny_model
+from tests.support.openmmlab import PACA, semantic_fpn
+from tests.support.tiny_model import save_tiny_model
+from tests.support.tiny_runs import DENSE, DENSE_TASKS, TINY_BACKBONE
 from vitreous.data.shapes.samples import CATEGORIES, KEYPOINTS
 from vitreous.errors import InputError
 from vitreous.evaluate import evaluate
@@ -23,27 +24,14 @@ from vitreous.runs.run_folder import read_metrics
 from vitreous.shapes import shapes
 from vitreous.train import Training, train
 
-TINY = tuple(f"{name}={value}" for name, value in MODEL_ARGS.items())
-FINER = ("dims=(16,32,48,64)", "depths=(1,1,1,1)", "heads=(1,2,3,4)", "clusters=(6,6,6,0)", "stem_stride=2")
-# Eight pictures by heart: enough to see a task learn, and ten seconds at most.
-COMMON = dict(
-    model="paca_tiny", model_args=TINY, data="shapes", size=64, train_count=8, val_count=2, batch_size=4, epochs=30,
-    lr=5e-3, warmup_epochs=2.0, drop_path=0.0, flip=0.0, log_every=1, workers=0, device="cpu", weight_decay=0.0,
-)  # fmt: skip
-RUNS = {
-    "segment": dict(task="segment", head_args=("pyramid=32", "width=32", "dropout=0.0"), short=(64,), crop=(64, 64),
-                    rescale=(1.0, 1.0), model_args=FINER, batch_size=2),
-    "detect": dict(task="detect", head="fcos", head_args=("channels=16", "convs=1"), short=(64,), longest=64),
-    "keypoints": dict(task="keypoints", head_args=("width=16",), crop=(64, 64)),
-}  # fmt: skip
 CHANCE = {"segment": ("mIoU", 0.1), "detect": ("AP50", 0.02), "keypoints": ("PCK@0.1", 0.1)}
 HEADS = {"segment": "fpn", "detect": "fcos", "keypoints": "heatmaps"}
 KEYS = {"segment": {"segmentation"}, "detect": {"bbox"}, "keypoints": {"keypoints", "bbox"}}
 
 
-@pytest.fixture(scope="module", params=RUNS)
+@pytest.fixture(scope="module", params=DENSE_TASKS)
 def run(request, tmp_path_factory) -> Path:
-    return train(**COMMON | RUNS[request.param], out=tmp_path_factory.mktemp("runs") / request.param)
+    return train(**DENSE | DENSE_TASKS[request.param], out=tmp_path_factory.mktemp("runs") / request.param)
 
 
 def test_it_learns_what_it_is_shown(run):
@@ -207,7 +195,7 @@ def test_a_finding_is_explained(run, tmp_path):
 def test_the_folder_says_all_it_takes_to_build_it_again(run):
     trained = load_model(run)
     assert trained.task == run.name
-    given = dict(parse_model_arg(text) for text in RUNS[run.name]["head_args"])
+    given = dict(parse_model_arg(text) for text in DENSE_TASKS[run.name]["head_args"])
     assert (trained.task_args["head"], trained.task_args["head_args"]) == (HEADS[run.name], given)
     assert trained.build_task().arguments() == trained.task_args
     again = load_model(run / "best")
@@ -220,7 +208,7 @@ def test_the_folder_says_all_it_takes_to_build_it_again(run):
 
 # ---- where a model starts from ----------------------------------------------------------------------------------
 
-QUICK = COMMON | RUNS["segment"] | dict(model_args=TINY, epochs=1, warmup_epochs=0.0)
+QUICK = DENSE | DENSE_TASKS["segment"] | dict(model_args=TINY_BACKBONE, epochs=1, warmup_epochs=0.0)
 
 
 def test_a_classifier_gives_its_backbone_and_says_so(tmp_path, capsys):

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.data.painted import annotation, mask, picture
-from tests.test_dense import COMMON
+from tests.support.tiny_data import annotation, mask, picture
+from tests.support.tiny_runs import DENSE
 from vitreous.check import check
 from vitreous.data.shapes.samples import KEYPOINTS
 from vitreous.errors import InputError
@@ -25,7 +25,7 @@ from vitreous.runs.model_folder import load_model
 from vitreous.shapes import shapes
 from vitreous.train import train
 
-SETTINGS = {key: value for key, value in COMMON.items() if key not in ("train_count", "val_count")} | dict(
+SETTINGS = {key: value for key, value in DENSE.items() if key not in ("train_count", "val_count")} | dict(
     epochs=1, batch_size=3, warmup_epochs=0.0
 )
 BY_TASK: dict[str, dict[str, Any]] = {

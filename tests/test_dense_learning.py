@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.training.test_quick import processor_seconds
+from tests.support.processor_time import processor_seconds
 from vitreous.runs.run_folder import read_metrics
 from vitreous.train import train
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.heads.openmmlab.test_segment import PACA, semantic_fpn
-from tests.pages import blocks, dead_links, read
+from tests.support.openmmlab import PACA, semantic_fpn
+from tests.support.pages import blocks, dead_links, read
 from vitreous.runs.model_folder import load_model
 from vitreous.training.recipe import RECIPE_KEYS
 from vitreous_command import main

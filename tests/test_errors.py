@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages import ROOT
+from tests.support.pages import ROOT
 from vitreous import errors
 from vitreous.errors import command, to_install, to_install_extra
 

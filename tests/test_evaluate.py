@@ -7,7 +7,7 @@ import timm
 import torch
 from PIL import Image
 
-from tests.tiny_model import save_tiny_model
+from tests.support.tiny_model import save_tiny_model
 from vitreous.data.shapes.samples import CATEGORIES
 from vitreous.data.source import open_data
 from vitreous.data.transforms import Preprocess

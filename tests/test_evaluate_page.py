@@ -3,7 +3,7 @@
 import json
 import shlex
 
-from tests.pages import blocks, dead_links, read
+from tests.support.pages import blocks, dead_links, read
 from vitreous_command import main
 
 PAGE = "docs/evaluate.md"

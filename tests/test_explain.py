@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from tests.tiny_model import save_tiny_model
+from tests.support.tiny_model import save_tiny_model
 from vitreous.attribution.catalogue import methods_for
 from vitreous.data.pictures import find_pictures
 from vitreous.data.shapes.samples import CATEGORIES, Shapes

@@ -5,8 +5,8 @@ import shlex
 
 from PIL import Image
 
-from tests.pages import blocks, dead_links, read
-from tests.tiny_model import save_tiny_dense, save_tiny_model
+from tests.support.pages import blocks, dead_links, read
+from tests.support.tiny_model import save_tiny_dense, save_tiny_model
 from vitreous.attribution.catalogue import ALL, CONTROLS
 from vitreous.attribution.controls import OracleMask
 from vitreous.clusters.importance import RANKINGS

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiny_model import save_tiny_model
+from tests.support.tiny_model import save_tiny_model
 from vitreous import list_models
 from vitreous.errors import InputError
 from vitreous.figures import table

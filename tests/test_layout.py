@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[1] / "vitreous"
+PACKAGE, TESTS = Path(__file__).parents[1] / "vitreous", Path(__file__).parent
 TRUNK = {"layers", "models", "registry", "files"}
 ALLOWED = {  # room -> what of ours its files may import, besides errors, version and its own room
     "errors": set(),
@@ -107,3 +107,15 @@ def test_rooms_are_not_crowded_and_say_what_belongs_into_them(room: str) -> None
 
 def test_there_is_no_drawer_for_everything() -> None:
     assert not [path for path in FILES if path.stem in {"utils", "misc", "helpers", "common"}]
+
+
+def test_tests_share_through_support_only() -> None:
+    """What two test modules need is in tests/support or a fixture."""
+    found = []
+    for path in sorted(TESTS.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
+                modules = [part for name in names for part in name.split(".") if part.startswith("test_")]
+                found += [f"{path.relative_to(TESTS)} imports {module}" for module in modules]
+    assert not found

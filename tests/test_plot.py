@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from tests.test_train import PLAIN
+from tests.support.tiny_runs import PLAIN
 from vitreous.errors import InputError
 from vitreous.plot import choose_metrics, draw_up, plot, read_runs, smoothed, x_scale
 from vitreous.reports.chart import COLOURS

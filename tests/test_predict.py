@@ -9,7 +9,7 @@ import timm
 import torch
 from PIL import Image
 
-from tests.tiny_model import MODEL_ARGS, save_tiny_model
+from tests.support.tiny_model import MODEL_ARGS, save_tiny_model
 from vitreous.data.image import load_image
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError

@@ -10,7 +10,7 @@ import pytest
 import timm
 import torch
 
-from tests.pages import ROOT, blocks, dead_links, read
+from tests.support.pages import ROOT, blocks, dead_links, read
 
 README = read("README.md")
 TINY = {  # what makes a README command quick enough for a test

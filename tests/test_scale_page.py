@@ -14,8 +14,8 @@ import pytest
 import yaml
 from torch.distributed.run import get_args_parser
 
-from tests.pages import ROOT, dead_links, read
-from tests.training.ranks import Ranks
+from tests.support.pages import ROOT, dead_links, read
+from tests.support.ranks import Ranks
 from vitreous.runtime.distributed import LOST_CONTACT, RANK_TIMEOUT_SECONDS, RENDEZVOUS_TIMEOUT
 from vitreous.training.recipe import RECIPE_KEYS
 from vitreous_command import main

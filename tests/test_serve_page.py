@@ -7,9 +7,9 @@ import shlex
 import pytest
 from starlette.testclient import TestClient
 
-from tests.pages import blocks, dead_links, read
-from tests.tiny_model import save_tiny_model
-from tests.web.asking import HOST, application, png
+from tests.support.explorer import HOST, application, png
+from tests.support.pages import blocks, dead_links, read
+from tests.support.tiny_model import save_tiny_model
 from vitreous.serve import serve
 from vitreous.web.guard import Limits
 from vitreous_command import parse

@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 import vitreous_command
-from tests.data.painted import annotation, coco, picture
-from tests.tiny_model import save_tiny_model
+from tests.support.tiny_data import annotation, coco, picture
+from tests.support.tiny_model import save_tiny_model
 from vitreous.errors import InputError, printable
 
 ESCAPE, OVERRIDE = "\x1b[2Jgone", "\u202egnp.txt"

@@ -1,106 +1,20 @@
 """The trainer, as its user meets it: runs, repetitions, interruptions and refusals on tiny settings."""
 
 import json
-import multiprocessing
 import os
 import random
 import signal
-import time
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.support.tiny_runs import PLAIN, STEPS, TINY, fingerprint, finish, interrupt, start, wait_for_step
 from vitreous.data.transforms import Augmentation
 from vitreous.errors import InputError
-from vitreous.files.manifest import sha256
 from vitreous.runs.model_folder import load_model
 from vitreous.runs.run_folder import RunFolder, read_metrics
 from vitreous.train import Training, train
-
-# Batch norm, stochastic depth, averaged weights, accumulation, every augmentation: all that could break resuming.
-TINY = dict(
-    model="test_efficientnet",
-    data="shapes",
-    size=32,
-    epochs=3,
-    batch_size=8,
-    accumulate=2,
-    train_count=40,
-    val_count=20,
-    warmup_epochs=1.0,
-    ema=0.9,
-    drop_path=0.2,
-    mixup=0.5,
-    cutmix=0.5,
-    erasing=0.3,
-    color_jitter=0.2,
-    augment="rand-m5-n1",
-    log_every=1,
-    checkpoint_steps=2,
-    workers=0,
-    device="cpu",
-)
-PLAIN = dict(TINY, epochs=1, accumulate=1, ema=0.0, mixup=0.0, cutmix=0.0, augment="", erasing=0.0, color_jitter=0.0)
-STEPS = 15  # 3 epochs of 5
-
-processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["vitreous.train"])  # a start costs milliseconds instead of seconds
-
-
-def run_tiny(out: Path, changes: dict) -> None:
-    """In a process of its own. One thread: sums over threads come in no fixed order on a busy machine."""
-    torch.set_num_threads(1)
-    multiprocessing.set_start_method("fork", force=True)  # for the loader's workers, as in a process started by hand
-    train(**TINY | changes, out=out)
-
-
-def start(out: Path, **changes):
-    process = processes.Process(target=run_tiny, args=(out, changes))
-    process.start()
-    return process
-
-
-def finish(out: Path, **changes) -> Path:
-    process = start(out, **changes)
-    process.join(120)
-    assert process.exitcode == 0
-    return out
-
-
-def wait_for_step(out: Path, step: int, process) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and process.is_alive():
-        lines = read_metrics(out)
-        if lines and lines[-1]["step"] >= step:
-            return
-        time.sleep(0.002)
-
-
-def interrupt(out: Path, step: int, number: int, *, after: float = 0.0, **changes) -> int | None:
-    """Start, send a signal once `step` is logged, and return the exit code."""
-    process = start(out, **changes)
-    wait_for_step(out, step, process)
-    time.sleep(after)
-    if process.is_alive():
-        os.kill(process.pid, number)
-    process.join(60)
-    return process.exitcode
-
-
-def fingerprint(out: Path) -> dict:
-    """Weights, averaged weights and optimiser to the bit, and all that was logged but speed and time."""
-    last = (out / "checkpoints" / "LATEST").read_text().strip()
-    lines = [
-        {key: value for key, value in line.items() if key not in ("images_per_second", "seconds")}
-        for line in read_metrics(out)
-    ]
-    return {
-        "checkpoint": sha256(out / "checkpoints" / last / "tensors.safetensors"),
-        "best": sha256(out / "best" / "model.safetensors"),
-        "final": sha256(out / "final" / "model.safetensors"),
-        "metrics": lines,
-    }
 
 
 @pytest.fixture(scope="module")

@@ -16,11 +16,19 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tests.runtime.test_distributed import TINY as RANKS_TINY
-from tests.test_dense import COMMON, RUNS
-from tests.test_train import PLAIN, TINY, fingerprint, processes, run_tiny, start, wait_for_step
-from tests.test_train_on_files import as_folders
-from tests.training.ranks import Ranks, arguments
+from tests.support.ranks import Ranks, arguments, processes
+from tests.support.tiny_data import as_folders
+from tests.support.tiny_runs import (
+    DENSE,
+    DENSE_TASKS,
+    PLAIN,
+    TINY,
+    TINY_PACA_RUN,
+    fingerprint,
+    run_tiny,
+    start,
+    wait_for_step,
+)
 from vitreous.data.loader import GLANCE
 from vitreous.errors import InputError, limit_reached, to_install_extra
 from vitreous.files.manifest import manifest_of
@@ -32,7 +40,7 @@ from vitreous.train import Training, train
 from vitreous.training.stop import StopSignals
 
 SHORT = PLAIN | dict(train_count=16, val_count=6)
-TASKS = {name: COMMON | settings | dict(epochs=1) for name, settings in RUNS.items()} | {"classify": SHORT}
+TASKS = {name: DENSE | settings | dict(epochs=1) for name, settings in DENSE_TASKS.items()} | {"classify": SHORT}
 
 
 @pytest.fixture
@@ -237,7 +245,7 @@ def test_a_missing_package_after_an_epoch_costs_nothing(tmp_path, monkeypatch, c
 
 
 def test_two_processes_keep_an_epoch_whose_evaluation_fails(tmp_path):
-    settings = RANKS_TINY | dict(checkpoint_steps=0, out=tmp_path / "run")
+    settings = TINY_PACA_RUN | dict(checkpoint_steps=0, out=tmp_path / "run")
     ranks = Ranks(2, ["train", *arguments(settings)], tmp_path / "logs", break_evaluation)
     assert ranks.wait() != [0, 0]
     assert load_checkpoint(tmp_path / "run" / "checkpoints").step == 5
@@ -386,7 +394,7 @@ def little_memory() -> None:
     ],
 )
 def test_limits_of_the_machine_are_one_line(tmp_path, limit, changes, says):
-    settings = RANKS_TINY | changes | dict(out=tmp_path / "run")
+    settings = TINY_PACA_RUN | changes | dict(out=tmp_path / "run")
     ranks = Ranks(1, ["train", *arguments(settings)], tmp_path / "logs", limit)
     codes, said = ranks.wait(), ranks.said(0)
     assert codes == [2], said

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.tiny_model import MODEL_ARGS, save_tiny_model
+from tests.support.tiny_model import MODEL_ARGS, save_tiny_model
 from vitreous.errors import InputError
 from vitreous.evaluate import evaluate
 from vitreous.explain import explain

@@ -17,45 +17,22 @@ import numpy as np
 import pytest
 
 import vitreous_command
-from tests.test_train import PLAIN, fingerprint, finish, interrupt
-from vitreous.data.source import open_data
+from tests.support.tiny_data import DRAWN_COUNTS, as_folders, as_png, drawn_pictures
+from tests.support.tiny_runs import PLAIN, fingerprint, finish, interrupt
 from vitreous.errors import InputError
 from vitreous.runs.run_folder import read_metrics
 from vitreous.train import train
 
 datasets.disable_progress_bars()
-COUNTS = {"train": 40, "val": 20}
 BAD = {"train": (0, 17), "val": (5,)}  # 5 % of each, by place in the sorted list of files
 FILES = dict(PLAIN, train_count=None, val_count=None)
 # Everything random is on, so that a sample that differs shows.
 LONG = dict(FILES, epochs=3, mixup=0.5, augment="rand-m5-n1", erasing=0.3, batch_size=8, checkpoint_steps=2)
 
 
-def pictures(split: str) -> list[tuple[np.ndarray, int]]:
-    drawn = open_data("shapes", split, size=(32, 32), count=COUNTS[split])
-    return [(np.asarray(drawn.picture(index)), drawn.target(index)["labels"]) for index in range(len(drawn))]
-
-
-def encoded(pixels: np.ndarray) -> bytes:
-    from PIL import Image
-
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "png")
-    return buffer.getvalue()
-
-
-def as_folders(root: Path) -> Path:
-    for split in COUNTS:
-        for number, (pixels, label) in enumerate(pictures(split)):
-            file = root / split / str(label) / f"{number:02d}.png"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(encoded(pixels))
-    return root
-
-
 def test_one_class_is_refused_before_anything_is_written(tmp_path, capsys):
     root = as_folders(tmp_path / "photos")
-    for split in COUNTS:
+    for split in DRAWN_COUNTS:
         for folder in sorted((root / split).iterdir())[1:]:
             shutil.rmtree(folder)
     out = tmp_path / "run"
@@ -88,10 +65,10 @@ def test_the_list_of_check_can_be_given_to_train_as_it_is_printed(tmp_path, monk
 
 def as_shards(root: Path) -> Path:
     root.mkdir()
-    for split in COUNTS:
+    for split in DRAWN_COUNTS:
         with tarfile.open(root / f"{split}-000.tar", "w") as shard:
-            for number, (pixels, label) in enumerate(pictures(split)):
-                for kind, content in (("png", encoded(pixels)), ("cls", str(label).encode())):
+            for number, (pixels, label) in enumerate(drawn_pictures(split)):
+                for kind, content in (("png", as_png(pixels)), ("cls", str(label).encode())):
                     member = tarfile.TarInfo(f"{number:02d}.{kind}")
                     member.size = len(content)
                     shard.addfile(member, io.BytesIO(content))
@@ -101,8 +78,8 @@ def as_shards(root: Path) -> Path:
 def as_arrays(root: Path) -> Path:
     root.mkdir()
     content = {}
-    for split in COUNTS:
-        images, labels = zip(*pictures(split), strict=True)
+    for split in DRAWN_COUNTS:
+        images, labels = zip(*drawn_pictures(split), strict=True)
         content |= {f"x_{split}": np.stack(images), f"y_{split}": np.array(labels)}
     np.savez(root / "toy.npz", **content)
     return root / "toy.npz"
@@ -113,7 +90,7 @@ def as_cifar(root: Path) -> Path:
     folder.mkdir(parents=True)
     (folder / "meta").write_bytes(pickle.dumps({b"fine_label_names": [f"{n}".encode() for n in range(10)]}, 2))
     for split, file in (("train", "train"), ("val", "test")):
-        images, labels = zip(*pictures(split), strict=True)
+        images, labels = zip(*drawn_pictures(split), strict=True)
         rows = np.stack(images).transpose(0, 3, 1, 2).reshape(len(images), -1)
         (folder / file).write_bytes(
             pickle.dumps({b"data": np.ascontiguousarray(rows), b"fine_labels": list(labels)}, 2)
@@ -126,8 +103,8 @@ def as_hugging_face(root: Path) -> Path:
     features = datasets.Features(image=datasets.Image(), label=names)
     content = {}
     for split, name in (("train", "train"), ("val", "validation")):
-        images, labels = zip(*pictures(split), strict=True)
-        rows = {"image": [{"bytes": encoded(pixels), "path": None} for pixels in images], "label": list(labels)}
+        images, labels = zip(*drawn_pictures(split), strict=True)
+        rows = {"image": [{"bytes": as_png(pixels), "path": None} for pixels in images], "label": list(labels)}
         content[name] = datasets.Dataset.from_dict(rows, features)
     datasets.DatasetDict(content).save_to_disk(root)
     return root
@@ -207,7 +184,7 @@ def test_too_many_stop_the_run_and_a_higher_limit_continues_it(damaged, tmp_path
     assert sorted(listed(tmp_path / "run")) == sorted(planted(damaged))
 
 
-# ---- the list of pictures to leave out -------------------------------------------------------------------------
+# ---- the list of pictures to leave out -----------------------------------------------------------------------
 
 
 def test_check_train_evaluate(tmp_path, capsys):

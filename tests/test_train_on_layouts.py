@@ -12,11 +12,8 @@ from PIL import Image
 from torch import nn
 
 import vitreous_command
-from tests.data.layouts.test_coco_anywhere import write as annotations_of
-from tests.data.layouts.test_instance_masks import penn_fudan
-from tests.data.layouts.test_oxford_pets import pets
-from tests.data.painted import mask, picture
-from tests.tiny_model import MODEL_ARGS
+from tests.support.tiny_data import coco_file, mask, penn_fudan, pets, picture
+from tests.support.tiny_model import MODEL_ARGS
 from vitreous.check import check
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
@@ -159,7 +156,7 @@ def coco_files(root: Path) -> dict:
 
 
 def write(file: Path, stems) -> Path:
-    return annotations_of(file, [f"{stem}.png" for stem in stems])
+    return coco_file(file, [f"{stem}.png" for stem in stems])
 
 
 def one_coco_file(root: Path) -> dict:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.pages import blocks, dead_links, read
+from tests.support.pages import blocks, dead_links, read
 from vitreous.training.recipe import RECIPE_KEYS, load_recipe, recipe_names
 from vitreous_command import main
 

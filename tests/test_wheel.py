@@ -4,7 +4,7 @@ import subprocess
 import sys
 import zipfile
 
-from tests.pages import ROOT
+from tests.support.pages import ROOT
 
 
 def test_wheel_contents(tmp_path):

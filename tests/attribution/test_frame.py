@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from tests.attribution.test_methods import QUICK
-from tests.attribution.tiny import family, pictures
+from tests.support.explained_models import QUICK_METHODS, family, pictures
 from vitreous.attribution.catalogue import controls_for, methods_for
 from vitreous.attribution.frame import Framed, framed, of_picture, shares
 from vitreous.attribution.target import ClassTarget
@@ -58,7 +57,7 @@ def test_every_method_gives_the_map_of_the_picture_alone():
     outer = Framed(model, SIZE, FILLED, FILLING)
     inside = 0
     for method in (*methods_for(outer), *controls_for(outer)):
-        method = QUICK.get(method.name, method)
+        method = QUICK_METHODS.get(method.name, method)
         heat = method(outer, images, TARGET)
         assert heat.isfinite().all()
         other = any(word in method.name for word in ("masking", "random", "attention_mass"))

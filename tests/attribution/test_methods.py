@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.attribution.tiny import FAMILIES, entering, family, pictures
+from tests.support.explained_models import FAMILIES, QUICK_METHODS, entering, family, pictures
 from vitreous.attribution.catalogue import ALL, controls_for, find_method, methods_for
 from vitreous.attribution.controls import CentreBlob, OracleMask, RandomMap, RandomWeights, shuffled
 from vitreous.attribution.fill import baseline, blurred
@@ -23,13 +23,12 @@ from vitreous.layers.tap import record
 IMAGES = pictures(2)
 LABELS = torch.tensor([1, 3])
 TARGET = ClassTarget(labels=LABELS)
-QUICK = {"integrated_gradients": IntegratedGradients(steps=2), "occlusion": Occlusion(cells=3), "rise": Rise(masks=8)}
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_method_gives_one_finite_map_per_image(name):
     model = family(name, scale=2)
-    found = [QUICK.get(method.name, method) for method in (*methods_for(model), *controls_for(model))]
+    found = [QUICK_METHODS.get(method.name, method) for method in (*methods_for(model), *controls_for(model))]
     assert len({method.name for method in found}) == len(found) >= 8
     for method in found:
         both, alone = method(model, IMAGES, TARGET), method(model, IMAGES[1:], LABELS[1:])
@@ -49,7 +48,7 @@ def test_methods_leave_the_model_as_it_was():
         before = model(IMAGES)
     hooks = sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules())
     for method in methods_for(model):
-        QUICK.get(method.name, method)(model, IMAGES, TARGET)
+        QUICK_METHODS.get(method.name, method)(model, IMAGES, TARGET)
     assert hooks == sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules())
     assert all(parameter.grad is None for parameter in model.parameters())
     with torch.no_grad():
@@ -218,7 +217,7 @@ def test_regions_of_a_segmentation_are_explained_too():
     region = torch.zeros(2, 64, 64, dtype=torch.bool)
     region[:, :32, :32] = True
     target = RegionTarget(labels=torch.tensor([0, 2]), region=region)
-    for method in (GradCam(stage=3), TokenGradient(), ClusterMap("ablation"), TopGroup(), QUICK["occlusion"]):
+    for method in (GradCam(stage=3), TokenGradient(), ClusterMap("ablation"), TopGroup(), QUICK_METHODS["occlusion"]):
         assert method(model, IMAGES, target).abs().sum() > 0, method.name
     with pytest.raises(InputError, match="give a RegionTarget"):
         GradCam(stage=3)(model, IMAGES)

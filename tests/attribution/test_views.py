@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.attribution.tiny import FAMILIES, entering, family, pictures
+from tests.support.explained_models import FAMILIES, entering, family, pictures
 from vitreous.attribution.views import BY_NAME, Look, decided, look, received, views
 from vitreous.errors import InputError
 from vitreous.layers.tap import record

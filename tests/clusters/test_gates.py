@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.attribution.tiny import counting, entering, family, pictures
+from tests.support.explained_models import counting, entering, family, pictures
 from vitreous.attribution.target import ClassTarget
 from vitreous.clusters.gates import Rest, cluster_layer, gated, users, without
 from vitreous.errors import InputError

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.attribution.tiny import counting, family, pictures, trained
+from tests.support.explained_models import counting, family, pictures, trained
 from vitreous.attribution.fill import baseline
 from vitreous.attribution.target import ClassTarget
 from vitreous.clusters.gates import Rest, cluster_layer, gated

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.attribution.tiny import entering, family, pictures
+from tests.support.explained_models import entering, family, pictures
 from vitreous.attribution.target import ClassTarget
 from vitreous.clusters.load import attention_off, causal_load, pooled, uniform
 from vitreous.errors import InputError

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.data.mutations import bounded, look_through
-from tests.data.painted import CATEGORIES, annotation, coco, mask, picture, voc_page
-from tests.data.test_mutated_files import write_shard, yolo_data
+from tests.support.mutations import bounded, look_through
+from tests.support.tiny_data import CATEGORIES, annotation, coco, mask, picture, voc_page, write_shard, yolo
 from vitreous.data.annotations import objects_of
 from vitreous.data.doctor import Looker
 from vitreous.data.joint import DetectView
@@ -174,7 +173,7 @@ def test_labels_that_are_none(tmp_path, label):
 
 
 def test_references_in_yaml_are_refused(tmp_path):
-    yolo_data(tmp_path, "detect")
+    yolo(tmp_path)
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
     (tmp_path / "data.yaml").write_text("\n".join([*lines, "names: *a11"]))
@@ -189,7 +188,7 @@ def test_references_in_yaml_are_refused(tmp_path):
     "described", ["kpt_shape: [1000000000, 3]", "kpt_shape: [0, 3]", "kpt_shape: [2, 3]\nflip_idx: 3"]
 )
 def test_numbers_of_keypoints(tmp_path, described):
-    yolo_data(tmp_path, "keypoints")
+    yolo(tmp_path, keypoints=True)
     (tmp_path / "data.yaml").write_text(f"names: [a, b]\n{described}\n")
     with bounded(megabytes=50), pytest.raises(InputError, match=r"(kpt_shape|flip_idx) of '"):
         opened(tmp_path, "keypoints")
@@ -227,7 +226,7 @@ def test_lines_of_a_skeleton_that_join_nothing_are_left_out(tmp_path, lines):
 
 def test_sparse_files_are_refused_by_their_length(tmp_path):
     coco(tmp_path / "coco", [annotation(1)])
-    yolo_data(tmp_path / "yolo", "detect")
+    yolo(tmp_path / "yolo")
     for name in ("a", "b"):
         picture(tmp_path / "voc" / "train" / f"{name}.png")
         voc_page(tmp_path / "voc" / "train" / f"{name}.xml", [("cat", (1, 1, 9, 9), False)])
@@ -273,7 +272,7 @@ def test_deep_nesting(tmp_path, text):
     file.write_text(text)
     with bounded(), pytest.raises(InputError, match=r"instances_train2017\.json (cannot be read|have no)"):
         opened(tmp_path)
-    yolo_data(tmp_path / "yolo", "detect")
+    yolo(tmp_path / "yolo")
     (tmp_path / "yolo" / "data.yaml").write_text(f"names: {text}")
     with bounded(), pytest.raises(InputError, match=r"data\.yaml cannot be read"):
         opened(tmp_path / "yolo")

@@ -8,7 +8,7 @@ import pillow_heif
 import pytest
 from PIL import Image
 
-from tests.data.painted import picture
+from tests.support.tiny_data import picture
 from vitreous.check import check
 from vitreous.data import image
 from vitreous.data.image import ImageError, load_image, stored_as, upright_size

@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.random_samples import Noise, batches, flat
 from vitreous.data.loader import (
     GLANCE,
     USUAL_FILES,
@@ -25,17 +26,6 @@ from vitreous.data.loader import (
     stack,
 )
 from vitreous.errors import InputError
-
-
-class Noise:
-    """Samples drawn from all three global generators: they differ unless the seeds agree."""
-
-    def __len__(self) -> int:
-        return 23
-
-    def __getitem__(self, index: int):
-        noise = torch.tensor([random.random(), np.random.rand(), torch.rand(()).item(), float(index)])
-        return noise.view(1, 2, 2), {"labels": index}
 
 
 class Broken(Noise):
@@ -58,19 +48,6 @@ def die() -> None:
 
 def hang() -> None:
     time.sleep(600)
-
-
-def batches(*, workers: int = 0, epoch: int = 3, start: int = 0, samples=None, **options):
-    sampler = BatchSampler(23, 4, seed=1, shuffle=True, **options)
-    loader = Loader(samples or Noise(), sampler, stack, workers=workers)
-    loader.set_position(epoch, start)
-    found = list(loader)
-    loader.close()
-    return found
-
-
-def flat(found) -> torch.Tensor:
-    return torch.cat([batch.images.flatten(1) for batch in found])
 
 
 def test_samples_do_not_depend_on_workers():

@@ -3,7 +3,6 @@
 import io
 import json
 import random
-import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.data.mutations import as_text, hostile, look_through, many, mutated_bytes, mutated_tree
-from tests.data.painted import CATEGORIES, annotation, coco, mask, picture, voc_page
+from tests.support.mutations import as_text, hostile, look_through, many, mutated_bytes, mutated_tree
+from tests.support.tiny_data import CATEGORIES, annotation, coco, mask, picture, voc_page, write_shard, yolo
 from vitreous.data.run_lengths import text_of
 from vitreous.errors import InputError
 
@@ -79,16 +78,7 @@ def coco_data(root: Path, task: str) -> Damage:
 
 
 def yolo_data(root: Path, task: str) -> Damage:
-    points = " 0.5 0.5 2 0.4 0.4 1" if task == "keypoints" else ""
-    for split in ("train", "val"):
-        (root / "labels" / split).mkdir(parents=True)
-        for seed, name in enumerate(("a", "b")):
-            picture(root / "images" / split / f"{name}.png", seed=seed)
-            lines = [f"1 0.5 0.5 0.25 0.2{points}", f"0 0.1 0.1 0.2 0.2{points}"]
-            lines += [] if points else ["0 0.1 0.1 0.4 0.1 0.2 0.4"]
-            (root / "labels" / split / f"{name}.txt").write_text("\n".join(lines))
-    described = {"names": ["cat", "dog"], "nc": 2} | ({"kpt_shape": [2, 3], "flip_idx": [1, 0]} if points else {})
-    (root / "data.yaml").write_text(json.dumps(described))
+    described = yolo(root, keypoints=task == "keypoints")
     good = files_below(root / "labels") | {root / "data.yaml": (root / "data.yaml").read_bytes()}
     kinds = [damage_file(file) for file in good] + [damage_tree(root / "data.yaml", described)] * 4
     return one_of(kinds + [damage_numbers(file) for file in good if file.suffix == ".txt"], good)
@@ -228,15 +218,6 @@ def shard_data(root: Path, task: str) -> Damage:
         return "index"
 
     return one_of([*(damage_file(file) for file in good), damage_samples, damage_samples, damage_index], good)
-
-
-def write_shard(path: Path, members: dict[str, bytes]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w") as shard:
-        for name, content in members.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            shard.addfile(member, io.BytesIO(content))
 
 
 def mask_data(root: Path, task: str) -> Damage:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.data.test_loader import Noise, batches, flat
+from tests.support.random_samples import Noise, batches, flat
 from vitreous.data.loader import BatchSampler
 from vitreous.data.transforms import Augmentation, Preprocess
 

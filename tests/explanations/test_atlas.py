@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from tests.attribution.tiny import family
-from tests.tiny_model import save_tiny_model
-from tests.web.browser import browser, needs_chromium
+from tests.support.browser import browser, needs_chromium
+from tests.support.explained_models import family
+from tests.support.tiny_model import save_tiny_model
 from vitreous.clusters.atlas import MEASURE, Atlas, look_at
 from vitreous.clusters.atlas_figures import of_classes, of_clusters, whole
 from vitreous.clusters.gates import cluster_layer, gated

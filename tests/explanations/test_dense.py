@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from PIL import Image
 
 import vitreous
-from tests.tiny_model import MODEL_ARGS, TASK_ARGS, save_tiny_dense, save_tiny_model
+from tests.support.tiny_model import MODEL_ARGS, TASK_ARGS, save_tiny_dense, save_tiny_model
 from vitreous.attribution.target import BoxTarget, RegionTarget
 from vitreous.errors import InputError
 from vitreous.explain import explain

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 import vitreous
-from tests.tiny_model import save_tiny_dense
+from tests.support.tiny_model import save_tiny_dense
 from vitreous.attribution.target import BoxTarget, JointTarget, RegionTarget
 from vitreous.clusters.atlas_figures import whole
 from vitreous.clusters.gates import cluster_layer

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 import vitreous
-from tests.attribution.tiny import FAMILIES, family, trained
+from tests.support.explained_models import FAMILIES, family, trained
 from vitreous.attribution.catalogue import find_method
 from vitreous.attribution.target import ClassTarget, RegionTarget
 from vitreous.clusters.gates import Rest, cluster_layer, gated, without

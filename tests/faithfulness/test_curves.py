@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.attribution.tiny import family, pictures, trained
+from tests.support.explained_models import family, pictures, trained
 from vitreous.attribution.controls import CentreBlob, RandomMap
 from vitreous.attribution.gradient import GradCam
 from vitreous.attribution.target import ClassTarget

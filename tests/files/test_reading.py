@@ -144,7 +144,7 @@ except InputError as error:
 
 def test_a_lack_of_open_files_is_no_fault_of_a_picture(tmp_path):
     """It must not count as a picture that cannot be read, or figures would be those of other pictures."""
-    from tests.data.painted import picture
+    from tests.support.tiny_data import picture
 
     for name in ("a/0.png", "a/1.png", "b/2.png"):
         picture(tmp_path / "train" / name)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from tests.test_train import PLAIN
+from tests.support.tiny_runs import PLAIN
 from vitreous.check import check
 from vitreous.data.loader import Unreadable
 from vitreous.data.source import open_data

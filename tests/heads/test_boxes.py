@@ -12,7 +12,7 @@ from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.image_list import ImageList
 from torchvision.ops import roi_align
 
-from tests.heads.detection_data import images, targets
+from tests.support.detection_batches import images, targets
 from vitreous.heads.boxes import Anchors, GroundTruth, cell_boxes, ground_truths, ignored_boxes, level_cells
 from vitreous.heads.detect import build_detector
 from vitreous.heads.regions import RegionAlign, mask_targets

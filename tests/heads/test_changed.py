@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.models.families import assert_whole, awake, small
+from tests.support.families import assert_whole, awake, small
 from vitreous.heads.detect import DETECTORS, build_detector
 from vitreous.heads.keypoints import build_keypoints
 from vitreous.heads.segment import SEGMENTERS, build_segmenter

@@ -6,8 +6,8 @@ import pytest
 import timm
 import torch
 
-from tests.heads.detection_data import HEIGHT, WIDTH, images, targets
-from tests.models.families import awake
+from tests.support.detection_batches import HEIGHT, WIDTH, images, targets
+from tests.support.families import awake
 from vitreous.errors import InputError
 from vitreous.heads.boxes import Detector
 from vitreous.heads.detect import DETECTORS, build_detector, detector_arguments, paste_masks

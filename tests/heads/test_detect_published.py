@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.heads.test_published import is_printed
+from tests.support.printed_figures import is_printed
 from vitreous.figures.counting import Figures, count_model
 from vitreous.heads.boxes import Detector
 from vitreous.heads.detect import build_detector

@@ -5,7 +5,7 @@ import timm
 import torch
 from torch import Tensor
 
-from tests.models.families import FAMILIES, small
+from tests.support.families import FAMILIES, small
 from vitreous.errors import InputError
 from vitreous.heads.keypoints import build_keypoints, decode, flip_test
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import vitreous
+from tests.support.printed_figures import is_printed
 from vitreous.figures.counting import Figures, count_model
 from vitreous.heads.keypoints import build_keypoints
 from vitreous.heads.segment import build_segmenter
@@ -86,12 +87,6 @@ def counted(model: str, arguments: dict, head: str, head_args: dict, size: tuple
     if model.startswith("xcit"):
         params -= sum(value.numel() for name, value in whole.named_parameters() if ".rescale." in name)
     return Figures(params, macs)
-
-
-def is_printed(value: float, printed: float) -> bool:
-    unit = 1 if isinstance(printed, int) else 0.1
-    rounded, cut = round(value / unit) * unit, value // unit * unit
-    return abs(value - printed) <= 0.005 * printed or min(abs(rounded - printed), abs(cut - printed)) < 1e-6
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.models.families import FAMILIES, awake, small
+from tests.support.families import FAMILIES, awake, small
 from vitreous.errors import InputError
 from vitreous.heads.segment import SEGMENTERS, Segmenter, build_segmenter, multi_scale, slide, winners
 

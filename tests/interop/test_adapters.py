@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.ao.quantization import quantize_dynamic
 from torchao.quantization import Int8WeightOnlyConfig, quantize_
 
-from tests.models.families import FAMILIES, awake, small
+from tests.support.families import FAMILIES, awake, small
 from vitreous.heads.detect import build_detector
 
 CASES = [

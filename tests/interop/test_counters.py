@@ -5,7 +5,7 @@ import torch
 from fvcore.nn import FlopCountAnalysis
 from torchinfo import summary
 
-from tests.models.families import FAMILIES, small
+from tests.support.families import FAMILIES, small
 from vitreous.figures.counting import count_model
 
 KINDS = (*FAMILIES, "paca_tiny_blockwise")

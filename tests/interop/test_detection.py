@@ -5,7 +5,7 @@ import torch
 from torchvision.models.detection import FCOS, FasterRCNN, MaskRCNN, RetinaNet
 
 import vitreous
-from tests.models.families import ONE_OF_EACH, assert_every_parameter_has_a_gradient, short
+from tests.support.families import ONE_OF_EACH, assert_every_parameter_has_a_gradient, short
 
 SIZES = ((70, 99), (61, 83))  # neither a multiple of 32 nor alike
 SMALL = dict(min_size=64, max_size=96)

@@ -11,7 +11,7 @@ from torch import nn
 from torchvision.transforms.functional import gaussian_blur
 
 import vitreous
-from tests.models.families import ONE_OF_EACH, small
+from tests.support.families import ONE_OF_EACH, small
 
 IMAGES = torch.randn(2, 3, 70, 99, generator=torch.Generator().manual_seed(1))
 CLASS = 1

@@ -11,7 +11,7 @@ from timm.models import save_for_hf
 from torch import nn
 
 import vitreous
-from tests.models.families import ONE_OF_EACH, save_small, short, small
+from tests.support.families import ONE_OF_EACH, save_small, short, small
 from vitreous.errors import InputError
 from vitreous.training.build import model_arguments
 from vitreous.training.settings import TrainSettings

@@ -7,7 +7,7 @@ import segmentation_models_pytorch as smp
 import torch
 import torch.nn.functional as F
 
-from tests.models.families import ONE_OF_EACH, assert_every_parameter_has_a_gradient, save_small, short
+from tests.support.families import ONE_OF_EACH, assert_every_parameter_has_a_gradient, save_small, short
 from vitreous.errors import InputError
 
 

@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 from transformers import AutoModel, AutoModelForImageClassification, pipeline
 
-from tests.models.families import FAMILIES, save_small
+from tests.support.families import FAMILIES, save_small
 
 IMAGES = torch.randn(2, 3, 96, 160)
 KINDS = (*FAMILIES, "paca_small_mlp", "paca_tiny_blockwise", "paca_tiny_linear")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.pages import blocks, dead_links, read
+from tests.support.pages import blocks, dead_links, read
 
 PAGE = "docs/works-with.md"
 SECTIONS = [text.partition("\n")[0] for text in read(PAGE).split("\n## ") if "```python" in text]

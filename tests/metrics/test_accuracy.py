@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.metrics.answers import random_answers
+from tests.support.classifier_answers import random_answers
 from vitreous.errors import InputError
 from vitreous.metrics.accuracy import Accuracy, ClassFigures, unique_names
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from tests.metrics.answers import random_answers
+from tests.support.classifier_answers import random_answers
 from vitreous.metrics.examination import Examination, Mistakes
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.models.families import FAMILIES, awake, small
+from tests.support.families import FAMILIES, awake, small
 
 CASES = [
     *((name, {}) for name in FAMILIES),

@@ -15,7 +15,7 @@ import timm
 import torch
 from safetensors.torch import save
 
-from tests.tiny_model import MODEL_ARGS
+from tests.support.tiny_model import MODEL_ARGS
 from vitreous import registry
 from vitreous.data.shapes.samples import CATEGORIES
 from vitreous.data.source import open_data

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.models.families import assert_trains
-from tests.models.test_paca import Copies
+from tests.support.copies import Copies
+from tests.support.families import assert_trains
 from vitreous import record
 from vitreous.errors import InputError
 from vitreous.figures.counting import count_model

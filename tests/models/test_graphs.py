@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.export import Dim, export
 
-from tests.models.families import FAMILIES, awake, small
+from tests.support.families import FAMILIES, awake, small
 
 DYNAMIC = {0: Dim.DYNAMIC, 2: Dim.DYNAMIC, 3: Dim.DYNAMIC}
 EXAMPLE = (2, 3, 96, 160)

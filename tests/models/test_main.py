@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages import ROOT
+from tests.support.pages import ROOT
 from vitreous.models.__main__ import main
 
 # What timm's train.py and validate.py do with --model, and a module beside the script.

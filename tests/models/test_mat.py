@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import vitreous
-from tests.models.families import assert_trains, awake
+from tests.support.families import assert_trains, awake
 from vitreous import record
 from vitreous.errors import InputError
 from vitreous.figures.counting import count_model

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.models.families import FAMILIES, assert_whole, awake, small
+from tests.support.families import FAMILIES, assert_whole, awake, small
 
 IMAGES = torch.randn(2, 3, 96, 160)
 KINDS = (*FAMILIES, "paca_small_mlp", "paca_tiny_blockwise", "paca_tiny_linear")

@@ -3,9 +3,9 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.models.families import assert_trains, small
+from tests.support.copies import Copies
+from tests.support.families import assert_trains, small
 from vitreous import record
 from vitreous.clusters.gates import gated
 from vitreous.errors import InputError
@@ -76,28 +76,6 @@ def test_stochastic_depth_rises_to_its_rate() -> None:
     model = PaCa(**SHAPE, drop_path_rate=0.4)
     rates = [getattr(block.drop_path, "drop_prob", 0.0) for stage in model.stages for block in stage.blocks]
     assert rates == pytest.approx([0.0, 0.1, 0.2, 0.3, 0.4])
-
-
-class Copies(TorchDispatchMode):
-    """Notes every operation that moves data without computing, and inputs a kernel would have to rearrange first."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-        self.seen: set[str] = set()
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        name = function.__name__.split(".")[0]
-        self.seen.add(name)
-        if name in {"clone", "copy_", "_to_copy", "contiguous"}:
-            self.found.append(name)
-        if name == "convolution" and not args[0].is_contiguous(memory_format=torch.channels_last):
-            self.found.append("convolution of a map that is not channels-last")
-        if name in {"native_layer_norm", "gelu", "addmm"}:
-            tensor = args[1] if name == "addmm" else args[0]
-            if not tensor.is_contiguous():
-                self.found.append(f"{name} of rearranged tokens")
-        return function(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("arguments", [dict(), dict(generation=1, recluster=1)], ids=["generation 2", "generation 1"])

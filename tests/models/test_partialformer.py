@@ -5,7 +5,7 @@ import timm
 import torch
 import torch.nn.functional as F
 
-from tests.models.families import assert_trains
+from tests.support.families import assert_trains
 from vitreous import record, tap_names
 from vitreous.errors import InputError
 from vitreous.figures.counting import count_model

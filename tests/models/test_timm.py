@@ -11,7 +11,7 @@ from timm.models import create_feature_extractor, group_parameters
 from timm.optim import create_optimizer_v2
 from torch import nn
 
-from tests.models.families import FAMILIES, small
+from tests.support.families import FAMILIES, small
 from vitreous.errors import InputError
 
 IMAGES = torch.randn(2, 3, 64, 32, generator=torch.Generator().manual_seed(1))

@@ -7,7 +7,7 @@ import timm
 import torch
 
 import vitreous
-from tests.models.families import FAMILIES, ONE_OF_EACH, assert_trains, awake, small
+from tests.support.families import FAMILIES, ONE_OF_EACH, assert_trains, awake, small
 from vitreous.errors import InputError
 from vitreous.figures.table import read_table
 from vitreous.registry import ALIASES, ENTRIES

@@ -4,10 +4,12 @@ import json
 import math
 import re
 
-from tests.reports.test_report import HOSTILE, needs_chromium, visit
+from tests.support.browser import needs_chromium, visit
 from vitreous.reports.chart import COLOURS, Chart, Series
 from vitreous.reports.curves import Key
 from vitreous.reports.curves_page import render
+
+HOSTILE = '"><script>alert(1)</script>&@TITLE@'
 
 
 def page(name: str = "run") -> str:

@@ -1,34 +1,19 @@
 """The report is one file: nothing outside it is requested, names are text, equal inputs give equal bytes."""
 
-import json
 import re
-import shutil
-import subprocess
 from dataclasses import replace
-from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-import pytest
 import torch
 from PIL import Image
 
-from tests.web.browser import browser
+from tests.support.browser import browser, needs_chromium, visit
 from vitreous.clusters.masking import Layer, as_distributions, entropy
 from vitreous.explanations.explanation import Clusters, Explanation, MethodMap, StageLoad
 from vitreous.faithfulness.scoring import DECIDES
 from vitreous.reports.report import render
 from vitreous.reports.report_pieces import named
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium binary on this machine (Debian: chromium)")
-
-FLAGS = [
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-dev-shm-usage", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions"),
-    *("--enable-logging=stderr", "--v=0", "--dump-dom"),
-    *("--proxy-server=http://127.0.0.1:9", "--proxy-bypass-list=<-loopback>"),
-]
 HOSTILE = '"><script>alert(1)</script>&@TITLE@'
 
 
@@ -193,43 +178,6 @@ def test_flat_scores_and_single_cluster():
     zero = replace(flat.clusters, importance={"ablation": torch.zeros(1)}, left={}, counts=())
     flat = replace(flat, clusters=zero, true=None)
     assert "All 1 clusters" in page(flat)
-
-
-class Visit(NamedTuple):
-    dom: str
-    console: list[str]
-    requests: list[str]
-
-
-def visit(file: Path, scratch: Path) -> Visit:
-    """Open the file as a user would; the network is a proxy that does not exist, and what was asked of it is logged.
-
-    The browser waits a given time by its own clock, which on a busy machine can run out before the page's script is
-    done; it is then asked to wait longer.
-    """
-    log = scratch / "network.json"
-    places = [f"--user-data-dir={scratch / 'profile'}", f"--log-net-log={log}", file.resolve().as_uri()]
-    for milliseconds in (8_000, 80_000, 800_000):
-        command = [CHROMIUM, *FLAGS, f"--virtual-time-budget={milliseconds}", *places]
-        done = run_to_its_end(command)
-        if 'data-ready="yes"' in done.stdout:
-            break
-    return Visit(done.stdout, [line for line in done.stderr.splitlines() if ":CONSOLE" in line], requests_of_page(log))
-
-
-def run_to_its_end(command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Chromium now and then hangs while it ends, after everything was shown; it is then started once more."""
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
-    except subprocess.TimeoutExpired:
-        return subprocess.run(command, capture_output=True, text=True, timeout=200, check=True)
-
-
-def requests_of_page(log: Path) -> list[str]:
-    """Addresses the page asked for. The browser's own traffic (updates, clock) has no origin and does not count."""
-    started = [event.get("params", {}) for event in json.loads(log.read_text())["events"]]
-    asked = [p["url"] for p in started if "url" in p and p.get("initiator", "not an origin") != "not an origin"]
-    return [url for url in asked if not url.startswith(("data:", "file:"))]
 
 
 @needs_chromium

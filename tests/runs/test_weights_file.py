@@ -12,9 +12,9 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 import vitreous
-from tests.models.families import ONE_OF_EACH, small
-from tests.models.test_weights import paca_original
-from tests.tiny_model import MODEL_ARGS, save_tiny_dense, save_tiny_model
+from tests.support.families import ONE_OF_EACH, small
+from tests.support.original_weights import paca_original
+from tests.support.tiny_model import MODEL_ARGS, save_tiny_dense, save_tiny_model
 from vitreous.data.shapes.samples import CATEGORIES
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError

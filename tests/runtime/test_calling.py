@@ -18,7 +18,7 @@ from PIL import Image
 from torch import nn
 
 import vitreous
-from tests.tiny_model import save_tiny_dense, save_tiny_model
+from tests.support.tiny_model import save_tiny_dense, save_tiny_model
 from vitreous.data.transforms import to_bytes
 from vitreous.errors import InputError
 from vitreous.models.arguments import parse_model_arg

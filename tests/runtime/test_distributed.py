@@ -14,49 +14,19 @@ import torch
 from safetensors.torch import load_file
 from torch.distributed import DistError, TCPStore
 
-from tests.tiny_model import save_tiny_model
-from tests.training.ranks import Ranks, finish_training, start_training
+from tests.support.ranks import Ranks, finish_training, start_training
+from tests.support.tiny_model import save_tiny_model
+from tests.support.tiny_runs import TINY_EMSNET, TINY_PACA, TINY_PACA_RUN, fingerprint
 from vitreous.errors import InputError
-from vitreous.files.manifest import sha256
 from vitreous.runs.model_folder import load_model
 from vitreous.runs.run_folder import RunFolder, read_metrics
 from vitreous.runtime import distributed
 from vitreous.runtime.distributed import LOST_CONTACT, _lost_contact, _meet, processes
 from vitreous.train import Training, train
 
-# Batch norm in every block, clusters and convolutions, and everything random but dropout.
-EMSNET = dict(model="emsnet_xxtiny", model_args=("dims=(16,16,32,32)", "depths=(1,1,1,1)"))
-PACA = dict(
-    model="paca_tiny",
-    model_args=("dims=(8,16,24,32)", "depths=(1,1,1,1)", "heads=(1,2,3,4)", "clusters=(4,4,4,0)"),
-)
-TINY = PACA | dict(
-    data="shapes",
-    size=32,
-    epochs=2,
-    batch_size=8,
-    train_count=40,
-    val_count=21,
-    warmup_epochs=1.0,
-    drop_path=0.0,
-    erasing=0.3,
-    log_every=1,
-    checkpoint_steps=2,
-    workers=0,
-    device="cpu",
-)
-
 
 def losses(out: Path, split: str = "train") -> list[float]:
     return [line["loss"] for line in read_metrics(out) if line["split"] == split]
-
-
-def fingerprint(out: Path) -> dict:
-    """Weights, averaged weights and optimiser to the bit, and all that was logged but time and speed."""
-    last = out / "checkpoints" / (out / "checkpoints" / "LATEST").read_text().strip()
-    lines = [{key: value for key, value in line.items() if "second" not in key} for line in read_metrics(out)]
-    files = [*sorted(last.glob("tensors*")), out / "best" / "model.safetensors", out / "final" / "model.safetensors"]
-    return {"files": [sha256(path) for path in files], "metrics": lines}
 
 
 # ---- the same figures ---------------------------------------------------------------------------------------------
@@ -65,14 +35,14 @@ def fingerprint(out: Path) -> dict:
 @pytest.mark.parametrize(
     "changes",
     [
-        EMSNET | dict(batch_size=9, accumulate=2),  # shares of 2 and 3 images, pieces of 4 and 5
-        PACA | dict(mixup=0.8, cutmix=1.0, ema=0.9, shard=True),
+        TINY_EMSNET | dict(batch_size=9, accumulate=2),  # shares of 2 and 3 images, pieces of 4 and 5
+        TINY_PACA | dict(mixup=0.8, cutmix=1.0, ema=0.9, shard=True),
     ],
     ids=["emsnet, copies", "paca, parts"],
 )
 def test_two_processes_follow_the_curve_of_one(tmp_path, changes):
     """Sums in another order: the bound is on how far 50 steps spread a rounding error."""
-    settings = TINY | dict(epochs=1, train_count=450, checkpoint_steps=0) | changes
+    settings = TINY_PACA_RUN | dict(epochs=1, train_count=450, checkpoint_steps=0) | changes
     one = finish_training(1, tmp_path / "one", settings | {"shard": False})
     two = finish_training(2, tmp_path / "two", settings)
     assert len(losses(one)) >= 50
@@ -99,7 +69,7 @@ def test_evaluation_in_shares_is_exactly_that_of_one_process(tmp_path):
 def test_the_first_process_alone_talks_and_writes(tmp_path):
     """TensorBoard's files are named after the process that wrote them."""
     out = tmp_path / "run"
-    ranks = start_training(2, out, TINY | dict(tensorboard=True))
+    ranks = start_training(2, out, TINY_PACA_RUN | dict(tensorboard=True))
     first = ranks.processes[0].pid
     assert ranks.wait() == [0, 0], ranks.said_by_all()
     assert ranks.said(1) == ""
@@ -114,7 +84,8 @@ def test_the_first_process_alone_talks_and_writes(tmp_path):
 @pytest.mark.parametrize("changes", [dict(count=3), dict(count=2, shard=True)], ids=["3 copies", "2 parts"])
 def test_a_killed_process_ends_all_and_a_restart_ends_with_the_same_bits(tmp_path, changes):
     """Three: of two numbers the sum does not depend on the order, so two processes would not show how DDP adds."""
-    count, settings = changes.pop("count"), TINY | dict(ema=0.9, drop_path=0.2, batch_size=6, epochs=1) | changes
+    count = changes.pop("count")
+    settings = TINY_PACA_RUN | dict(ema=0.9, drop_path=0.2, batch_size=6, epochs=1) | changes
     whole = finish_training(count, tmp_path / "whole", settings)
     for step, rank in [(2, count - 1), (4, 0)]:
         ranks = start_training(count, tmp_path / "run", settings)
@@ -128,7 +99,7 @@ def test_a_killed_process_ends_all_and_a_restart_ends_with_the_same_bits(tmp_pat
 
 
 def test_a_signal_to_any_process_stops_all_at_the_same_step(tmp_path):
-    settings = TINY | dict(ema=0.9, checkpoint_steps=0)
+    settings = TINY_PACA_RUN | dict(ema=0.9, checkpoint_steps=0)
     whole = finish_training(2, tmp_path / "whole", settings)
     ranks = start_training(2, tmp_path / "run", settings)
     ranks.wait_for_step(tmp_path / "run", 3)
@@ -142,7 +113,7 @@ def test_a_signal_to_any_process_stops_all_at_the_same_step(tmp_path):
 
 def test_a_run_goes_on_with_another_number_of_processes(tmp_path):
     """Two that hold a part each, then one, then three that hold a part each: the curve stays that of one process."""
-    settings = TINY | dict(ema=0.9, epochs=3)
+    settings = TINY_PACA_RUN | dict(ema=0.9, epochs=3)
     one = finish_training(1, tmp_path / "one", settings)
     for count, step in [(2, 4), (1, 9), (3, None)]:
         ranks = start_training(count, tmp_path / "run", settings | {"shard": count > 1})
@@ -164,7 +135,7 @@ def test_a_run_goes_on_with_another_number_of_processes(tmp_path):
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_process_that_is_frozen_ends_all(tmp_path, rank):
     """Also while the others wait for it patiently, as in half of the steps here: every second is saved."""
-    ranks = start_training(2, tmp_path / "run", TINY | dict(rank_timeout=6.0, epochs=50))
+    ranks = start_training(2, tmp_path / "run", TINY_PACA_RUN | dict(rank_timeout=6.0, epochs=50))
     ranks.wait_for_step(tmp_path / "run", 2)
     ranks.send(rank, signal.SIGSTOP)  # it answers no more, and does not end either
     start = time.monotonic()
@@ -203,7 +174,7 @@ def test_failed_exchanges_are_told_from_other_errors(message, lost):
 
 
 def test_a_process_that_is_stuck_ends_all(tmp_path):
-    ranks = start_training(2, tmp_path / "run", TINY | dict(rank_timeout=6.0), stuck)
+    ranks = start_training(2, tmp_path / "run", TINY_PACA_RUN | dict(rank_timeout=6.0), stuck)
     ranks.processes[0].join(60)
     assert ranks.processes[0].exitcode == LOST_CONTACT, ranks.said_by_all()
     assert "did not answer for 6 s" in ranks.said(0)
@@ -259,7 +230,7 @@ def bad_sample() -> None:
     ],
 )
 def test_what_cannot_be_used_is_said_once_and_ends_all(tmp_path, changes, before, message, codes):
-    ranks = start_training(2, tmp_path / "run", TINY | changes, before)
+    ranks = start_training(2, tmp_path / "run", TINY_PACA_RUN | changes, before)
     assert set(ranks.wait()) == codes, ranks.said_by_all()
     said = ranks.said_by_all()
     assert message in said
@@ -269,7 +240,7 @@ def test_what_cannot_be_used_is_said_once_and_ends_all(tmp_path, changes, before
 
 def test_a_folder_in_use_is_refused_to_all(tmp_path):
     with RunFolder(tmp_path / "run"):
-        ranks = start_training(2, tmp_path / "run", TINY)
+        ranks = start_training(2, tmp_path / "run", TINY_PACA_RUN)
         assert ranks.wait() == [2, 2]
     assert ranks.said_by_all().count("is in use by process") == 1
 
@@ -314,4 +285,4 @@ def test_processes_without_torchrun_are_told_how(monkeypatch):
 
 def test_splitting_among_one_process_is_refused(tmp_path):
     with pytest.raises(InputError, match="there is one; start more"):
-        train(**TINY, shard=True, out=tmp_path / "run")
+        train(**TINY_PACA_RUN, shard=True, out=tmp_path / "run")

@@ -6,7 +6,7 @@ import torch
 from safetensors.torch import load_file
 
 import vitreous  # noqa: F401  (registers the models)
-from tests.tiny_model import MODEL_ARGS, save_tiny_model
+from tests.support.tiny_model import MODEL_ARGS, save_tiny_model
 from vitreous.data.shapes.samples import CATEGORIES
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError

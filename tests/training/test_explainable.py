@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.test_train import PLAIN, fingerprint
+from tests.support.tiny_runs import PLAIN, fingerprint
 from vitreous import record
 from vitreous.errors import InputError
 from vitreous.layers.cluster_training import ClusterTraining

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.test_distributed import TINY, fingerprint
-from tests.training.ranks import Ranks, arguments, finish_training
+from tests.support.ranks import Ranks, arguments, finish_training
+from tests.support.tiny_runs import TINY_PACA_RUN, fingerprint
 from vitreous.runs.checkpoint import load_checkpoint
 from vitreous.train import Training
 
-SETTINGS = TINY | dict(epochs=1, ema=0.9)
+SETTINGS = TINY_PACA_RUN | dict(epochs=1, ema=0.9)
 LAST = 4  # step of the checkpoint that can no longer be written; 5 steps are an epoch, every second one is saved
 
 

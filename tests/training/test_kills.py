@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.test_train import TINY, fingerprint, finish
-from tests.training.ranks import start_training
+from tests.support.ranks import start_training
+from tests.support.tiny_runs import TINY, fingerprint, finish
 from vitreous.files import storage
 from vitreous.files.storage import recover_folders
 from vitreous.runs import checkpoint, model_folder

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.data.mutations import as_text, bounded, many, mutated_bytes, mutated_tree
-from tests.tiny_model import save_tiny_dense, save_tiny_model
+from tests.support.mutations import as_text, bounded, many, mutated_bytes, mutated_tree
+from tests.support.tiny_model import save_tiny_dense, save_tiny_model
 from vitreous.errors import InputError
 from vitreous.explanations.default_method import FILE, read_chosen
 from vitreous.files.manifest import MANIFEST, manifest_of

@@ -1,19 +1,13 @@
 """The recipe `quick`: the smallest model of each family learns the embedded shapes in minutes."""
 
-import resource
-
 import pytest
 
+from tests.support.processor_time import processor_seconds
 from vitreous.runs.run_folder import read_metrics
 from vitreous.train import train
 
 FAMILIES = ["paca_b0", "xcit_nano_12_p16", "emsnet_xxtiny", "mat_1", "partialformer_b0"]
 MOST_WORK = 2 * 6 * 60  # seconds of processor time: six minutes of two cores
-
-
-def processor_seconds() -> float:
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 @pytest.mark.slow

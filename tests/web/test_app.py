@@ -9,8 +9,8 @@ import pytest
 import torch
 from starlette.testclient import TestClient
 
-from tests.tiny_model import save_tiny_model
-from tests.web.asking import HOST, REASON, application, as_inputs, png, save_chosen, save_lively_model
+from tests.support.explorer import HOST, REASON, application, as_inputs, png, save_chosen, save_lively_model
+from tests.support.tiny_model import save_tiny_model
 from vitreous.attribution.method import find_trunk
 from vitreous.attribution.target import ClassTarget
 from vitreous.clusters.gates import Rest, cluster_layer, gated, without

@@ -14,8 +14,8 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tests.tiny_model import save_tiny_model
-from tests.web.asking import Reply
+from tests.support.explorer import Reply
+from tests.support.tiny_model import save_tiny_model
 from vitreous.web import connection
 from vitreous.web.connection import make_server, most_connections
 from vitreous.web.guard import HEADERS, Guard, Limits, Uploads

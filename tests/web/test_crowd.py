@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from tests.pages import ROOT
-from tests.web.asking import save_lively_model
+from tests.support.explorer import save_lively_model
+from tests.support.pages import ROOT
 
 
 @pytest.mark.slow

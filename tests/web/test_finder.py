@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 from starlette.testclient import TestClient
 
-from tests.tiny_model import TASK_ARGS, save_tiny_dense
-from tests.web.asking import HOST, REASON, application, png, save_chosen
+from tests.support.explorer import HOST, REASON, application, png, save_chosen
+from tests.support.tiny_model import TASK_ARGS, save_tiny_dense
 from vitreous.attribution.target import BoxTarget
 from vitreous.clusters.gates import gated, without
 from vitreous.data.run_lengths import decode

@@ -1,9 +1,8 @@
 """The page of a detector in a real browser: findings are listed, chosen, outlined, and lose their scores."""
 
-from tests.tiny_model import TASK_ARGS, save_tiny_dense
-from tests.web.asking import application, png
-from tests.web.browser import browser, needs_chromium
-from tests.web.test_journey import ranked, running, strangers, text
+from tests.support.browser import browser, needs_chromium, strangers, text
+from tests.support.explorer import application, png, ranked, running
+from tests.support.tiny_model import TASK_ARGS, save_tiny_dense
 
 CLASSES = ("disc", "box")
 

@@ -10,8 +10,8 @@ import zlib
 import pytest
 from starlette.testclient import TestClient
 
-from tests.tiny_model import save_tiny_model
-from tests.web.asking import HOST, application, png, post
+from tests.support.explorer import HOST, application, png, post
+from tests.support.tiny_model import save_tiny_model
 from vitreous.web.guard import HEADERS, Limits
 
 LIMITS = Limits(upload_bytes=200_000, upload_seconds=0.5)

@@ -1,56 +1,23 @@
 """The whole way through the page in a real browser: nothing in the console, nothing asked of anybody else."""
 
 import json
-import threading
 import time
-from contextlib import contextmanager
 
 import pytest
-import uvicorn
 
-from tests.tiny_model import save_tiny_model
-from tests.web.asking import REASON, application, png, save_chosen, save_lively_model
-from tests.web.browser import browser, needs_chromium
+from tests.support.browser import browser, needs_chromium, strangers, text
+from tests.support.explorer import REASON, application, png, ranked, running, save_chosen, save_lively_model
+from tests.support.tiny_model import save_tiny_model
 from vitreous.runs.model_folder import load_model
-from vitreous.serve import listen
 from vitreous.web.app import create_app
 from vitreous.web.explorer import Explorer
 
 HOSTILE = '<img src=x onerror=console.error("run")>'
 
 
-@contextmanager
-def running(app):
-    """The application on a free port, served by a thread."""
-    with listen("127.0.0.1", 0) as listener:
-        server = uvicorn.Server(uvicorn.Config(app, log_level="critical"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join()
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return save_lively_model(tmp_path_factory.mktemp("model") / "lively")
-
-
-def text(page, selector):
-    return page.run(f"document.querySelector({json.dumps(selector)}).textContent")
-
-
-def ranked(page, by="ablation"):
-    """Everything about the picture has arrived, the exact order last."""
-    page.wait("document.getElementById('clusters').getAttribute('aria-busy') === 'false'")
-    page.wait(f"document.getElementById('ranking-says').textContent.startsWith({json.dumps(by)})")
-    page.wait("document.getElementById('load').textContent !== ''")
-
-
-def strangers(page, address):
-    return [url for url in page.requests if not url.startswith((address, "data:", "blob:"))]
 
 
 @needs_chromium

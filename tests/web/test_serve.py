@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.tiny_model import save_tiny_model
+from tests.support.tiny_model import save_tiny_model
 from vitreous.errors import InputError
 from vitreous.runs.model_folder import load_model
 from vitreous.serve import check_answers, find_examples, listen, serve

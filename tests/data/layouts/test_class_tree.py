@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from tests.data.painted import mask, picture
+from tests.support.tiny_data import mask, picture
 from vitreous.data.layouts.class_tree import values_or_colours
 from vitreous.data.layouts.mask_classes import CAMVID, IGNORE
 from vitreous.data.source import open_data

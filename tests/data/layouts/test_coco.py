@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from pycocotools.coco import COCO
 
-from tests.data.painted import CATEGORIES, annotation, coco, picture
+from tests.support.tiny_data import CATEGORIES, annotation, coco, picture
 from vitreous.data.image import ImageError
 from vitreous.data.joint import DetectView, JointViews, collate_dense
 from vitreous.data.layouts.coco import coco_files, open_coco

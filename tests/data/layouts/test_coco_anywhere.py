@@ -1,11 +1,10 @@
 """COCO's annotations under any name, with pictures in any folder."""
 
-import json
 from pathlib import Path
 
 import pytest
 
-from tests.data.painted import CATEGORIES, annotation, picture
+from tests.support.tiny_data import CATEGORIES, coco_file, picture
 from vitreous.data.image import ImageError
 from vitreous.data.layouts.coco_anywhere import CocoFiles, _finder, find_coco_files, with_annotations
 from vitreous.data.quarantine import usual_place
@@ -14,22 +13,13 @@ from vitreous.errors import InputError
 from vitreous.training.settings import TrainSettings
 
 
-def write(file: Path, names, boxes=True, categories=CATEGORIES) -> Path:
-    """Annotations of pictures of 40 x 30, one object in each."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    images = [{"id": n, "file_name": name, "width": 40, "height": 30} for n, name in enumerate(names)]
-    objects = [annotation(n + 1, image=n) for n in range(len(names))] if boxes else []
-    file.write_text(json.dumps({"images": images, "annotations": objects, "categories": categories}))
-    return file
-
-
 @pytest.fixture
 def root(tmp_path) -> Path:
     """photos/{a,b}/*.png, labels/first.json and labels/second.json."""
     for number in range(4):
         picture(tmp_path / "photos" / "ab"[number // 2] / f"{number}.png", seed=number)
-    write(tmp_path / "labels" / "first.json", ["0.png", "1.png", "2.png"])
-    write(tmp_path / "labels" / "second.json", ["3.png"])
+    coco_file(tmp_path / "labels" / "first.json", ["0.png", "1.png", "2.png"])
+    coco_file(tmp_path / "labels" / "second.json", ["3.png"])
     return tmp_path
 
 
@@ -43,9 +33,9 @@ def test_files_are_splits_by_order_or_by_name(root):
     assert (len(opened(data)), len(opened(data, "val"))) == (3, 1)
     assert recognise(data, "detect").name == "COCO files"
     named = {"validation_v2": "val", "labels-train": "train", "instances_test2017": "test"}
-    files = tuple(write(root / "l" / f"{name}.json", ["0.png"]) for name in named)
+    files = tuple(coco_file(root / "l" / f"{name}.json", ["0.png"]) for name in named)
     assert CocoFiles((), files).splits == dict(zip(named.values(), files, strict=True))
-    inside = tuple(write(root / split / "_annotations.coco.json", ["0.png"]) for split in ("valid", "train"))
+    inside = tuple(coco_file(root / split / "_annotations.coco.json", ["0.png"]) for split in ("valid", "train"))
     assert CocoFiles((), inside).splits == {"val": inside[0], "train": inside[1]}
     with pytest.raises(InputError, match="cannot tell which of"):
         CocoFiles((), (files[1], first)).splits
@@ -61,7 +51,7 @@ def test_pictures_are_found_below_the_folder(root):
     ]
     assert images.name(0) == "train/0.png"
     assert images.picture(2).size == (40, 30)
-    write(root / "labels" / "first.json", ["a/0.png", "b/2.png"])
+    coco_file(root / "labels" / "first.json", ["a/0.png", "b/2.png"])
     assert opened(data).encoded(1) == root / "photos" / "b" / "2.png"
 
 
@@ -70,37 +60,37 @@ def test_same_names_in_several_folders(root):
     for split in ("train2017", "val2017"):
         for number in range(2):
             picture(root / "coco" / split / f"{number}.png", seed=number)
-    files = [write(root / "labels" / f"{split}.json", ["0.png", "1.png"]) for split in ("train", "val")]
+    files = [coco_file(root / "labels" / f"{split}.json", ["0.png", "1.png"]) for split in ("train", "val")]
     data = with_annotations(str(root / "coco"), files)
     assert opened(data).encoded(0).parent.name == "train2017"
     assert opened(data, "val").encoded(1).parent.name == "val2017"
     for split in ("train2017", "val2017"):
         (root / "coco" / split).rename(root / "coco" / f"part{len(split)}")
     picture(root / "coco" / "part7" / "2.png")
-    write(files[0], ["0.png", "1.png", "2.png"])
+    coco_file(files[0], ["0.png", "1.png", "2.png"])
     assert {opened(data).encoded(index).parent.name for index in range(3)} == {"part7"}
-    write(files[0], ["0.png", "1.png"])
+    coco_file(files[0], ["0.png", "1.png"])
     with pytest.raises(InputError, match=r"'0\.png' of .*train\.json could be .* and .*; give the folder"):
         opened(data)
 
 
 def test_one_file_has_no_splits(root):
     names = [f"{number}.png" for number in range(4)]
-    data = str(write(root / "photos" / "export.json", names))
+    data = str(coco_file(root / "photos" / "export.json", names))
     parts = open_raw(data, "detect")
     assert sum(map(len, parts.values())) == 4
     assert all(part.val_fraction == 0.2 for part in parts.values())
     assert "/" not in parts["train"].name(0)
-    held = opened(write(root / "photos" / "test.json", names), "val")
+    held = opened(coco_file(root / "photos" / "test.json", names), "val")
     assert (len(held), held.val_fraction) == (4, None), "a file to test with is all of it"
     with pytest.raises(InputError, match="has no split 'train'"):
         opened(root / "photos" / "test.json")
 
 
 def test_pictures_beside_a_file_or_beside_its_folder(root):
-    assert opened(write(root / "photos" / "annotations" / "val.json", ["3.png"]), "val").encoded(0).is_file()
+    assert opened(coco_file(root / "photos" / "annotations" / "val.json", ["3.png"]), "val").encoded(0).is_file()
     with pytest.raises(InputError, match=r"no picture of .*val\.json is there, such as 'x\.png'; looked below"):
-        opened(write(root / "photos" / "annotations" / "val.json", ["x.png"]), "val")
+        opened(coco_file(root / "photos" / "annotations" / "val.json", ["x.png"]), "val")
 
 
 def test_missing_pictures_stay_below_the_folder(root):
@@ -112,7 +102,7 @@ def test_missing_pictures_stay_below_the_folder(root):
     assert [find(name) for name in names] == [
         photos / name for name in ("a/0.png", "7.png", "secret.png", "secret.png")
     ]
-    data = with_annotations(str(photos), [write(root / "labels" / "first.json", ["0.png", "7.png"])])
+    data = with_annotations(str(photos), [coco_file(root / "labels" / "first.json", ["0.png", "7.png"])])
     with pytest.raises(ImageError, match="does not exist"):
         opened(data, "val", val_fraction=1).picture(1)
 
@@ -120,7 +110,7 @@ def test_missing_pictures_stay_below_the_folder(root):
 def test_categories_must_be_the_same(root):
     files = [
         root / "labels" / "first.json",
-        write(root / "labels" / "second.json", ["3.png"], categories=CATEGORIES[:1]),
+        coco_file(root / "labels" / "second.json", ["3.png"], categories=CATEGORIES[:1]),
     ]
     data = with_annotations(str(root / "photos"), files)
     with pytest.raises(InputError, match=r"the categories of .* differ"):
@@ -138,7 +128,7 @@ def test_one_word(root, monkeypatch):
     assert settings.arguments()["data"] == settings.data == "photos+labels/first.json"
     assert settings.folder == Path("runs/paca_b0-photos")
     picture(root / "a+b" / "0.png")
-    odd = write(root / "c+d.json", ["0.png"])
+    odd = coco_file(root / "c+d.json", ["0.png"])
     assert find_coco_files(f"a+b+{odd.name}") == CocoFiles((Path("a+b"),), (Path("c+d.json"),))
     assert find_coco_files("a+b") is None
     assert find_coco_files("photos+none.json") is None

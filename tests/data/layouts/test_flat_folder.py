@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.data.painted import annotation, coco, mask, picture, voc_page
+from tests.support.tiny_data import annotation, coco, mask, picture, voc_page
 from vitreous.data.layouts.flat_folder import is_flat
 from vitreous.data.source import LAYOUTS, open_data, recognise, usable_as
 from vitreous.errors import InputError

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.data.painted import picture
+from tests.support.tiny_data import picture
 from vitreous.data.layouts import held_out
 from vitreous.data.layouts.held_out import PIECE, sides
 from vitreous.data.source import describe, open_data, open_raw

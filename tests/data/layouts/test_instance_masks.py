@@ -3,22 +3,10 @@
 import numpy as np
 import pytest
 
-from tests.data.painted import mask, picture
+from tests.support.tiny_data import PENN_FUDAN_MASK, mask, penn_fudan, picture
 from vitreous.data.image import ImageError
 from vitreous.data.source import open_data, recognise
 from vitreous.errors import InputError
-
-NUMBERS = np.zeros((30, 40), np.uint8)
-NUMBERS[2:10, 3:9], NUMBERS[5:8, 20:40] = 1, 2
-
-
-def penn_fudan(root, count: int = 12):
-    for number in range(count):
-        picture(root / "PNGImages" / f"FudanPed{number:05d}.png", seed=number)
-        mask(root / "PedMasks" / f"FudanPed{number:05d}_mask.png", NUMBERS, palette=number % 2 == 0)
-        (root / "Annotation").mkdir(exist_ok=True)
-        (root / "Annotation" / f"FudanPed{number:05d}.txt").write_text("# PASCAL Annotation Version 1.00\n")
-    return root
 
 
 def opened(root, task, split="train", **options):
@@ -32,7 +20,7 @@ def test_objects(tmp_path):
     objects = images.target(0)["objects"]
     assert objects.boxes.tolist() == [[3, 2, 9, 10], [20, 5, 40, 8]]
     assert objects.area.tolist() == [48, 60]
-    assert np.array_equal(objects.decoded_masks(30, 40), [NUMBERS == 1, NUMBERS == 2])
+    assert np.array_equal(objects.decoded_masks(30, 40), [PENN_FUDAN_MASK == 1, PENN_FUDAN_MASK == 2])
     ids = [id for index in range(len(images)) for id in images.target(index)["objects"].ids]
     assert len(set(ids)) == len(ids)
 
@@ -40,7 +28,7 @@ def test_objects(tmp_path):
 def test_one_class(tmp_path):
     images = opened(penn_fudan(tmp_path), "segment")
     assert images.classes == ("background", "pedestrian")
-    assert np.array_equal(images.target(0)["semantic"], NUMBERS > 0)
+    assert np.array_equal(images.target(0)["semantic"], PENN_FUDAN_MASK > 0)
     with pytest.raises(InputError, match="leave out --ignore"):
         opened(tmp_path, "segment", ignore=(2,))
 
@@ -48,7 +36,7 @@ def test_one_class(tmp_path):
 def test_other_names(tmp_path):
     for number in range(3):
         picture(tmp_path / "images" / f"{number}.jpg", seed=number)
-        mask(tmp_path / "instances" / f"{number}.png", NUMBERS)
+        mask(tmp_path / "instances" / f"{number}.png", PENN_FUDAN_MASK)
     assert opened(tmp_path, "detect").classes == ("object",)
     (tmp_path / "classes.txt").write_text("cell\n")
     assert opened(tmp_path, "detect").classes == ("cell",)
@@ -63,10 +51,10 @@ def test_what_is_wrong_is_named(tmp_path):
     (tmp_path / "PedMasks" / "FudanPed00000_mask.png").unlink()
     with pytest.raises(ImageError, match=r"FudanPed00000_mask\.png' does not exist"):
         images.target(0)
-    mask(tmp_path / "PedMasks" / "FudanPed00001_mask.png", NUMBERS[:-1])
+    mask(tmp_path / "PedMasks" / "FudanPed00001_mask.png", PENN_FUDAN_MASK[:-1])
     with pytest.raises(ImageError, match="has 40 x 29 pixels, its picture 40 x 30"):
         images.target(1)
-    mask(tmp_path / "PedMasks" / "FudanPed00002_mask.png", NUMBERS * 0)
+    mask(tmp_path / "PedMasks" / "FudanPed00002_mask.png", PENN_FUDAN_MASK * 0)
     assert len(images.target(2)["objects"]) == 0
     for file in (tmp_path / "PedMasks").iterdir():
         file.unlink()
@@ -78,7 +66,7 @@ def test_fingerprint_follows_the_masks(tmp_path):
     penn_fudan(tmp_path)
     before = opened(tmp_path, "detect").fingerprint
     for file in (tmp_path / "PedMasks").iterdir():
-        mask(file, np.random.default_rng(0).integers(0, 3, NUMBERS.shape))
+        mask(file, np.random.default_rng(0).integers(0, 3, PENN_FUDAN_MASK.shape))
     assert opened(tmp_path, "detect").fingerprint != before
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.data.painted import mask, picture
+from tests.support.tiny_data import mask, picture
 from vitreous.data.image import ImageError
 from vitreous.data.layouts.mask_classes import CITYSCAPES, IGNORE
 from vitreous.data.source import describe, open_data

@@ -3,28 +3,11 @@
 import numpy as np
 import pytest
 
-from tests.data.painted import mask, picture
+from tests.support.tiny_data import PETS_TEST, PETS_TRAIN, PETS_TRIMAP, mask, pets
 from vitreous.data.image import ImageError
 from vitreous.data.layouts.mask_classes import IGNORE
 from vitreous.data.source import open_data, usable_as
 from vitreous.errors import InputError
-
-TRIMAP = np.full((30, 40), 2, np.uint8)
-TRIMAP[5:20, 5:20], TRIMAP[8:15, 8:15] = 3, 1
-TRAIN = ("Abyssinian_1", "Abyssinian_100", "great_pyrenees_7", "great_pyrenees_8")
-TEST = ("Abyssinian_2", "great_pyrenees_9")
-
-
-def pets(root, *, lists: bool = True):
-    for place, stem in enumerate((*TRAIN, *TEST)):
-        picture(root / "images" / f"{stem}.jpg", seed=place)
-        mask(root / "annotations" / "trimaps" / f"{stem}.png", TRIMAP)
-    (root / "annotations" / "trimaps" / "._Abyssinian_1.png").write_bytes(b"left by another system")
-    (root / "images" / "Abyssinian_1.mat").write_bytes(b"no picture")
-    if lists:
-        for name, stems in (("trainval.txt", TRAIN), ("test.txt", TEST), ("list.txt", TRAIN + TEST)):
-            (root / "annotations" / name).write_text("#Image CLASS-ID\n" + "".join(f"{s} 1 1 1\n" for s in stems))
-    return root
 
 
 def opened(root, task, split="train", **options):
@@ -42,7 +25,7 @@ def test_breeds(tmp_path):
 def test_trimaps(tmp_path):
     images = opened(pets(tmp_path), "segment")
     assert images.classes == ("background", "pet")
-    wanted = np.select([TRIMAP == 1, TRIMAP == 2], [1, 0], IGNORE)
+    wanted = np.select([PETS_TRIMAP == 1, PETS_TRIMAP == 2], [1, 0], IGNORE)
     assert np.array_equal(images.target(0)["semantic"], wanted)
     assert list(usable_as(str(tmp_path))) == ["classify", "segment"]
     assert images.fingerprint != opened(tmp_path, "classify").fingerprint
@@ -62,15 +45,15 @@ def test_lists_may_name_folders(tmp_path, prefix, suffix):
     pets(tmp_path)
     if prefix == "cats/":
         (tmp_path / "images" / "cats").mkdir()
-        for stem in TRAIN:
+        for stem in PETS_TRAIN:
             (tmp_path / "images" / f"{stem}.jpg").rename(tmp_path / "images" / "cats" / f"{stem}.jpg")
-    for name, stems in (("trainval.txt", TRAIN), ("test.txt", TEST)):
+    for name, stems in (("trainval.txt", PETS_TRAIN), ("test.txt", PETS_TEST)):
         (tmp_path / "annotations" / name).write_text("".join(f"{prefix}{stem}{suffix} 1 1 1\n" for stem in stems))
     images = opened(tmp_path, "classify")
     assert images.classes == ("Abyssinian", "great_pyrenees")
     assert [images.target(index)["labels"] for index in range(4)] == [0, 0, 1, 1]
     assert images.picture(0).size == (40, 30)
-    assert opened(tmp_path, "segment").target(0)["semantic"].shape == TRIMAP.shape
+    assert opened(tmp_path, "segment").target(0)["semantic"].shape == PETS_TRIMAP.shape
 
 
 def test_pictures_that_a_list_names_in_vain(tmp_path):
@@ -84,7 +67,7 @@ def test_pictures_that_a_list_names_in_vain(tmp_path):
 
 def test_what_is_wrong_is_named(tmp_path):
     pets(tmp_path)
-    mask(tmp_path / "annotations" / "trimaps" / "Abyssinian_1.png", TRIMAP + 1)
+    mask(tmp_path / "annotations" / "trimaps" / "Abyssinian_1.png", PETS_TRIMAP + 1)
     with pytest.raises(ImageError, match=r"Abyssinian_1\.png' holds 4; 1 pet"):
         opened(tmp_path, "segment").target(0)
     (tmp_path / "images" / "Abyssinian_1.jpg").unlink()

@@ -1,6 +1,6 @@
 import pytest
 
-from tests.data.painted import picture, voc_page
+from tests.support.tiny_data import picture, voc_page
 from vitreous.data.image import ImageError
 from vitreous.data.layouts.voc import open_voc
 from vitreous.data.source import describe, open_data

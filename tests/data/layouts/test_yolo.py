@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from tests.data.painted import picture
+from tests.support.tiny_data import picture
 from vitreous.data.image import ImageError
 from vitreous.data.source import describe, open_data
 from vitreous.errors import InputError

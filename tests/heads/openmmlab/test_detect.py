@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.heads.openmmlab.networks import Neck
-from tests.models.families import awake
-from tests.models.test_weights import paca_original, xcit_original
+from tests.support.families import awake
+from tests.support.openmmlab import Neck
+from tests.support.original_weights import paca_original, xcit_original
 from vitreous.errors import InputError
 from vitreous.heads.boxes import Detector
 from vitreous.heads.detect import build_detector

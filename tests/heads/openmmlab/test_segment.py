@@ -8,42 +8,28 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from tests.heads.openmmlab.networks import FCNHead, FPNHead, Neck, SimpleHead, UPerHead
-from tests.models.families import awake
-from tests.models.test_weights import paca_original, xcit_original
+from tests.support.families import awake
+from tests.support.openmmlab import (
+    CHANNELS,
+    CLASSES,
+    IMAGES,
+    PACA,
+    FCNHead,
+    SimpleHead,
+    UPerHead,
+    paca,
+    semantic_fpn,
+    whole,
+)
+from tests.support.original_weights import paca_original, xcit_original
 from vitreous.errors import InputError
 from vitreous.heads.keypoints import build_keypoints
 from vitreous.heads.openmmlab.conversion import Conversion
 from vitreous.heads.openmmlab.segment import Release, describe_segmenter, load_keypoints, load_segmenter
 from vitreous.heads.segment import Segmenter, build_segmenter
-from vitreous.models.paca import PaCa
 from vitreous.models.xcit import XCiT
 
-CHANNELS, CLASSES = (8, 16, 24, 32), 5
-PACA = dict(dims=CHANNELS, depths=(1, 1, 2, 1), heads=(1, 2, 3, 4), clusters=(6, 7, 6, 0))
 XCIT = dict(dim=16, depth=4, heads=2, ends=(0, 1, 2, 3))
-IMAGES = torch.randn(2, 3, 64, 96, generator=torch.Generator().manual_seed(0))
-
-
-def paca() -> PaCa:
-    torch.manual_seed(1)
-    return awake(PaCa(**PACA, num_classes=0)).eval()
-
-
-def whole(names: dict[str, Tensor], parts: dict[str, nn.Module]) -> dict[str, Tensor]:
-    """The state dict of a model of the toolbox with these parts."""
-    state = {f"backbone.{key}": value for key, value in names.items()}
-    for name, part in parts.items():
-        state |= {f"{name}.{key}": value for key, value in part.state_dict().items()}
-    return state
-
-
-def semantic_fpn() -> tuple[dict[str, Tensor], Tensor]:
-    backbone = paca()
-    neck, head = awake(Neck(CHANNELS, 12)).eval(), awake(FPNHead(12, 10, CLASSES)).eval()
-    with torch.no_grad():
-        expected = head(neck(backbone.features(IMAGES).maps))
-    return whole(paca_original(backbone.state_dict()), {"neck": neck, "decode_head": head}), expected
 
 
 def upernet() -> tuple[dict[str, Tensor], Tensor]:

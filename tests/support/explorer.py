@@ -3,19 +3,22 @@
 import asyncio
 import io
 import json
+import threading
 from collections.abc import Iterable
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import uvicorn
 from PIL import Image
 from torch import Tensor
 
-from tests.tiny_model import MODEL_ARGS, save_tiny_model
+from tests.support.tiny_model import MODEL_ARGS, save_tiny_model
 from vitreous.data.shapes.samples import Shapes
 from vitreous.runs.model_folder import load_model, save_model
-from vitreous.serve import find_examples, open_explorer
+from vitreous.serve import find_examples, listen, open_explorer
 from vitreous.web.app import create_app
 from vitreous.web.explorer import Explorer
 from vitreous.web.guard import Limits
@@ -108,3 +111,24 @@ def post(
     asyncio.run(app(scope, receive, send))
     head = {name.decode().lower(): value.decode() for name, value in messages[0]["headers"]}
     return Reply(messages[0]["status"], head, b"".join(message.get("body", b"") for message in messages[1:]))
+
+
+@contextmanager
+def running(app):
+    """The application on a free port, served by a thread."""
+    with listen("127.0.0.1", 0) as listener:
+        server = uvicorn.Server(uvicorn.Config(app, log_level="critical"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def ranked(page, by="ablation"):
+    """Everything about the picture has arrived, the exact order last."""
+    page.wait("document.getElementById('clusters').getAttribute('aria-busy') === 'false'")
+    page.wait(f"document.getElementById('ranking-says').textContent.startsWith({json.dumps(by)})")
+    page.wait("document.getElementById('load').textContent !== ''")

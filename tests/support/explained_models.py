@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 import vitreous  # noqa: F401  (registers the models)
+from vitreous.attribution.gradient import IntegratedGradients
+from vitreous.attribution.occlusion import Occlusion, Rise
 from vitreous.data.shapes.samples import Shapes
 
 FAMILIES: dict[str, dict] = {
@@ -73,3 +75,10 @@ def trained() -> tuple[nn.Module, Tensor, Tensor, Tensor]:
 
 def as_input(image) -> Tensor:
     return (torch.from_numpy(image).permute(2, 0, 1).float() / 255 - 0.45) / 0.25
+
+
+QUICK_METHODS = {
+    "integrated_gradients": IntegratedGradients(steps=2),
+    "occlusion": Occlusion(cells=3),
+    "rise": Rise(masks=8),
+}

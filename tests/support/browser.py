@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.request import urlopen
 
 import pytest
@@ -142,3 +142,56 @@ def tab_address(announcement: Path, process: subprocess.Popen[bytes]) -> str:
                 return tabs[0]["webSocketDebuggerUrl"]
         time.sleep(0.1)
     raise RuntimeError("chromium did not start")
+
+
+def text(page, selector):
+    return page.run(f"document.querySelector({json.dumps(selector)}).textContent")
+
+
+def strangers(page, address):
+    return [url for url in page.requests if not url.startswith((address, "data:", "blob:"))]
+
+
+VISIT_FLAGS = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-dev-shm-usage", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions"),
+    *("--enable-logging=stderr", "--v=0", "--dump-dom"),
+    *("--proxy-server=http://127.0.0.1:9", "--proxy-bypass-list=<-loopback>"),
+]
+
+
+class Visit(NamedTuple):
+    dom: str
+    console: list[str]
+    requests: list[str]
+
+
+def visit(file: Path, scratch: Path) -> Visit:
+    """Open the file as a user would; the network is a proxy that does not exist, and what was asked of it is logged.
+
+    The browser waits a given time by its own clock, which on a busy machine can run out before the page's script is
+    done; it is then asked to wait longer.
+    """
+    log = scratch / "network.json"
+    places = [f"--user-data-dir={scratch / 'profile'}", f"--log-net-log={log}", file.resolve().as_uri()]
+    for milliseconds in (8_000, 80_000, 800_000):
+        command = [CHROMIUM, *VISIT_FLAGS, f"--virtual-time-budget={milliseconds}", *places]
+        done = run_to_its_end(command)
+        if 'data-ready="yes"' in done.stdout:
+            break
+    return Visit(done.stdout, [line for line in done.stderr.splitlines() if ":CONSOLE" in line], requests_of_page(log))
+
+
+def run_to_its_end(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Chromium now and then hangs while it ends, after everything was shown; it is then started once more."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
+    except subprocess.TimeoutExpired:
+        return subprocess.run(command, capture_output=True, text=True, timeout=200, check=True)
+
+
+def requests_of_page(log: Path) -> list[str]:
+    """Addresses the page asked for. The browser's own traffic (updates, clock) has no origin and does not count."""
+    started = [event.get("params", {}) for event in json.loads(log.read_text())["events"]]
+    asked = [p["url"] for p in started if "url" in p and p.get("initiator", "not an origin") != "not an origin"]
+    return [url for url in asked if not url.startswith(("data:", "file:"))]

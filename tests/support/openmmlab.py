@@ -8,6 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tests.support.families import awake
+from tests.support.original_weights import paca_original
+from vitreous.models.paca import PaCa
+
 
 def resize(x: Tensor, like: Tensor) -> Tensor:
     return F.interpolate(x, like.shape[2:], mode="bilinear", align_corners=False)
@@ -103,3 +107,29 @@ class SimpleHead(nn.Module):
 
     def forward(self, maps: list[Tensor]) -> Tensor:
         return self.final_layer(self.deconv_layers(maps[-1]))
+
+
+CHANNELS, CLASSES = (8, 16, 24, 32), 5
+PACA = dict(dims=CHANNELS, depths=(1, 1, 2, 1), heads=(1, 2, 3, 4), clusters=(6, 7, 6, 0))
+IMAGES = torch.randn(2, 3, 64, 96, generator=torch.Generator().manual_seed(0))
+
+
+def paca() -> PaCa:
+    torch.manual_seed(1)
+    return awake(PaCa(**PACA, num_classes=0)).eval()
+
+
+def whole(names: dict[str, Tensor], parts: dict[str, nn.Module]) -> dict[str, Tensor]:
+    """The state dict of a model of the toolbox with these parts."""
+    state = {f"backbone.{key}": value for key, value in names.items()}
+    for name, part in parts.items():
+        state |= {f"{name}.{key}": value for key, value in part.state_dict().items()}
+    return state
+
+
+def semantic_fpn() -> tuple[dict[str, Tensor], Tensor]:
+    backbone = paca()
+    neck, head = awake(Neck(CHANNELS, 12)).eval(), awake(FPNHead(12, 10, CLASSES)).eval()
+    with torch.no_grad():
+        expected = head(neck(backbone.features(IMAGES).maps))
+    return whole(paca_original(backbone.state_dict()), {"neck": neck, "decode_head": head}), expected
