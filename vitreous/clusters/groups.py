@@ -13,7 +13,7 @@ from torch import Tensor
 from vitreous.attribution.target import Target
 from vitreous.clusters.gates import Rest
 from vitreous.errors import InputError
-from vitreous.layers.cluster_training import ALIKE
+from vitreous.layers.cluster_training import SAME_GROUP_CORRELATION
 
 
 def correlation(maps: Tensor) -> Tensor:
@@ -23,7 +23,7 @@ def correlation(maps: Tensor) -> Tensor:
     return unit @ unit.T
 
 
-def group_maps(maps: Tensor, *, alike: float = ALIKE, groups: int | None = None) -> Tensor:
+def group_maps(maps: Tensor, *, alike: float = SAME_GROUP_CORRELATION, groups: int | None = None) -> Tensor:
     """The group of each of the maps (M, H, W) of one image: (M,) numbers from 0, ordered by first member.
 
     Args:

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-ALIKE = 0.7  # (mean) correlation from which on maps are one group, here and in explanations
+SAME_GROUP_CORRELATION = 0.7  # (mean) correlation from which on maps are one group, here and in explanations
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def drop_similar_clusters(assignment: Tensor, rate: float) -> Tensor:
     first = torch.randint(M, (B, 1, 1), device=maps.device)
     likeness = (unit * unit.take_along_dim(first, 1)).sum(2)  # (B, M)
     itself = torch.arange(M, device=maps.device) == first[:, 0]
-    alike = (likeness >= ALIKE) | itself
+    alike = (likeness >= SAME_GROUP_CORRELATION) | itself
     hit = torch.rand(B, 1, device=maps.device) < rate
     return keep_at_least_one((~(alike & hit)).float(), -likeness)
 
