@@ -27,7 +27,7 @@ from vitreous.explanations.explanation import Answer, Explanation
 from vitreous.explanations.findings import SURE, Choice, Seen, Wanted, choose_finding
 from vitreous.explanations.picture import describe, name_of, picture_of_input
 from vitreous.explanations.truth import SAME
-from vitreous.heads.boxes import Detector, settled
+from vitreous.heads.boxes import Detector, suppress_overlaps
 from vitreous.runs.model_folder import TrainedModel, at_size
 from vitreous.tasks.base import Prediction, WithHead
 from vitreous.tasks.keypoints import Keypoints
@@ -152,7 +152,7 @@ def numbers_now(
     assert isinstance(model, Detector)
     (boxes,) = output
     sure = boxes["scores"] > model.selection.score
-    answers = settled(boxes["boxes"][sure], boxes["labels"][sure], boxes["scores"][sure], model.selection)
+    answers = suppress_overlaps(boxes["boxes"][sure], boxes["labels"][sure], boxes["scores"][sure], model.selection)
     return matched_scores([target for _, target in found], answers)
 
 

@@ -249,10 +249,10 @@ def select_detections(considered: Candidates, shape: Shape, selection: Selection
         parts.append((values, row + start, label))
         start += len(level)
     scores, rows, labels = (torch.cat(part) for part in zip(*parts, strict=True))
-    return settled(clip_boxes_to_image(considered.decode(rows, labels), shape), labels, scores, selection)
+    return suppress_overlaps(clip_boxes_to_image(considered.decode(rows, labels), shape), labels, scores, selection)
 
 
-def settled(boxes: Tensor, labels: Tensor, scores: Tensor, selection: Selection) -> dict[str, Tensor]:
+def suppress_overlaps(boxes: Tensor, labels: Tensor, scores: Tensor, selection: Selection) -> dict[str, Tensor]:
     """Of boxes (n, 4), those that are large enough and not much like a better one of their class, best first."""
     kept = remove_small_boxes(boxes, 1e-2)
     boxes, scores, labels = boxes[kept], scores[kept], labels[kept]
