@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tests.support.families import FAMILIES, awake, small
 from vitreous.errors import InputError
-from vitreous.heads.segment import SEGMENTERS, Segmenter, build_segmenter, multi_scale, slide, winners
+from vitreous.heads.segment import SEGMENTERS, Segmenter, best_classes, build_segmenter, multi_scale, slide
 
 TERMS = {"fpn": {"segment"}, "upernet": {"segment", "auxiliary"}, "paca": {"segment", "clusters"}}
 TINY = dict(dims=(8, 16, 24, 32), depths=(1, 1, 1, 1), heads=(1, 2, 3, 4), clusters=(6, 6, 6, 0))
@@ -183,12 +183,12 @@ def test_windows_are_averaged_where_they_overlap() -> None:
 def test_winners_are_those_of_the_resized_logits(size: tuple[int, int]) -> None:
     logits = torch.randn(5, 16, 24, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     whole = F.interpolate(logits[None].float(), size, mode="bilinear")[0]
-    found = winners(logits, size)
+    found = best_classes(logits, size)
     assert found.dtype == torch.uint8
     # Two classes may be so close that rounding decides.
     chosen = whole.gather(0, found[None].long())[0]
     torch.testing.assert_close(chosen, whole.amax(0), rtol=0, atol=1e-5)
-    assert winners(torch.randn(300, 2, 2), (2, 2)).dtype == torch.int64
+    assert best_classes(torch.randn(300, 2, 2), (2, 2)).dtype == torch.int64
 
 
 def test_one_scale_is_the_plain_answer() -> None:

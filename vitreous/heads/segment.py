@@ -99,7 +99,7 @@ def check_pixel_labels(labels: Tensor, classes: int) -> None:
         )
 
 
-def winners(logits: Tensor, size: Sequence[int]) -> Tensor:
+def best_classes(logits: Tensor, size: Sequence[int]) -> Tensor:
     """The best class (H, W) of every pixel of logits (K, h, w) brought to `size`.
 
     That is `resize` and `argmax`, but only for a few rows at a time, and with the classes side by side in memory: a

@@ -17,7 +17,7 @@ from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.heads.openmmlab.conversion import Conversion
 from vitreous.heads.openmmlab.segment import load_segmenter
-from vitreous.heads.segment import SEGMENTERS, Segmenter, build_segmenter, multi_scale, slide, winners
+from vitreous.heads.segment import SEGMENTERS, Segmenter, best_classes, build_segmenter, multi_scale, slide
 from vitreous.layers.patch import resize
 from vitreous.metrics.segmentation import SegmentationMetric
 from vitreous.tasks.base import Inference, Prediction, Targets, View, WithHead
@@ -137,9 +137,9 @@ def labels_of(logits: Tensor, padded: Sequence[int], size: Sequence[int], origin
     """The class (H, W) of every pixel of a picture, from logits (K, h, w) of the same scaled to `size` and padded."""
     height, width = size
     if tuple(size) == tuple(original):
-        return winners(logits, padded)[:height, :width]
+        return best_classes(logits, padded)[:height, :width]
     # Padding can be cut off at the size of the images only.
-    return winners(resize(logits[None].float(), padded)[0, :, :height, :width], original)
+    return best_classes(resize(logits[None].float(), padded)[0, :, :height, :width], original)
 
 
 TASK = Segment
