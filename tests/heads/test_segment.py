@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tests.support.families import FAMILIES, awake, small
 from vitreous.errors import InputError
-from vitreous.heads.segment import SEGMENTERS, Segmenter, best_classes, build_segmenter, multi_scale, slide
+from vitreous.heads.segment import SEGMENTERS, Segmenter, best_classes, build_segmenter, multi_scale, sliding_window
 
 TERMS = {"fpn": {"segment"}, "upernet": {"segment", "auxiliary"}, "paca": {"segment", "clusters"}}
 TINY = dict(dims=(8, 16, 24, 32), depths=(1, 1, 1, 1), heads=(1, 2, 3, 4), clusters=(6, 6, 6, 0))
@@ -161,20 +161,20 @@ def test_a_window_as_large_as_the_image_gives_the_whole() -> None:
     with torch.no_grad():
         whole = model(images)
         for crop in ((48, 70), (64, 64 + 32), (512, 512)):
-            assert torch.equal(slide(model, images, crop, (32, 32)), whole)
+            assert torch.equal(sliding_window(model, images, crop, (32, 32)), whole)
 
 
 @pytest.mark.parametrize("size", [(48, 70), (64, 64), (33, 129), (20, 100)])
 @pytest.mark.parametrize("batch", [1, 3, 64])
 def test_windows_cover_every_pixel_and_are_averaged(size: tuple[int, int], batch: int) -> None:
     images = torch.randn(2, 3, *size)
-    torch.testing.assert_close(slide(coloured, images, (32, 32), (20, 12), batch=batch), coloured(images))
+    torch.testing.assert_close(sliding_window(coloured, images, (32, 32), (20, 12), batch=batch), coloured(images))
 
 
 def test_windows_are_averaged_where_they_overlap() -> None:
     """A model that answers with the mean of its window, on three windows that start at 0, 4 and 6."""
     images = torch.arange(10.0).view(1, 1, 1, 10)
-    answer = slide(lambda window: window.mean((2, 3), keepdim=True).expand_as(window), images, (1, 4), (1, 4))
+    answer = sliding_window(lambda window: window.mean((2, 3), keepdim=True).expand_as(window), images, (1, 4), (1, 4))
     expected = [1.5] * 4 + [5.5] * 2 + [6.5] * 2 + [7.5] * 2
     assert answer.flatten().tolist() == expected
 
@@ -213,7 +213,7 @@ def test_scales_and_mirror_images_are_averaged() -> None:
 
 def test_scales_of_windows() -> None:
     images = torch.randn(1, 3, 40, 60)
-    answer = multi_scale(lambda view: slide(coloured, view, (32, 32), (16, 16)), images, (1.0,))
+    answer = multi_scale(lambda view: sliding_window(coloured, view, (32, 32), (16, 16)), images, (1.0,))
     torch.testing.assert_close(answer, coloured(images).softmax(1))
 
 
@@ -246,6 +246,6 @@ def test_labels_out_of_range() -> None:
 def test_bad_views() -> None:
     images = torch.randn(1, 3, 32, 32)
     with pytest.raises(InputError, match="steps must be from 1 to the window's own size"):
-        slide(coloured, images, (16, 16), (17, 16))
+        sliding_window(coloured, images, (16, 16), (17, 16))
     with pytest.raises(InputError, match="factors above 0"):
         multi_scale(coloured, images, (0.0, 1.0))

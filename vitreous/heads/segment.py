@@ -124,7 +124,7 @@ def best_classes(logits: Tensor, size: Sequence[int]) -> Tensor:
 # The same answer from several views of the images --------------------------------------------------
 
 
-def slide(
+def sliding_window(
     model: SegmentFunction, images: Tensor, crop: tuple[int, int], stride: tuple[int, int], *, batch: int = 8
 ) -> Tensor:
     """Logits (B, K, H, W): the mean over all windows that cover a pixel.

@@ -17,7 +17,7 @@ from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.heads.openmmlab.conversion import Conversion
 from vitreous.heads.openmmlab.segment import load_segmenter
-from vitreous.heads.segment import SEGMENTERS, Segmenter, best_classes, build_segmenter, multi_scale, slide
+from vitreous.heads.segment import SEGMENTERS, Segmenter, best_classes, build_segmenter, multi_scale, sliding_window
 from vitreous.layers.patch import resize
 from vitreous.metrics.segmentation import SegmentationMetric
 from vitreous.tasks.base import Inference, Prediction, Targets, View, WithHead
@@ -105,7 +105,7 @@ class Segment(WithHead):
         look: Any = model
         if self.inference.slide:
             height, width = (max(1, 2 * side // 3) for side in self.crop)
-            look = partial(slide, model, crop=self.crop, stride=(height, width))
+            look = partial(sliding_window, model, crop=self.crop, stride=(height, width))
         if self.inference.flip or self.inference.scales:
             return multi_scale(look, images, self.inference.scales or (1.0,), flip=self.inference.flip)
         return look(images)
