@@ -100,7 +100,7 @@ def flip_test(model: Callable[[Tensor], Tensor], images: Tensor, pairs: Sequence
     return (heatmaps + mirrored) / 2
 
 
-def decode(
+def decode_keypoints(
     heatmaps: Tensor, to_picture: Tensor | None = None, *, refine: Refine = "taylor", sigma: float = 2.0
 ) -> Tensor:
     """Joints (B, K, 3): x, y and the height of the peak.

@@ -13,7 +13,7 @@ from vitreous.data.joint import KeypointView
 from vitreous.data.source import ImageSet
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
-from vitreous.heads.keypoints import SimpleBaseline, build_keypoints, decode, flip_test
+from vitreous.heads.keypoints import SimpleBaseline, build_keypoints, decode_keypoints, flip_test
 from vitreous.heads.openmmlab.conversion import Conversion
 from vitreous.heads.openmmlab.segment import load_keypoints
 from vitreous.metrics.coco import CocoMetric
@@ -96,7 +96,7 @@ class Keypoints(WithHead):
         detector goes first.
         """
         heatmaps = flip_test(model, images, self.pairs) if self.inference.flip else model(images)
-        points = decode(heatmaps, targets["to_picture"]).cpu()
+        points = decode_keypoints(heatmaps, targets["to_picture"]).cpu()
         sure = targets["box_scores"].cpu() if "box_scores" in targets else points.new_ones(len(points))
         return [{"keypoints": one, "scores": one[:, 2].mean() * s} for one, s in zip(points, sure, strict=True)]
 
