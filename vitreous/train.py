@@ -38,7 +38,7 @@ from vitreous.runs.run_folder import RunFolder
 from vitreous.runs.trackers import TensorBoard, require_tensorboard
 from vitreous.runtime.console import EpochTable, RemainingTime, Throughput, format_duration
 from vitreous.runtime.device import autocast, keep_freed_memory
-from vitreous.runtime.distributed import ALONE, CollectiveInputError, World, processes
+from vitreous.runtime.distributed import SINGLE_PROCESS, CollectiveInputError, World, processes
 from vitreous.runtime.parallel import full_tensor, replicate, require_shardable, shard
 from vitreous.runtime.progress import track
 from vitreous.training.bad_images import BadImages
@@ -154,7 +154,7 @@ class Training:
         run: RunFolder,
         stop: StopSignals,
         images: dict[str, ImageSet],
-        world: World = ALONE,
+        world: World = SINGLE_PROCESS,
     ) -> None:
         self.settings, self.run, self.stop, self.table = settings, run, stop, EpochTable()
         self.world, self.device, self.val_fraction = world, world.device, images["train"].val_fraction

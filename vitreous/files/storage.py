@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from vitreous.errors import InputError
 from vitreous.files.manifest import MANIFEST, manifest_of
 from vitreous.files.writing import replace_content, sync_to_disk, write_text
-from vitreous.runtime.distributed import ALONE, World
+from vitreous.runtime.distributed import SINGLE_PROCESS, World
 
 _T = TypeVar("_T")
 
@@ -41,7 +41,7 @@ def replace_file(path: Path, text: str) -> None:
 def publish_folder(
     folder: Path,
     write: Callable[[Path], Iterable[str]],
-    world: World = ALONE,
+    world: World = SINGLE_PROCESS,
     known: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
     """Let `write` fill a temporary folder, add a manifest, and move it to `folder`, replacing what was there.

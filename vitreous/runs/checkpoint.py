@@ -26,7 +26,7 @@ from torch import Tensor
 from vitreous.errors import InputError
 from vitreous.files.manifest import DamagedError, read_json, read_manifest, verify_folder
 from vitreous.files.storage import discard_folder, publish_folder, replace_file, write_json
-from vitreous.runtime.distributed import ALONE, World
+from vitreous.runtime.distributed import SINGLE_PROCESS, World
 
 TENSORS, RECORD, LATEST = "tensors.safetensors", "record.json", "LATEST"
 GENERATION = re.compile(r"step-\d{8,}")
@@ -86,7 +86,7 @@ def save_checkpoint(
     record: dict[str, Any],
     *,
     keep: int = 2,
-    world: World = ALONE,
+    world: World = SINGLE_PROCESS,
 ) -> None:
     """Write a generation, point `LATEST` at it, then drop all but the `keep` newest that are whole.
 

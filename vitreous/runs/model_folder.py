@@ -32,7 +32,7 @@ from vitreous.registry import construction_limit, create_model, resolve_name, st
 from vitreous.runs.model_config import CONFIG, WEIGHTS, ModelConfig, make_config, read_config, timm_config
 from vitreous.runs.weights_file import load_file_model
 from vitreous.runtime.device import choose_device
-from vitreous.runtime.distributed import ALONE, World
+from vitreous.runtime.distributed import SINGLE_PROCESS, World
 from vitreous.runtime.parallel import full_tensor
 from vitreous.tasks.base import Task, load_task
 
@@ -66,7 +66,7 @@ def save_model(
     preprocess: Preprocess,
     task_args: Mapping[str, Any] = MappingProxyType({}),
     val_fraction: float | None = None,
-    world: World = ALONE,
+    world: World = SINGLE_PROCESS,
 ) -> None:
     """Write a model folder; one that is already there is replaced only when the new one is complete.
 

@@ -20,7 +20,7 @@ from vitreous.files.manifest import DamagedError, damaged_line, read_json, read_
 from vitreous.files.storage import recover_folders, replace_file
 from vitreous.files.writing import open_for_writing, refuse_link
 from vitreous.runs.trackers import Tracker
-from vitreous.runtime.distributed import ALONE, World
+from vitreous.runtime.distributed import SINGLE_PROCESS, World
 from vitreous.version import __version__
 
 try:
@@ -40,7 +40,7 @@ class RunFolder:
     Several processes share the use: the first holds the lock, reads and writes; what it finds, all of them know.
     """
 
-    def __init__(self, path: Path, world: World = ALONE) -> None:
+    def __init__(self, path: Path, world: World = SINGLE_PROCESS) -> None:
         self.path, self.world = path, world
         self.metric_lines = 0
         self._trackers: list[Tracker] = []

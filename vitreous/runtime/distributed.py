@@ -120,7 +120,7 @@ class World:
         return tensors
 
 
-ALONE = World(torch.device("cpu"))
+SINGLE_PROCESS = World(torch.device("cpu"))
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from vitreous.files.manifest import DamagedError
 from vitreous.runs.checkpoint import RECORD, Checkpoint, load_checkpoint, save_checkpoint, save_record
-from vitreous.runtime.distributed import ALONE, World
+from vitreous.runtime.distributed import SINGLE_PROCESS, World
 from vitreous.runtime.parallel import is_sharded, local_part, local_rows
 from vitreous.training.ema import WeightAverage
 from vitreous.training.optim import optimizer_tensors, restore_optimizer
@@ -51,7 +51,7 @@ class TrainState:
         """The weights that are validated and kept: averaged ones if there are any."""
         return self.model if self.ema is None else self.ema.model
 
-    def save(self, folder: Path, world: World = ALONE) -> None:
+    def save(self, folder: Path, world: World = SINGLE_PROCESS) -> None:
         tensors = self._weights() | _under("optimizer/", optimizer_tensors(self.model, self.optimizer))
         own = {
             name: local_part(tensor) for name, tensor in tensors.items() if world.main or isinstance(tensor, DTensor)
@@ -59,7 +59,7 @@ class TrainState:
         own = {name: part for name, part in own.items() if world.main or len(part)}
         save_checkpoint(folder, self.position.step, own, self._record(), world=world)
 
-    def save_position(self, folder: Path, world: World = ALONE) -> None:
+    def save_position(self, folder: Path, world: World = SINGLE_PROCESS) -> None:
         """As `save` after a `save` at the same step, since when nothing but the position has changed."""
         if not world.on_main(lambda: save_record(folder, self.position.step, self._record())):
             self.save(folder, world)
@@ -73,7 +73,7 @@ class TrainState:
         return sum(map(_bytes, self._weights().values())) + moments
 
     @torch.no_grad()
-    def load(self, folder: Path, world: World = ALONE) -> tuple[str, ...] | None:
+    def load(self, folder: Path, world: World = SINGLE_PROCESS) -> tuple[str, ...] | None:
         """Bring back the newest whole checkpoint; returns what was wrong with newer ones, None if there is none."""
         checkpoint = world.on_main(lambda: load_checkpoint(folder))
         if checkpoint is None:
