@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from vitreous.runtime.threads import at_a_time, side_by_side
+from vitreous.runtime.threads import concurrent_pieces, side_by_side
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_a_tool_is_used_by_one_piece_at_a_time(two_threads):
 
 def test_the_threads_of_torch_are_shared_out_and_left_as_they_were(two_threads):
     seen = []
-    assert at_a_time() == 2
+    assert concurrent_pieces() == 2
     inside = list(side_by_side(lambda _tool: torch.get_num_threads(), "ab", [()] * 4))
     thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))  # a new one takes the default
     thread.start()

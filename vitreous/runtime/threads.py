@@ -23,7 +23,7 @@ Tool = TypeVar("Tool")
 Result = TypeVar("Result")
 
 
-def at_a_time() -> int:
+def concurrent_pieces() -> int:
     """How many pieces the threads of torch are enough for."""
     return min(MAX_CONCURRENT_PIECES, torch.get_num_threads())
 
