@@ -44,7 +44,7 @@ def set_threads(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-def side_by_side(
+def map_concurrently(
     work: Callable[..., Result], tools: Sequence[Tool], pieces: Iterable[tuple[Any, ...]]
 ) -> Iterator[Result]:
     """The result of every piece; at no time do two of them hold the same tool.
