@@ -11,7 +11,7 @@ from typing import NamedTuple
 from vitreous.errors import InputError
 from vitreous.explanations.explaining import Plan
 from vitreous.faithfulness.scoring import IGNORANT, Scores
-from vitreous.files.manifest import read_json
+from vitreous.files.manifest import read_stored_json
 from vitreous.files.reading import reason_of
 from vitreous.files.storage import replace_file
 from vitreous.runs.model_folder import find_model_folder, is_weights_file
@@ -49,7 +49,7 @@ def read_chosen(model: str) -> Chosen:
         return NOT_KEPT
     if not path.is_file():
         return NOT_MEASURED
-    content = read_json(path)
+    content = read_stored_json(path)
     try:
         verdicts, data = dict(content["beats_controls"]), name_of(str(content["data"]))
         return Chosen(str(content["method"]), str(content["reason"]), verdicts, data, int(content["images"]))

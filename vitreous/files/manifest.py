@@ -16,7 +16,7 @@ class DamagedError(InputError):
     """A stored folder is incomplete or its content is not what was written."""
 
 
-def read_json(path: Path) -> Any:
+def read_stored_json(path: Path) -> Any:
     """The content of a JSON file; anything wrong with it is a DamagedError that names the file."""
     try:
         require_regular(path, LARGEST_RESULTS)
@@ -68,7 +68,7 @@ def manifest_of(paths: Iterable[Path]) -> dict[str, Any]:
 
 def read_manifest(folder: Path, required: Iterable[str]) -> dict[str, Any]:
     """What was written of every file of a folder, by name."""
-    manifest = read_json(folder / MANIFEST)
+    manifest = read_stored_json(folder / MANIFEST)
     files = manifest.get("files") if isinstance(manifest, dict) else None
     if not isinstance(files, dict) or not set(required) <= set(files):
         raise DamagedError(f"{folder / MANIFEST} is damaged: it does not list {', '.join(required)}")

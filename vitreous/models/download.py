@@ -23,7 +23,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 import torch
 
 from vitreous.errors import InputError
-from vitreous.files.manifest import read_json, sha256
+from vitreous.files.manifest import read_stored_json, sha256
 from vitreous.files.writing import atomic_file, replace_content
 
 STALL_SECONDS = 30.0  # without a byte
@@ -104,7 +104,7 @@ def recorded_digest(path: Path) -> str | None:
     file = record_path(path)
     if not file.exists():
         return None
-    record = read_json(file)
+    record = read_stored_json(file)
     if not isinstance(record, dict) or not re.fullmatch("[0-9a-f]{64}", str(record.get("sha256"))):
         raise InputError(f"{file} holds no sha256; delete it and {path}, and the file is downloaded again")
     return record["sha256"]

@@ -24,7 +24,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from vitreous.errors import InputError
-from vitreous.files.manifest import DamagedError, read_json, read_manifest, verify_folder
+from vitreous.files.manifest import DamagedError, read_manifest, read_stored_json, verify_folder
 from vitreous.files.storage import discard_folder, publish_folder, replace_file, write_json
 from vitreous.runtime.distributed import SINGLE_PROCESS, World
 
@@ -186,7 +186,7 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
 
 def _read(generation: Path) -> tuple[int, StoredTensors, dict[str, Any]]:
     verify_folder(generation, (TENSORS, RECORD))
-    record = read_json(generation / RECORD)
+    record = read_stored_json(generation / RECORD)
     try:
         return int(record.pop("step")), StoredTensors(generation), record
     except (SafetensorError, KeyError, AttributeError, TypeError, ValueError, OSError) as reason:

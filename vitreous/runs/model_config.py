@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.files.limits import LARGEST_ARGUMENT, LONGEST_NAME, MOST_CLASSES
-from vitreous.files.manifest import DamagedError, read_json, verify_folder
+from vitreous.files.manifest import DamagedError, read_stored_json, verify_folder
 from vitreous.files.reading import brief, is_text, reading, shown
 from vitreous.registry import is_plausible_argument
 from vitreous.version import __version__
@@ -47,7 +47,7 @@ def read_config(folder: Path) -> ModelConfig:
 
 
 def _checked(path: Path) -> ModelConfig:
-    content = read_json(path)
+    content = read_stored_json(path)
     if not isinstance(content, dict):
         raise DamagedError(f"{path} holds a {type(content).__name__}; a dictionary is needed")
     ours = _field(path, content, "vitreous", dict)

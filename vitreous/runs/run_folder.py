@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from vitreous.errors import InputError
-from vitreous.files.manifest import DamagedError, damaged_line, read_json, read_json_lines
+from vitreous.files.manifest import DamagedError, damaged_line, read_json_lines, read_stored_json
 from vitreous.files.storage import recover_folders, replace_file
 from vitreous.files.writing import open_for_writing, refuse_link
 from vitreous.runs.trackers import Tracker
@@ -140,7 +140,7 @@ class RunFolder:
         return True
 
     def _asked_before(self) -> dict[str, Any]:
-        before = read_json(self.path / RUN)
+        before = read_stored_json(self.path / RUN)
         for key in ("arguments", "data"):
             if not isinstance(before, dict) or not isinstance(before.get(key), dict):
                 raise DamagedError(

@@ -15,7 +15,7 @@ from timm import get_pretrained_cfg, is_model
 from torch import Tensor
 
 from vitreous.errors import InputError
-from vitreous.files.manifest import read_json
+from vitreous.files.manifest import read_stored_json
 from vitreous.files.reading import reason_of, shown
 from vitreous.models.base import Backbone
 from vitreous.models.weights import (
@@ -107,7 +107,7 @@ def stored_names(path: Path, content: Mapping[str, Any]) -> Iterator[Guess]:
         with safe_open(path, "pt") as file:
             places.append(("metadata.", file.metadata()))
     if path.name in WEIGHTS_FILES and (path.parent / CONFIG).is_file():
-        places.append((f"{CONFIG}: ", read_json(path.parent / CONFIG)))
+        places.append((f"{CONFIG}: ", read_stored_json(path.parent / CONFIG)))
     for place, values in places:
         known = vars(values) if isinstance(values, argparse.Namespace) else values
         if isinstance(known, Mapping):
