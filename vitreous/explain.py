@@ -30,7 +30,7 @@ from vitreous.explanations.findings import Wanted, read_region
 from vitreous.explanations.folder import REPORT, RESULT, print_summary, write_explanations
 from vitreous.explanations.picture import explain_picture, explain_with, known, name_of
 from vitreous.runs.model_folder import TrainedModel, is_weights_file, load_model
-from vitreous.runs.results import readable, report_skipped, require_positive, result_folder
+from vitreous.runs.results import load_readable, report_skipped, require_positive, result_folder
 from vitreous.runtime.progress import track
 
 SHOWN, SCORED = 50, 200  # images at most, unless --limit says otherwise
@@ -225,7 +225,7 @@ def explain(
         pictures = select(find_pictures(images, size=trained.preprocess.size), shown)
         explanations: list[tuple[Explanation, ...]] = [
             tuple(explain_one(one, picture, image, own, wanted) for one, own in runs)
-            for picture, image in readable(track(pictures, total=len(pictures), label="explain"))
+            for picture, image in load_readable(track(pictures, total=len(pictures), label="explain"))
         ]
         report_skipped(len(pictures) - len(explanations), len(pictures))
         first, *beside = zip(*explanations, strict=True)

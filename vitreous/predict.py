@@ -24,7 +24,7 @@ from vitreous.files.storage import write_json
 from vitreous.runs.model_folder import TrainedModel, load_model
 from vitreous.runs.results import (
     file_name,
-    readable,
+    load_readable,
     report_skipped,
     require_numbers,
     require_positive,
@@ -138,7 +138,7 @@ def predict_classes(
     """For each readable picture its most probable classes; drawings go to the folder, if there is one."""
     results: list[dict[str, Any]] = []
     progress = track(pictures, total=len(pictures), label="predict")
-    for group in batches(readable(progress), batch_size):
+    for group in batches(load_readable(progress), batch_size):
         loaded = [image for _, image in group]
         for (picture, image), ranked in zip(group, rank_classes(trained, loaded, top_k), strict=True):
             results.append({"image": picture.name, "predictions": [{"class": c, "probability": p} for c, p in ranked]})
@@ -171,7 +171,7 @@ def predict_dense(
         )
     results: list[dict[str, Any]] = []
     progress = track(pictures, total=len(pictures), label="predict")
-    for group in batches(readable(progress), batch_size):
+    for group in batches(load_readable(progress), batch_size):
         asked = [questions_about(task, picture, image, known, numbers[picture.name]) for picture, image in group]
         samples = [
             (image, question) for (_, image), questions in zip(group, asked, strict=True) for question in questions

@@ -124,7 +124,7 @@ def file_name(index: int, name: str) -> str:
     return f"{index:03d}_{stem}.png"
 
 
-def readable(pictures: Iterable[Picture]) -> Iterator[tuple[Picture, Image.Image]]:
+def load_readable(pictures: Iterable[Picture]) -> Iterator[tuple[Picture, Image.Image]]:
     """Each picture with its pixels; those that cannot be read are named and passed over."""
     for picture in pictures:
         try:
