@@ -170,7 +170,7 @@ def hanging_loader() -> str:
 def lost_process(capsys) -> str:
     world = distributed.World(torch.device("cpu"), rank=1, size=4, store=NoStore())
     with pytest.raises(SystemExit) as ended:
-        distributed._end(world, DistError("connection closed"), 25.0)
+        distributed._exit_together(world, DistError("connection closed"), 25.0)
     assert f"{ended.value.code}" == CODES["another process of torchrun gone"]
     return capsys.readouterr().err
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from vitreous.attribution.method import Method, Needs
 from vitreous.attribution.target import Target
 from vitreous.clusters.gates import Rest, cluster_layer, maps_of
-from vitreous.clusters.groups import ALIKE, ablate_groups, group_maps, group_sum
+from vitreous.clusters.groups import SAME_GROUP_CORRELATION, ablate_groups, group_maps, group_sum
 from vitreous.clusters.importance import RANKINGS, STEPS
 from vitreous.clusters.ranks import places
 from vitreous.errors import InputError
@@ -67,7 +67,7 @@ class ClusterMap(Method):
 class TopGroup(Method):
     """The group of like clusters whose joint removal costs the target most, its maps added."""
 
-    alike: float = ALIKE
+    alike: float = SAME_GROUP_CORRELATION
     stage: int | None = None
 
     name = "cluster_group"

@@ -1,25 +1,25 @@
-"""How much a file may ask for. Readers check these before they do the work; docs/data.md lists them.
+"""How much a file may ask for. Readers check these limits before they do the work; docs/data.md lists them.
 
-A file of a few bytes can name a number of any size. Each limit lies far above what real data hold, and low enough for
-an ordinary machine.
+A file of a few bytes can name a number of any size. Each limit is far above real data, and low enough for an ordinary
+machine.
 """
 
 # ---- pictures and what is in them
 MOST_PIXELS = 50_000_000  # of a picture or a mask: 150 MB as 8-bit RGB
 MOST_CLASSES = 100_000  # five times ImageNet-21k; a label asks for a name and weights for every number below it
-MOST_KEYPOINTS = 500  # of one object; every object without any still holds a zero for each
-MOST_OBJECTS = 100_000  # in a picture's own text file, so that every object has a number of its own
-MOST_MASK_PIXELS = 1 << 30  # of all masks of one picture together: 1 GiB, a byte for each
-MOST_CROSSINGS = 20_000_000  # of pixel columns by the outlines of one object: about 1 GB while they are drawn
-FARTHEST_CORNER = 1e5  # pixels; an outline that leaves the picture by so much is a mistake
-FARTHEST_POINT = 1e9  # pixels; beyond it lies no edge of a box and no keypoint, whatever the picture
+MOST_KEYPOINTS = 500  # of one object; objects without keypoints still store a zero for each
+MOST_OBJECTS = 100_000  # in the text file of one picture
+MOST_MASK_PIXELS = 1 << 30  # of all masks of one picture together: 1 GiB at a byte each
+MOST_CROSSINGS = 20_000_000  # of pixel columns by the outlines of one object: about 1 GB while drawing
+FARTHEST_CORNER = 1e5  # pixels; an outline that far outside the picture is a mistake
+FARTHEST_POINT = 1e9  # pixels; no box edge or keypoint lies beyond it
 FARTHEST_FRACTION = 1e3  # the same for YOLO, in sides of the picture
 
-# ---- files, in bytes, told by their length before they are read
+# ---- sizes of files in bytes, checked before reading
 LARGEST_ANNOTATIONS = 8 << 30  # a COCO file; the largest public one has 6 GB
 LARGEST_PAGE = 64 << 20  # the annotations of one picture
-LARGEST_LIST = 64 << 20  # names of classes, pictures or pictures to leave out, a line each
-LARGEST_DESCRIPTION = 1 << 20  # settings or a description of data in YAML or JSON; YAML takes 10 seconds for this much
+LARGEST_LIST = 64 << 20  # names of classes, pictures or pictures to leave out, one per line
+LARGEST_DESCRIPTION = 1 << 20  # settings or a description of data; YAML takes 10 seconds for this much
 LARGEST_RECIPE = 100_000  # a recipe is a page of text
 LARGEST_RESULTS = 1 << 30  # what a verb wrote about pictures
 LARGEST_LABEL = 1 << 20  # the text file of one sample in a shard

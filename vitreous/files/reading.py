@@ -1,8 +1,8 @@
-"""Reading what a user's file says: bounded, and every failure is one line that names the file.
+"""Reading a user's files: bounded, and every failure is one line that names the file.
 
-Readers of data meet files from strangers, which may be cut off, mistaken or made to do harm. `reading` is the one guard
-around them: whatever goes wrong inside it, it is the file that cannot be understood. Its scope is reading alone; what
-is done with the content afterwards fails as itself.
+Readers of data meet files from strangers, which may be truncated, wrong or malicious. `reading` is the one guard around
+them: whatever fails inside it means that the file cannot be read. It covers reading only; what is done with the content
+afterwards fails as itself.
 """
 
 import errno
@@ -20,7 +20,7 @@ import yaml
 from vitreous.errors import InputError
 from vitreous.files.limits import LARGEST_LIST, LONGEST_FILE_NAME, LONGEST_NAME, LONGEST_PATH
 
-MAX_EXCERPT_CHARS = 200  # characters of a reason or of a value from a file
+MAX_EXCERPT_CHARS = 200  # of a reason, or of a value from a file
 MACHINE = {  # failures that say nothing about the file -> what to do about them
     errno.EMFILE: "raise the limit of open files (ulimit -n), or use fewer --workers",
     errno.ENFILE: "close other programs: the machine has no open files left",
@@ -30,9 +30,9 @@ MACHINE = {  # failures that say nothing about the file -> what to do about them
 
 @contextmanager
 def reading(what: str, *, remedy: str = "correct it, or copy or download it again") -> Iterator[None]:
-    """Turn any failure to understand `what` into an InputError of one line.
+    """Turn any failure to read `what` into an InputError of one line.
 
-    A package that is not installed is no matter of the file, and neither is an interruption.
+    A missing package or an interruption is not the fault of the file, and passes.
     """
     try:
         yield
@@ -45,7 +45,7 @@ def reading(what: str, *, remedy: str = "correct it, or copy or download it agai
 
 
 def reason_of(error: BaseException) -> str:
-    """Why, in a few words on one line."""
+    """Why it failed, in a few words on one line."""
     if isinstance(error, MemoryError):
         return "it asks for more memory than there is"
     if isinstance(error, RecursionError):
@@ -63,7 +63,7 @@ def brief(text: str, most: int = MAX_EXCERPT_CHARS) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value from a file as it may stand in a message, however long or deep it is."""
+    """A value from a file, shortened for a message."""
     if isinstance(value, list | tuple | dict) and len(value) > 8:
         return f"a {type(value).__name__} of {len(value)}"
     try:
@@ -107,7 +107,7 @@ def read_names(file: Path) -> list[str]:
 
 
 def names_in(text: str) -> list[str]:
-    """A name a line. The place of a name is often its number, so that whatever leaves the place in doubt is refused."""
+    """One name per line. The line number is often the class number, so an ambiguous list is refused."""
     rows = rows_in(text.rstrip())
     empty = next((number for number, row in rows if not row), None)
     if empty is not None:
@@ -119,7 +119,7 @@ def names_in(text: str) -> list[str]:
 
 
 def rows_in(text: str) -> list[tuple[int, str]]:
-    """Number and content of each line that is no comment (#)."""
+    """Number and content of each line that is not a comment (#)."""
     lines = [line.strip() for line in text.splitlines()]
     for number, line in enumerate(lines, 1):
         if len(line) > LONGEST_NAME:
@@ -128,7 +128,7 @@ def rows_in(text: str) -> list[tuple[int, str]]:
 
 
 def read_json(file: Path, largest: int) -> Any:
-    """What a JSON file holds. One that cannot be JSON by its first byte is not read further."""
+    """The content of a JSON file. A file whose first byte rules out JSON is not read further."""
     with reading(str(file)):
         size = require_regular(file, largest)
         with file.open("rb") as opened:
@@ -140,7 +140,7 @@ def read_json(file: Path, largest: int) -> Any:
 
 
 def parse_json(text: bytes | str) -> Any:
-    """`json.loads`, which fails with a ValueError also where the text is nested too deeply."""
+    """Like `json.loads`, with a ValueError for text that is nested too deeply."""
     try:
         return json.loads(text.decode("utf-8-sig") if isinstance(text, bytes) else text)
     except RecursionError as error:
@@ -151,9 +151,9 @@ def parse_json(text: bytes | str) -> Any:
 
 
 class PlainLoader(yaml.SafeLoader):
-    """YAML 1.2's plain values, in which 1e-3 is a number, and `no` and `off` are words.
+    """YAML 1.2's plain values: 1e-3 is a number, `no` and `off` are strings.
 
-    References are refused: a few lines of them stand for more values than any memory holds.
+    References are refused: a few lines of them can expand to more values than fit in memory.
     """
 
     yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}  # none of YAML 1.1
@@ -166,7 +166,7 @@ class PlainLoader(yaml.SafeLoader):
 
 
 def _plain(kind: str, pattern: str, first: Iterable[str]) -> None:
-    """Values of a kind, by a pattern and the characters they may begin with ("": nothing at all is one of them)."""
+    """Add a type of value, given a pattern and the characters it may begin with ("" for an empty value)."""
     PlainLoader.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", re.compile(pattern), [*first])
 
 
@@ -187,10 +187,10 @@ def read_yaml(file: Path, largest: int) -> Any:
 
 
 def problem_of_path(name: str, *, follow: bool) -> str:
-    """What keeps a path that a file names from being opened; nothing if it is in order.
+    """Why a path that a file names must not be opened; "" if it may be.
 
-    Without `follow` it must stay below the folder that it is relative to. A symbolic link there is another matter: it
-    was made on this machine, and is followed as every program follows it.
+    Without `follow` it must stay below the folder that it is relative to. Symbolic links there are followed: they were
+    made on this machine.
     """
     try:
         encoded = os.fsencode(name)
@@ -207,7 +207,7 @@ def problem_of_path(name: str, *, follow: bool) -> str:
 
 
 def is_text(value: Any) -> bool:
-    """Whether a value is a text that can be shown and written: not one with half a character."""
+    """Whether a value is text that can be encoded: without lone surrogates."""
     if not isinstance(value, str):
         return False
     try:

@@ -33,7 +33,7 @@ def json_text(content: Any) -> str:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Put `text` where `path` is; a reader, and a crash, see the old content or the new."""
+    """Write a text file atomically: readers, and a crash, see the old content or the new."""
     content = text.encode(errors="surrogateescape")  # names of files need not be Unicode
     _explain_write_errors(path, lambda: replace_content(path, content))
 
@@ -44,11 +44,11 @@ def publish_folder(
     world: World = SINGLE_PROCESS,
     known: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    """Let `write` fill a temporary folder, add a manifest, and move it to `folder`, replacing what was there.
+    """Let `write` fill a staging folder, add a manifest, and move it to `folder`, replacing what was there.
 
-    `write` returns the names of the files it wrote. Of several processes each writes its own files, at the same time.
-    `known` has the manifest's entries of files whose content is already in `folder`: damage to them since then must
-    not become part of the new manifest.
+    `write` returns the names of the files it wrote. Several processes each write their own files, at the same time.
+    `known` holds the manifest entries of files that are already in `folder`: if these were damaged since then, the new
+    manifest must not hide it.
     """
     staging = _hidden_sibling(folder, "tmp")
 
@@ -81,7 +81,7 @@ def _move(staging: Path, folder: Path, files: list[dict[str, Any]]) -> None:
     write_json(manifest, {"files": {name: entry for part in files for name, entry in part.items()}})
     sync_to_disk(manifest)
     sync_to_disk(staging)
-    # A folder cannot be replaced in one step. `restore_folder` undoes a kill between the two renames.
+    # A folder cannot be replaced in one step. `restore_folder` repairs a kill between the two renames.
     old = _hidden_sibling(folder, "old")
     if os.path.lexists(folder):
         os.rename(folder, old)
@@ -94,14 +94,14 @@ def discard_folder(folder: Path) -> None:
     """Remove a folder. A kill leaves it complete or absent; `recover_folders` removes any remains."""
     staging = _hidden_sibling(folder, "tmp")
     remove_path(staging)
-    with suppress(OSError):  # what cannot be removed does no harm
+    with suppress(OSError):  # what cannot be removed is harmless
         os.rename(folder, staging)
         sync_to_disk(folder.parent)
         remove_path(staging)
 
 
 def remove_path(path: Path) -> None:
-    """A folder with all that is in it, a file, or a link but not what it points to; or nothing, if it cannot be."""
+    """Remove a folder and its contents, a file, or a link but not its target; ignore failures."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -110,7 +110,7 @@ def remove_path(path: Path) -> None:
 
 
 def _explain_write_errors(path: Path, action: Callable[[], _T]) -> _T:
-    """What goes wrong while writing, most often for lack of space, as a message."""
+    """Turn a failed write, most often for lack of space, into an InputError."""
     try:
         return action()
     except (OSError, SafetensorError) as reason:
@@ -121,10 +121,10 @@ def _explain_write_errors(path: Path, action: Callable[[], _T]) -> _T:
 
 
 def require_space(folder: Path, needed: int, purpose: str) -> None:
-    """Make sure, before the work, that a folder's disk has room for what will be written there."""
+    """Make sure, before the work starts, that the disk of a folder has enough space."""
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     usage = shutil.disk_usage(there)
-    if usage.total and usage.free < needed:  # some network disks tell nothing
+    if usage.total and usage.free < needed:  # some network disks report nothing
         raise InputError(
             f"{purpose} need about {_amount(needed)} in {folder}, where {_amount(usage.free)} are free; "
             "free some space, or choose another --out"
@@ -140,7 +140,7 @@ def _amount(count: float) -> str:
 
 
 def folder_bytes(folder: Path) -> int:
-    """How much the files below a folder take; 0 if there is none."""
+    """Total size of the files below a folder; 0 if it does not exist."""
     sizes = 0
     for path in folder.rglob("*"):
         with suppress(OSError):  # just gone
@@ -149,14 +149,14 @@ def folder_bytes(folder: Path) -> int:
 
 
 def find_published(folder: Path) -> Path | None:
-    """Where the folder's last whole state is, also in the instant between the two renames; nothing is changed."""
+    """Where the last complete state of the folder is, even between the two renames. Changes nothing."""
     return next((path for path in (folder, _hidden_sibling(folder, "old")) if path.is_dir()), None)
 
 
 def restore_folder(folder: Path) -> None:
     """Bring back the previous folder if a publication was killed between its two renames."""
     old = _hidden_sibling(folder, "old")
-    if old.is_symlink():  # never ours
+    if old.is_symlink():  # we never make one
         remove_path(old)
     elif old.exists():
         if folder.exists():
@@ -166,7 +166,7 @@ def restore_folder(folder: Path) -> None:
 
 
 def recover_folders(parent: Path) -> None:
-    """Undo or clear away what killed writers left half done. Only for the process that may write there."""
+    """Repair or remove what killed writers left behind. Only for the process that may write there."""
     for path in parent.glob(".*.old"):
         restore_folder(parent / path.name[1 : -len(".old")])
     for path in parent.glob(".*.tmp"):

@@ -117,3 +117,6 @@ def atss(
     anchors = Anchors(base.strides, level_cells(anchor_sizes, (1.0,), base.strides, (8,)))
     selection = Selection(score_threshold, nms_threshold, 1000, detections)
     return ATSS(base, anchors, selection, classes, convs=convs, norm=norm)
+
+
+HEADS = {"detect": {"atss": atss}}

@@ -236,3 +236,6 @@ def fcos(
     anchors = Anchors(base.strides, [cell_boxes([stride], [1.0]) for stride in base.strides], offset=0.5)
     selection = Selection(score_threshold, nms_threshold, 1000, detections)
     return FCOS(base, anchors, selection, classes, convs=convs, norm=norm)
+
+
+HEADS = {"detect": {"retinanet": retinanet, "fcos": fcos}}

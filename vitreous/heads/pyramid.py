@@ -11,16 +11,15 @@ added behind them "pool", or "p6" and "p7": the names which these detectors look
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
-from timm.models._features import FeatureGetterNet
 from torch import Tensor, nn
 from torchvision.ops import FeaturePyramidNetwork
 from torchvision.ops.feature_pyramid_network import ExtraFPNBlock, LastLevelMaxPool, LastLevelP6P7
 
 from vitreous.errors import InputError
-from vitreous.models.base import Backbone
+from vitreous.heads.levels import Levels
 from vitreous.registry import create_model
 
 Extra = Literal["pool", "p6p7", "p6p7_c5"]
@@ -33,27 +32,7 @@ EXTRA_STRIDES: dict[Extra | None, tuple[int, ...]] = {  # strides in units of th
 }
 
 
-class ChosenMaps(nn.Module):
-    """A backbone's maps of some strides."""
-
-    def __init__(self, backbone: nn.Module, levels: Sequence[int] | None, *, finest: int) -> None:
-        """`levels` are strides; by default all from `finest`."""
-        super().__init__()
-        network = feature_network(backbone)
-        # The deepest map of each stride, as in the paper.
-        index = {stride: i for i, stride in enumerate(network.feature_info.reduction())}
-        self.strides = choose_levels(index, levels, finest=finest)
-        channels = network.feature_info.channels()
-        self.widths = [channels[index[stride]] for stride in self.strides]
-        self.body, self.taken = keep_maps(network, [index[stride] for stride in self.strides])
-        self.transposed = getattr(network, "output_fmt", None) == "NHWC"
-
-    def maps(self, images: Tensor) -> list[Tensor]:
-        maps = self.body(images)
-        return [maps[i].permute(0, 3, 1, 2) if self.transposed else maps[i] for i in self.taken]  # (B, C, H, W)
-
-
-class Pyramid(ChosenMaps):
+class Pyramid(Levels):
     """Images (B, C, H, W) -> maps of all levels by name, fine to coarse, each with `out_channels` channels.
 
     `strides` has one entry for each. Images need no particular size: with our models a level's sides are the image's
@@ -70,16 +49,16 @@ class Pyramid(ChosenMaps):
         norm: Norm | None = None,
     ) -> None:
         check_pyramid(channels, extra, norm)
-        super().__init__(backbone, levels, finest=8 if len(EXTRA_STRIDES[extra]) == 2 else 4)
+        super().__init__(backbone, levels, finest=8 if len(EXTRA_STRIDES[extra]) == 2 else 4, least=1)
         self.fpn = FeaturePyramidNetwork(
-            self.widths, channels, extra_levels(extra, self.widths[-1], channels), norm_layer(norm)
+            list(self.channels), channels, extra_levels(extra, self.channels[-1], channels), norm_layer(norm)
         )
         self.out_channels = channels
         self.own_levels = len(self.strides)  # those that are not `extra`
         self.strides = (*self.strides, *(self.strides[-1] * times for times in EXTRA_STRIDES[extra]))
 
-    def forward(self, images: Tensor) -> OrderedDict[str, Tensor]:
-        return self.fpn(OrderedDict((str(level), features) for level, features in enumerate(self.maps(images))))
+    def forward(self, images: Tensor) -> OrderedDict[str, Tensor]:  # type: ignore[override]
+        return self.fpn(OrderedDict((str(level), features) for level, features in enumerate(super().forward(images))))
 
 
 def pyramid(
@@ -138,43 +117,6 @@ def group_norm(channels: int) -> nn.GroupNorm:
     As many groups as channels, which 32 would be in narrow heads, leave nothing of a map with a single position.
     """
     return nn.GroupNorm(math.gcd(32, channels, max(channels // 8, 1)), channels)
-
-
-def feature_network(model: nn.Module) -> Any:
-    """A module that gives a list of maps and says in `feature_info` what they are."""
-    if isinstance(model, Backbone):
-        return FeatureGetterNet(model, tuple(range(len(model.stages))), prune=False)
-    if not hasattr(getattr(model, "feature_info", None), "reduction"):
-        raise InputError(
-            f"a {type(model).__name__} given; a pyramid needs the name of a model, a model of vitreous, or one that "
-            "timm.create_model made with features_only=True"
-        )
-    return model
-
-
-def choose_levels(known: Mapping[int, int], levels: Sequence[int] | None, *, finest: int) -> tuple[int, ...]:
-    shown = ", ".join(map(str, known))
-    if len(known) < 2:
-        raise InputError(
-            f"all maps of this model have stride {shown}; a pyramid needs several. XCiT has them when it is given by "
-            "name, or built with dense=True"
-        )
-    if levels is None:
-        return tuple(stride for stride in known if stride >= finest) or tuple(known)
-    if not levels or not set(levels) <= set(known):
-        raise InputError(f"levels={tuple(levels)} given; this model has maps of strides {shown}")
-    return tuple(sorted(set(levels)))
-
-
-def keep_maps(network: Any, indices: list[int]) -> tuple[nn.Module, Sequence[int]]:
-    """The network, and which of its maps to take. One of ours is rid of what the others alone need.
-
-    Parameters that never get a gradient would stop distributed training.
-    """
-    model = getattr(network, "model", None)
-    if not isinstance(model, Backbone):
-        return network, indices
-    return FeatureGetterNet(model, tuple(network.out_indices[i] for i in indices)), range(len(indices))
 
 
 def extra_levels(extra: Extra | None, last_width: int, channels: int) -> ExtraFPNBlock | None:

@@ -18,15 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.errors import InputError, nearest
+from vitreous.heads import heads_of
 from vitreous.heads.levels import Levels, OnLevels
-from vitreous.heads.semantic import DecoderOutput, PaCaHead, pixel_loss
-from vitreous.heads.semantic_fpn import SemanticFPN
-from vitreous.heads.upernet import UperNet
+from vitreous.heads.semantic import Decoder, DecoderOutput, pixel_loss
 from vitreous.layers.patch import resize
 
-DECODERS: dict[str, Callable[..., nn.Module]] = {"fpn": SemanticFPN, "upernet": UperNet, "paca": PaCaHead}
-SEGMENTERS = tuple(DECODERS)
-AUXILIARY_LOSSES = {"upernet": "auxiliary", "paca": "clusters"}  # what the second loss of a head is called
+_FIRST_IN_HELP = ("fpn", "upernet", "paca")
+SEGMENTERS = tuple(heads_of("segment", _FIRST_IN_HELP))
 IGNORE_LABEL = 255
 SegmentFunction = Callable[[Tensor], Tensor]  # images (B, C, H, W) -> logits (B, K, H, W)
 
@@ -38,10 +36,9 @@ class Segmenter(OnLevels):
         auxiliary_weight: Weight of the loss of what a decoder trains beside its answer.
     """
 
-    def __init__(self, levels: Levels, decoder: nn.Module, *, auxiliary: str | None, auxiliary_weight: float) -> None:
+    def __init__(self, levels: Levels, decoder: Decoder, *, auxiliary_weight: float) -> None:
         super().__init__()
-        self.levels, self.decoder = levels, decoder
-        self.auxiliary, self.auxiliary_weight = auxiliary, auxiliary_weight
+        self.levels, self.decoder, self.auxiliary_weight = levels, decoder, auxiliary_weight
 
     def forward(self, images: Tensor, targets: Mapping[str, Tensor] | None = None, sizes: Tensor | None = None) -> Any:
         """Logits cover the whole images; `sizes`, which say what of them is not padding, change nothing here."""
@@ -51,15 +48,14 @@ class Segmenter(OnLevels):
 
     def output(self, images: Tensor, *, auxiliary: bool = True) -> DecoderOutput:
         """What the decoder says, at its own size; without `auxiliary` nothing is computed for the losses alone."""
-        maps = self.levels(images)
-        # UperNet's second head is of no use outside training; PaCa's clusters are a part of its answer.
-        return self.decoder(maps, auxiliary=auxiliary) if isinstance(self.decoder, UperNet) else self.decoder(maps)
+        return self.decoder(self.levels(images), auxiliary=auxiliary)
 
     def losses(self, output: DecoderOutput, labels: Tensor) -> dict[str, Tensor]:
         check_pixel_labels(labels, output.logits.shape[1])
         losses = {"segment": pixel_loss(output.logits, labels, ignore=IGNORE_LABEL)}
-        if self.auxiliary is not None and output.auxiliary is not None:
-            losses[self.auxiliary] = self.auxiliary_weight * pixel_loss(output.auxiliary, labels, ignore=IGNORE_LABEL)
+        name = self.decoder.auxiliary_loss
+        if name is not None and output.auxiliary is not None:
+            losses[name] = self.auxiliary_weight * pixel_loss(output.auxiliary, labels, ignore=IGNORE_LABEL)
         return losses
 
 
@@ -68,15 +64,17 @@ def build_segmenter(backbone: nn.Module, head: str, classes: int, **head_args: A
 
     Args:
         backbone: One of our models, or one that timm made with `features_only=True`.
-        head: "fpn" (Semantic FPN), "upernet" or "paca".
+        head: One of SEGMENTERS: "fpn" (Semantic FPN), "upernet", "paca".
         classes: How many, the background included.
         head_args: Arguments of the decoder, such as width=64, and `auxiliary_weight` (0.4) of those that train
             something beside their answer.
     """
-    if head not in DECODERS:
-        raise InputError(f"unknown segmentation head {head!r}; accepted: {', '.join(SEGMENTERS)}")
-    accepted = [name for name in inspect.signature(DECODERS[head]).parameters if name not in ("channels", "classes")]
-    accepted += ["auxiliary_weight"] if head in AUXILIARY_LOSSES else []
+    decoders = heads_of("segment", _FIRST_IN_HELP)
+    if head not in decoders:
+        raise InputError(f"unknown segmentation head {head!r}; accepted: {', '.join(decoders)}")
+    make = decoders[head]
+    accepted = [name for name in inspect.signature(make).parameters if name not in ("channels", "classes")]
+    accepted += ["auxiliary_weight"] if getattr(make, "auxiliary_loss", None) else []
     for name in head_args:
         if name not in accepted:
             raise InputError(
@@ -85,8 +83,7 @@ def build_segmenter(backbone: nn.Module, head: str, classes: int, **head_args: A
             )
     weight = head_args.pop("auxiliary_weight", 0.4)
     levels = Levels(backbone)
-    decoder = DECODERS[head](levels.channels, classes, **head_args)
-    return Segmenter(levels, decoder, auxiliary=AUXILIARY_LOSSES.get(head), auxiliary_weight=weight)
+    return Segmenter(levels, make(levels.channels, classes, **head_args), auxiliary_weight=weight)
 
 
 def check_pixel_labels(labels: Tensor, classes: int) -> None:

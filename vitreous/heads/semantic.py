@@ -27,6 +27,15 @@ class DecoderOutput(NamedTuple):
     auxiliary: Tensor | None = None  # (B, K, h, w), trained beside it
 
 
+class Decoder(nn.Module):
+    """Base of the decoders: built of the maps' channels and the number of classes.
+
+    `forward(maps, auxiliary=…)` gives a `DecoderOutput`; without `auxiliary` it may leave out what only losses need.
+    """
+
+    auxiliary_loss: str | None = None  # what the loss of the auxiliary output is called, if there is one
+
+
 class BatchNorm(nn.BatchNorm2d):
     """Batch norm that trains on a single value per channel too, by the statistics it has collected.
 
@@ -89,11 +98,13 @@ class ClusterProjection(nn.Module):
         return F.relu(self.norm(self.linear(tokens).transpose(1, 2))).transpose(1, 2)
 
 
-class PaCaHead(nn.Module):
+class PaCaHead(Decoder):
     """Class clusters over a pyramid, then attention of every position over them.
 
     Taps: `clusters` (B, K, H, W), each map summing to one; `attention` (B, K, H, W), summing to one over K.
     """
+
+    auxiliary_loss = "clusters"
 
     def __init__(self, channels: Sequence[int], classes: int, *, width: int = 256, dropout: float = 0.1) -> None:
         super().__init__()
@@ -110,7 +121,7 @@ class PaCaHead(nn.Module):
         self.classifier = nn.Conv2d(width, classes, 1)
         initialise_decoder(self, self.classifier)
 
-    def forward(self, maps: Sequence[Tensor]) -> DecoderOutput:
+    def forward(self, maps: Sequence[Tensor], *, auxiliary: bool = True) -> DecoderOutput:
         size = maps[0].shape[2:]
         reduced = [resize(reduce(level), size) for reduce, level in zip(self.inputs, maps, strict=True)]
         x = torch.cat(reduced, 1)  # (B, 4c, H, W)
@@ -158,3 +169,4 @@ PACA_HEAD_KEYS = [
     (r"^proj\.bn\.", "proj.1."),
     (r"^conv_seg\.", "classifier."),
 ]
+HEADS = {"segment": {"paca": PaCaHead}}

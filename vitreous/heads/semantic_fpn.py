@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torchvision.ops import FeaturePyramidNetwork
 
-from vitreous.heads.semantic import DecoderOutput, check_decoder, conv_norm_relu, initialise_decoder
+from vitreous.heads.semantic import Decoder, DecoderOutput, check_decoder, conv_norm_relu, initialise_decoder
 from vitreous.layers.patch import resize
 
 
-class SemanticFPN(nn.Module):
+class SemanticFPN(Decoder):
     """Each level is convolved once for every doubling up to the finest map's size, all are added and classified.
 
     Args:
@@ -47,7 +47,7 @@ class SemanticFPN(nn.Module):
         initialise_decoder(self, self.classifier)
         self.fpn = FeaturePyramidNetwork(list(channels), pyramid)  # starts its convolutions itself
 
-    def forward(self, maps: Sequence[Tensor]) -> DecoderOutput:
+    def forward(self, maps: Sequence[Tensor], *, auxiliary: bool = True) -> DecoderOutput:
         levels = list(self.fpn(OrderedDict(enumerate(maps))).values())
         return DecoderOutput(self.classifier(self.dropout(self.gather(levels))))
 
@@ -60,3 +60,6 @@ class SemanticFPN(nn.Module):
                 x = resize(convolve(x), finer.shape[2:])
             total = total + x
         return total  # (B, width, H, W)
+
+
+HEADS = {"segment": {"fpn": SemanticFPN}}

@@ -213,3 +213,6 @@ def sparsercnn(
     return SparseRCNN(
         base, classes, proposals=proposals, rounds=rounds, inner=inner, hidden=hidden, selection=selection
     )
+
+
+HEADS = {"detect": {"sparsercnn": sparsercnn}}

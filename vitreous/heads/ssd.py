@@ -37,14 +37,15 @@ from vitreous.heads.boxes import (
     ignored_boxes,
     size_rows,
 )
-from vitreous.heads.pyramid import ChosenMaps, norm_layer
+from vitreous.heads.levels import Levels
+from vitreous.heads.pyramid import norm_layer
 from vitreous.registry import create_model
 
 NEGATIVES_PER_POSITIVE = 3  # of the background for each positive default box: those most taken for an object
 slow_batch_norm = partial(nn.BatchNorm2d, eps=0.001, momentum=0.03)  # as SSDLite was trained with
 
 
-class ShrinkingMaps(ChosenMaps):
+class ShrinkingMaps(Levels):
     """Chosen maps of a backbone and, behind the coarsest, blocks that halve the sides."""
 
     def __init__(
@@ -55,14 +56,14 @@ class ShrinkingMaps(ChosenMaps):
         block: Callable[[int, int], nn.Module],
     ) -> None:
         model = create_model(backbone, features_only=True) if isinstance(backbone, str) else backbone
-        super().__init__(model, levels, finest=min(levels))
-        self.widths = [*self.widths, *widths]
+        super().__init__(model, levels)
+        self.channels = (*self.channels, *widths)
         start = len(self.strides) - 1
-        self.extra = nn.ModuleList(block(*pair) for pair in pairwise(self.widths[start:]))
+        self.extra = nn.ModuleList(block(*pair) for pair in pairwise(self.channels[start:]))
         self.strides = (*self.strides, *(self.strides[-1] * 2 ** (i + 1) for i in range(len(widths))))
 
-    def forward(self, images: Tensor) -> OrderedDict[str, Tensor]:
-        maps = self.maps(images)
+    def forward(self, images: Tensor) -> OrderedDict[str, Tensor]:  # type: ignore[override]
+        maps = super().forward(images)
         for block in self.extra:
             maps.append(block(maps[-1]))
         return OrderedDict((str(level), features) for level, features in enumerate(maps))
@@ -175,9 +176,9 @@ def ssd(
         _normal_init(maps.extra)
     anchors = default_boxes(maps.strides, size, anchor_sizes, anchor_ratios)
     if lite:
-        head: nn.Module = SSDLiteHead(maps.widths, anchors.counts, classes + 1, layer)
+        head: nn.Module = SSDLiteHead(list(maps.channels), anchors.counts, classes + 1, layer)
     else:
-        head = SSDHead(maps.widths, anchors.counts, classes + 1)
+        head = SSDHead(list(maps.channels), anchors.counts, classes + 1)
     return SSD(maps, head, anchors, Selection(score_threshold, nms_threshold, 1000, detections))
 
 
@@ -186,3 +187,6 @@ def halving_block(layer: Callable[[int], nn.Module] | None, in_channels: int, ch
         Conv2dNormActivation(in_channels, channels // 2, 1, norm_layer=layer),
         Conv2dNormActivation(channels // 2, channels, 3, stride=2, norm_layer=layer),
     )
+
+
+HEADS = {"detect": {"ssd": partial(ssd, lite=False), "ssdlite": partial(ssd, lite=True)}}

@@ -7,7 +7,7 @@ are aligned to half pixels, and what is regressed has no entry for the backgroun
 Shapes: R regions of all images, K classes, C channels, M side of a mask.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -170,36 +170,43 @@ class RCNN(Detector):
         return outputs
 
 
-def rcnn(
-    backbone: str | nn.Module,
-    classes: int,
-    *,
-    masks: bool,
-    channels: int = 256,
-    norm: str | None = None,
-    levels: Sequence[int] | None = None,
-    hidden: int = 1024,
-    convs: int = 4,
-    anchor_sizes: Sequence[float | Sequence[float]] | None = None,
-    anchor_ratios: Sequence[float] = (0.5, 1.0, 2.0),
-    proposals: int = 1000,
-    samples: int = 512,
-    align_samples: int = 2,
-    score_threshold: float = 0.05,
-    nms_threshold: float = 0.5,
-    detections: int = 100,
-) -> RCNN:
-    base = pyramid(backbone, channels=channels, levels=levels, extra="pool", norm=norm)  # type: ignore[arg-type]
-    anchors = Anchors(base.strides, level_cells(anchor_sizes, anchor_ratios, base.strides, (8,)))
-    mask_head = MaskRCNNHeads(channels, [channels] * convs, 1, norm_layer(norm)) if masks else None
-    return RCNN(
-        base,
-        Proposals(channels, anchors, Sampling(0.7, 0.3, 256, 0.5), candidates=(2000, 1000), proposals=proposals),
-        classes,
-        hidden=hidden,
-        align_samples=align_samples,
-        sampling=Sampling(0.5, 0.5, samples, 0.25),
-        selection=Selection(score_threshold, nms_threshold, proposals * classes, detections),
-        mask_head=mask_head,
-        mask_predictor=MaskRCNNPredictor(channels, channels, classes) if masks else None,
-    )
+def rcnn(*, masks: bool) -> Callable[..., RCNN]:
+    """What builds Mask R-CNN or, without `masks`, Faster R-CNN."""
+
+    def build(
+        backbone: str | nn.Module,
+        classes: int,
+        *,
+        channels: int = 256,
+        norm: str | None = None,
+        levels: Sequence[int] | None = None,
+        hidden: int = 1024,
+        convs: int = 4,
+        anchor_sizes: Sequence[float | Sequence[float]] | None = None,
+        anchor_ratios: Sequence[float] = (0.5, 1.0, 2.0),
+        proposals: int = 1000,
+        samples: int = 512,
+        align_samples: int = 2,
+        score_threshold: float = 0.05,
+        nms_threshold: float = 0.5,
+        detections: int = 100,
+    ) -> RCNN:
+        base = pyramid(backbone, channels=channels, levels=levels, extra="pool", norm=norm)  # type: ignore[arg-type]
+        anchors = Anchors(base.strides, level_cells(anchor_sizes, anchor_ratios, base.strides, (8,)))
+        mask_head = MaskRCNNHeads(channels, [channels] * convs, 1, norm_layer(norm)) if masks else None
+        return RCNN(
+            base,
+            Proposals(channels, anchors, Sampling(0.7, 0.3, 256, 0.5), candidates=(2000, 1000), proposals=proposals),
+            classes,
+            hidden=hidden,
+            align_samples=align_samples,
+            sampling=Sampling(0.5, 0.5, samples, 0.25),
+            selection=Selection(score_threshold, nms_threshold, proposals * classes, detections),
+            mask_head=mask_head,
+            mask_predictor=MaskRCNNPredictor(channels, channels, classes) if masks else None,
+        )
+
+    return build
+
+
+HEADS = {"detect": {"maskrcnn": rcnn(masks=True), "fasterrcnn": rcnn(masks=False)}}

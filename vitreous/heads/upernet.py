@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.errors import InputError
-from vitreous.heads.semantic import DecoderOutput, check_decoder, conv_norm_relu, initialise_decoder
+from vitreous.heads.semantic import Decoder, DecoderOutput, check_decoder, conv_norm_relu, initialise_decoder
 from vitreous.layers.patch import resize
 
 
@@ -32,7 +32,7 @@ class PyramidPooling(nn.Module):
         return self.merge(torch.cat([x, *(resize(context, x.shape[2:]) for context in pooled)], 1))
 
 
-class UperNet(nn.Module):
+class UperNet(Decoder):
     """The main head and, while losses are asked for, a small convolutional one on the last but one of the maps.
 
     Args:
@@ -42,6 +42,8 @@ class UperNet(nn.Module):
         dropout: How often a channel is dropped before a classifier.
         norm: "bn" or "gn".
     """
+
+    auxiliary_loss = "auxiliary"
 
     def __init__(
         self,
@@ -79,3 +81,6 @@ class UperNet(nn.Module):
         logits = self.classifier(self.dropout(x))
         beside = self.auxiliary_classifier(self.dropout(self.auxiliary(maps[-2]))) if auxiliary else None
         return DecoderOutput(logits, beside)
+
+
+HEADS = {"segment": {"upernet": UperNet}}

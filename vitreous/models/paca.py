@@ -363,11 +363,11 @@ GENERATIONS: dict[int, dict[str, Any]] = {
     1: dict(clustering="bottleneck", cluster_eps=1e-5, mlp_shortcut=False),
     2: {},
 }
-HEADS = (2, 4, 8, 16)
+ATTENTION_HEADS = (2, 4, 8, 16)
 PACA_SIZES: dict[str, dict[str, Any]] = {  # table 1 of the CVPR version
-    "tiny": dict(dims=(96, 192, 320, 384), depths=(2, 2, 4, 2), heads=HEADS, drop_path_rate=0.1),
-    "small": dict(dims=(96, 192, 320, 384), depths=(3, 3, 10, 3), heads=HEADS, drop_path_rate=0.1),
-    "base": dict(dims=(96, 192, 384, 512), depths=(3, 3, 18, 3), heads=HEADS, drop_path_rate=0.5),
+    "tiny": dict(dims=(96, 192, 320, 384), depths=(2, 2, 4, 2), heads=ATTENTION_HEADS, drop_path_rate=0.1),
+    "small": dict(dims=(96, 192, 320, 384), depths=(3, 3, 10, 3), heads=ATTENTION_HEADS, drop_path_rate=0.1),
+    "base": dict(dims=(96, 192, 384, 512), depths=(3, 3, 18, 3), heads=ATTENTION_HEADS, drop_path_rate=0.5),
 }
 TEACHER_SIZES: dict[str, dict[str, Any]] = {  # the trunk gives up blocks for the teacher
     "tiny": dict(depths=(2, 2, 2, 2), teacher=dict(depths=(2, 2, 2, 2))),

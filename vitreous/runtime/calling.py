@@ -1,10 +1,10 @@
-"""Verbs called from Python take what people pass: "x" for Path("x"), one picture for several, numpy's numbers.
+"""Verbs called from Python accept what people pass: "x" for Path("x"), one picture for several, numpy scalars.
 
     plot = natural(plot)
     plot("runs/demo", out="curves")      # as plot(("runs/demo",), out=Path("curves"))
 
-The type hints of a function say what it wants, and one rule for each type brings what was given to it. What cannot be
-brought there is refused in words. Keywords are taken in the singular and in the plural, where only one is a parameter.
+The type hints of a function say what it needs, and one converter per type produces it. What cannot be converted is an
+InputError. Keywords may be singular or plural if only one of the two is a parameter.
 """
 
 import ast
@@ -33,16 +33,16 @@ TYPE_NAMES = {bool: "True or False", int: "a whole number", float: "a number", s
 
 
 class ConversionError(ValueError):
-    """A value cannot be brought to a type; the message says what is needed."""
+    """A value cannot be converted to a type; the message says what is needed."""
 
 
 def natural(
     function: Callable[_P, _R], *, pictures: str | None = None, trained: type | None = None
 ) -> Callable[_P, _R]:
-    """The function, with every argument brought to the type of its parameter.
+    """The function, with every argument converted to the type of its parameter.
 
-    `pictures` names a parameter of several texts which takes pictures in memory among them. `trained` is the
-    type of models in memory, which the parameter `model` then takes as they are.
+    `pictures` names a parameter for several paths that also takes pictures in memory. `trained` is the type of models
+    in memory, which the parameter `model` then takes as they are.
     """
     signature, hints = inspect.signature(function), get_type_hints(function, include_extras=True)
 
@@ -66,19 +66,19 @@ def natural(
 
 
 def with_known_names(given: dict[str, Any], signature: inspect.Signature) -> dict[str, Any]:
-    """Keywords by the names of the parameters: `method` where `methods` was written, or the other way round."""
+    """Keywords under the parameters' names: `method` for `methods`, or the other way round."""
     known, result = signature.parameters, {}
     for name, value in given.items():
         others = (name.removesuffix("s"), f"{name}s")
         meant = name if name in known else next((other for other in others if other in known), name)
         if meant in result or (meant != name and meant in given):
-            raise InputError(f"{name} and {meant} given, which are the same; give one")
+            raise InputError(f"{name} and {meant} given, which mean the same; give one")
         result[meant] = value
     return result
 
 
 def convert(value: Any, hint: Any) -> Any:
-    """The value as its type wants it, or `ConversionError`."""
+    """The value as its type requires it, or a `ConversionError`."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return convert(value, inner[0])
@@ -98,7 +98,7 @@ def convert(value: Any, hint: Any) -> Any:
 
 
 def convert_to_any(value: Any, hints: tuple[Any, ...]) -> Any:
-    """The first type that fits, those that it has already first."""
+    """The first type that fits; the value's own type is tried first."""
     if value is None and NoneType in hints:
         return None
     reasons = []
@@ -111,7 +111,7 @@ def convert_to_any(value: Any, hints: tuple[Any, ...]) -> Any:
 
 
 def to_tuple(value: Any, inner: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Of any length (one value counts as a tuple of one) or of a fixed one."""
+    """A tuple of any length (one value is a tuple of one), or of a fixed length."""
     if isinstance(value, dict) and inner == (str, Ellipsis):
         return tuple(to_assignment(name, one) for name, one in value.items())
     several = list(value) if is_collection(value) else [value]
@@ -122,7 +122,7 @@ def to_tuple(value: Any, inner: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def to_assignment(name: Any, value: Any) -> str:
-    """One entry of a dictionary as on the command line: --model-args depths=(1,1,1,1)."""
+    """One entry of a dictionary as the command line takes it: --model-args depths=(1,1,1,1)."""
     plain = unwrap_scalar(value)
     try:
         same = ast.literal_eval(repr(plain)) == plain
@@ -139,9 +139,9 @@ def is_collection(value: Any) -> bool:
 
 
 def to_pictures(value: Any) -> tuple[Any, ...]:
-    """Names as text, pictures as they are. An array is one picture, unless it has four axes.
+    """Paths as text, pictures as they are. An array is one picture, unless it has four axes.
 
-    The content of a file, or an open one, is one thing and none of these; `as_picture` says what to do with it.
+    Bytes and open files count as one item; `as_picture` says what to do with them.
     """
     several: list[Any]
     if isinstance(value, str | os.PathLike | Image.Image | bytes | bytearray) or hasattr(value, "read"):
@@ -155,11 +155,11 @@ def to_pictures(value: Any) -> tuple[Any, ...]:
     return tuple(to_text(one) if isinstance(one, str | os.PathLike) else one for one in several)
 
 
-# ---- one rule for each type --------------------------------------------------------------------------------------
+# ---- one converter per type ---------------------------------------------------------------------------------------
 
 
 def unwrap_scalar(value: Any) -> Any:
-    """The number in an array or tensor of one, such as `logits.argmax(1)` of one picture."""
+    """The number in an array or tensor of one element, such as `logits.argmax(1)` of one picture."""
     return (
         value.item() if isinstance(value, np.generic | np.ndarray | Tensor) and math.prod(value.shape) == 1 else value
     )

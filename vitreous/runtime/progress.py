@@ -1,6 +1,6 @@
-"""How long work shows itself: a bar with rate and remaining time, or now and then a plain line.
+"""Progress of long work: a bar with rate and remaining time on a terminal, else a plain line every few seconds.
 
-Everything goes to the error stream, so that a verb's output can be piped.
+Everything goes to stderr, so that a verb's output can be piped.
 """
 
 import sys
@@ -16,11 +16,11 @@ LINE_INTERVAL_SECONDS = 10.0
 
 
 def track(items: Iterable[_T], *, total: int | None, label: str, unit: str = "images") -> Iterator[_T]:
-    """Pass items on, showing how many have been worked on, how fast and for how much longer.
+    """Yield the items, showing how many are done, how fast, and how much time is left.
 
     Args:
-        items: What is worked on, one after the other.
-        total: How many there are; None if nobody knows.
+        items: What is processed, one at a time.
+        total: How many there are; None if unknown.
         label: What is being done, as in "drawing train".
         unit: What is counted.
     """
