@@ -1,4 +1,4 @@
-"""vitreous info: the models we have, or one of them in figures."""
+"""vitreous info: all models, or one of them in detail."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -92,7 +92,7 @@ def check_options(
 
 
 def list_rows(names: list[str], size: int | None) -> dict[str, Row]:
-    """Our figures beside the published ones; from the packaged table unless another size is asked for."""
+    """Our figures beside the published ones; from the packaged table unless a size is given."""
     table = read_table() if size is None else {}
     missing = [name for name in names if name not in table]
     if missing:
@@ -103,7 +103,7 @@ def list_rows(names: list[str], size: int | None) -> dict[str, Row]:
 
 
 def published_facts(name: str) -> Row:
-    """What a paper, or timm, says of a model."""
+    """What a paper, or timm, says about a model."""
     entry = ENTRIES.get(name)
     published = entry.published if entry else None
     return dict(
@@ -123,7 +123,7 @@ class Subject(NamedTuple):
     model: Any  # on the meta device
     given: dict[str, Any]  # arguments it was built with, the variant's own included
     size: tuple[int, int]
-    figures: Row | None  # at that size, if they need not be counted
+    figures: Row | None  # at that size, if they are already known
     classes: tuple[str, ...] | None  # of a trained model
 
 
@@ -161,7 +161,7 @@ def show_model(subject: Subject, size: int | None) -> Row:
     figures = subject.figures if size is None else None
     row = figures or figures_of(subject.model, (size, size) if size else subject.size)
     row |= published_facts(subject.name) | dict(taps=tap_names(subject.model))
-    if subject.classes is not None:  # published figures are those of other weights
+    if subject.classes is not None:  # published figures belong to other weights
         row |= dict(top1=None, data=None, tags=[], classes=subject.classes)
     if isinstance(subject.model, Backbone):
         row["arguments"] = arguments_of(subject.model, subject.given)

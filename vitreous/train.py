@@ -1,8 +1,8 @@
 """`vitreous train`: the loop, top to bottom.
 
-A run is a function of its settings: sample order, augmentation, dropout and stochastic depth are keyed by seed,
-epoch, step and index, never by what happened before. So a checkpoint needs no random state, and a run that was
-killed at any moment and started again ends with the same bits as one that was not (same machine and versions).
+A run is a function of its settings: sample order, augmentation, dropout and stochastic depth depend on seed, epoch,
+step and index only. So a checkpoint needs no random state, and a run that is killed at any moment and started again
+ends with the same bits as one that is not (on the same machine with the same versions).
 """
 
 import math
@@ -55,7 +55,7 @@ from vitreous.training.state import Position, TrainState
 from vitreous.training.stop import StopRequested, StopSignals
 from vitreous.training.synced_norm import synchronise_norms
 
-DROPOUT_STREAM, MIXING_STREAM = 1, 2  # first number of a key, so that no two uses of the seed coincide
+DROPOUT_STREAM, MIXING_STREAM = 1, 2  # first number of a random key, so that no two uses of the seed coincide
 
 
 def say(text: str) -> None:
@@ -63,12 +63,12 @@ def say(text: str) -> None:
 
 
 class StepResult(NamedTuple):
-    """What all processes know of a step."""
+    """What all processes know about a step."""
 
     loss: float  # mean over the images
-    signal: int  # that any of them received; 0 = none
-    late: bool  # whether a checkpoint is due by the time
-    cluster_terms: dict[str, float]  # means over the images, not weighted
+    signal: int  # received by any of them; 0 = none
+    late: bool  # whether a checkpoint is due by the clock
+    cluster_terms: dict[str, float]  # unweighted means over the images
 
 
 @takes(TrainSettings, with_recipe)
@@ -83,7 +83,7 @@ def train(settings: TrainSettings) -> Path:
     The same command again continues a run that was interrupted, to the same bits. The run folder holds `best/` and
     `final/`, which every other verb accepts, `metrics.jsonl`, and `checkpoints/`.
     """
-    resolve_name(settings.model)  # a mistyped name should not wait for the data to be read
+    resolve_name(settings.model)  # a mistyped name should fail before the data is read
     if settings.print:
         say(as_recipe(settings))
         return settings.folder
@@ -114,11 +114,11 @@ def train(settings: TrainSettings) -> Path:
                 training.resume()
             else:
                 run.begin(settings.arguments(), fingerprints)
-                training.bad_images.restore(0)  # a first start that failed may have left some
+                training.bad_images.restore(0)  # left by a first start that failed
             if settings.tensorboard and world.main:
                 run.follow(TensorBoard(run.path / "tensorboard", run.seconds))
             try:
-                with worker_failures_explained():  # a worker's death may be told in the middle of a step, too
+                with worker_failures_explained():  # a worker's death may also show in the middle of a step
                     training.fit_and_keep_progress()
             except StopRequested as request:
                 training.checkpoint()
@@ -134,7 +134,7 @@ def train(settings: TrainSettings) -> Path:
 def prepare(
     settings: TrainSettings, run: RunFolder, stop: StopSignals, images: dict[str, ImageSet], world: World
 ) -> "Training":
-    """A run that is able to begin, or to be continued."""
+    """A run that is ready to begin or to continue."""
     training = world.agree(lambda: Training(settings, run, stop, images, world))
     training.place_model()
     try:
@@ -146,7 +146,7 @@ def prepare(
 
 
 class Training:
-    """Everything that a run consists of, and what it does in turn."""
+    """Everything a run consists of, and its steps in order."""
 
     def __init__(
         self,
@@ -178,20 +178,20 @@ class Training:
             require_shardable(self.model, world.size)
 
     def place_model(self) -> None:
-        """Bring the model to its device, and to all processes."""
+        """Move the model to its device, and to all processes."""
         settings, model = self.settings, self.model
         keep_freed_memory(self.device)
         if self.world.size > 1:
             model = synchronise_norms(model, self.device)
         if not settings.shard:
             model = model.to(self.device, memory_format=self.layout)  # type: ignore[call-overload]
-        ema = WeightAverage(model, settings.ema) if settings.ema else None  # now: a model in parts cannot be copied
+        ema = WeightAverage(model, settings.ema) if settings.ema else None  # now: a sharded model cannot be copied
         if settings.shard:
             for each in [model] if ema is None else [model, ema.model]:
                 shard(each, self.device)
         self.state = self._initial_state(model, ema)
-        self.parameters = list(model.parameters())  # walking through the model takes a while, so not in every step
-        # Compiled for each shape anew: what a step computes must not depend on the shapes that came before a restart.
+        self.parameters = list(model.parameters())  # once: walking through the model is slow
+        # Compiled for each shape: a step must not depend on the shapes that came before a restart.
         learner: Any = torch.compile(model, dynamic=False) if settings.compile else model
         copied = self.world.size > 1 and not settings.shard
         self.learner: Any = replicate(learner, self.device) if copied else learner
@@ -216,7 +216,7 @@ class Training:
         )
 
     def _loaders(self, train_images: ImageSet) -> tuple[Loader, Loader]:
-        """The one place that decides which process sees which images."""
+        """The only place that decides which process sees which images."""
         settings = self.settings
         sampler = BatchSampler(
             len(train_images),
@@ -251,16 +251,16 @@ class Training:
         )
 
     def check_before_start(self) -> None:
-        """Try what the run will need later, so that it shows before the first step; nothing of it stays."""
+        """Try what the run will need later, so that problems show before the first step; nothing of it stays."""
         if self.settings.tensorboard:
             self.world.agree(require_tensorboard)
         self.world.on_main(self.require_space)
         self.world.agree(self.require_storable)
-        # Each process by itself, so that all of them fail alike.
+        # On each process, so that all of them fail alike.
         self.world.agree(self.try_evaluation)
 
     def require_space(self) -> None:
-        """Two checkpoints stay while a third is written, and so does the best model."""
+        """Two checkpoints and the best model stay while a third checkpoint is written."""
         checkpoint, path = self.state.stored_bytes(), self.run.path
         tensors = self.state.evaluated_model.state_dict().values()
         model = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
@@ -275,7 +275,7 @@ class Training:
             raise InputError(f"the settings of this model cannot be stored with it: {reason}") from reason
 
     def try_evaluation(self) -> None:
-        """As after an epoch, on two pictures."""
+        """Evaluate two pictures, as after an epoch."""
         model = self.state.evaluated_model
         loader = self._validation(batch_size=2, first=2, workers=min(self.settings.workers, 1))
         try:
@@ -285,9 +285,9 @@ class Training:
             loader.close()
 
     def fit_and_keep_progress(self) -> None:
-        """From the current position to the end; where the loader fails, what was learnt before is kept.
+        """Train from the current position to the end; if the loader fails, write a checkpoint first.
 
-        Of several processes the others still wait for this one, and none can write without them.
+        With several processes the others are still waiting for this one, and none can write without them.
         """
         try:
             self.fit()
@@ -299,7 +299,7 @@ class Training:
             raise
 
     def fit(self) -> None:
-        """From the current position to the end."""
+        """Train from the current position to the end."""
         self.pace, self.rate = RemainingTime(self.state.position.step), math.nan
         for epoch in range(self.state.position.epochs_done, self.settings.all_epochs):
             start = time.perf_counter()
@@ -335,11 +335,11 @@ class Training:
                 self.checkpoint()
 
     def step(self, pieces: list[Batch], epoch: int) -> StepResult:
-        """One optimiser step on a batch in pieces; a loss or gradient that is not finite never gets to the weights."""
+        """One optimiser step on a batch in pieces; a loss or gradient that is not finite never reaches the weights."""
         state, world, number = self.state, self.world, self.state.position.step
         state.optimizer.zero_grad(set_to_none=True)
-        terms: list[Tensor] = []  # of the mean over the images of all pieces and processes
-        watched = dict.fromkeys(self.cluster_loss.weights, torch.zeros((), device=self.device))  # means, too
+        terms: list[Tensor] = []  # add up to the mean over the images of all pieces and processes
+        watched = dict.fromkeys(self.cluster_loss.weights, torch.zeros((), device=self.device))  # means over the images
         for index, piece in enumerate(pieces):
             self.bad_images.note("train", piece.unreadable)
             with nullcontext() if index == len(pieces) - 1 else self.skip_exchange():
@@ -349,7 +349,7 @@ class Training:
             terms.append(term.detach())
             watched = {name: total + share * self.cluster_terms[name] for name, total in watched.items()}
         norm = self.clip_gradients()
-        # the one moment in a step to wait for the device
+        # the only point in a step that waits for the device
         numbers = torch.stack([*terms, norm, *watched.values()]).tolist()
         losses, norm, seen = numbers[: len(terms)], numbers[len(terms)], numbers[len(terms) + 1 :]
         late = time.monotonic() - self.saved_at > 60 * self.settings.checkpoint_minutes
@@ -357,7 +357,7 @@ class Training:
         mean = sum(means)
         if not math.isfinite(mean):
             raise self.not_finite_loss(losses, pieces, epoch)
-        if self.settings.amp != "fp16" and not math.isfinite(norm):  # a scaler passes over such steps by itself
+        if self.settings.amp != "fp16" and not math.isfinite(norm):  # a scaler skips such steps by itself
             raise not_finite(f"the norm of the gradient is {norm}", number, epoch, pieces[0].indices)
         set_lr(state.optimizer, self.lr_factor(number))
         state.scaler.step(state.optimizer)
@@ -390,20 +390,20 @@ class Training:
         return full_tensor(norm)
 
     def not_finite_loss(self, losses: list[float], pieces: list[Batch], epoch: int) -> InputError:
-        """Raised by all processes; names the samples of the first one with such a loss."""
+        """Raised by all processes; names the samples of the first one with a bad loss."""
         bad = [index for index, loss in enumerate(losses) if not math.isfinite(loss)]
         found = self.world.gather((losses[bad[0]], pieces[bad[0]].indices) if bad else None)
         loss, samples = next(known for known in found if known is not None)
         return not_finite(f"the loss is {loss}", self.state.position.step, epoch, samples)
 
     def stop_if_signalled(self) -> None:
-        """Stop, all processes together, if any of them was asked to."""
+        """Stop all processes if any of them received a signal."""
         (signals,) = self.world.exchange(self.stop.received)
         if any(signals):
             raise StopRequested(int(max(signals)))
 
     def stop_if_signalled_alone(self) -> None:
-        """As above while a single process waits for images; several must agree on it, and do so at the next step."""
+        """The same while a single process waits for images; several processes agree at the next step."""
         if self.world.size == 1 and self.stop.received:
             raise StopRequested(self.stop.received)
 
@@ -420,7 +420,7 @@ class Training:
         )
 
     def finish_epoch(self, epoch: int, scores: Scores, seconds: float) -> None:
-        """Log, keep the weights if they are the best so far, then note it: a kill in between repeats the evaluation."""
+        """Log, save the weights if they are the best so far, then record it. A kill in between repeats evaluation."""
         position, value = self.state.position, scores.values[self.task.main_metric]
         rate = round(scores.images_per_second, 1)
         self.bad_images.note("val", scores.unreadable)
@@ -436,7 +436,7 @@ class Training:
         self.show_epoch(epoch, scores, seconds, improved)
 
     def show_epoch(self, epoch: int, scores: Scores, seconds: float, improved: bool) -> None:
-        """A row of the table; learning rate and speed are those of the last training line."""
+        """Print a row of the table; learning rate and speed are from the last training line."""
         position = self.state.position
         shown = {"epoch": f"{epoch + 1}/{self.settings.all_epochs}", "loss": f"{position.train_loss:.4f}"}
         for name, value in scores.values.items():
@@ -456,7 +456,7 @@ class Training:
         )
 
     def description(self) -> dict[str, Any]:
-        """What is stored with the weights."""
+        """What is stored beside the weights."""
         return dict(
             name=stored_arguments(self.settings.model)[0],
             model_args=self.model_args,
@@ -475,20 +475,20 @@ class Training:
     def checkpoint(self) -> None:
         try:
             self.settle_bad_images()
-        finally:  # too many of them end the run, but not what it has learnt so far
+        finally:  # too many of them end the run, but its progress is kept
             self.state.position.metric_lines = self.run.metric_lines
             self.state.save(self.run.path / "checkpoints", self.world)
             self.saved_at = time.monotonic()
 
     def checkpoint_position(self) -> None:
-        """After an evaluation: the weights are those of the checkpoint before it."""
+        """After an evaluation: the weights are those of the last checkpoint."""
         self.state.position.metric_lines = self.run.metric_lines
         self.state.save_position(self.run.path / "checkpoints", self.world)
 
     def checkpoint_due(self, late: bool) -> bool:
         every, step = self.settings.checkpoint_steps, self.state.position.step
         if step % self.steps_per_epoch == 0:
-            return True  # evaluation comes next: whatever happens there, the epoch is not lost
+            return True  # evaluation comes next; if it fails, the epoch is not lost
         return late or (every > 0 and step % every == 0)
 
     def resume(self) -> None:
@@ -506,7 +506,7 @@ class Training:
     def log_training(self, epoch: int, rate: float) -> None:
         position, self.rate = self.state.position, rate
         loss = position.loss_sum / position.loss_images
-        # An epoch ends with a line, which may be of a single batch: the table shows the mean over all of its lines.
+        # The last line of an epoch may cover a single batch: the table shows the mean over all lines.
         seen = (position.step - epoch * self.steps_per_epoch) * self.train_loader.sampler.batch_size
         before = seen - position.loss_images
         position.train_loss = (position.train_loss * before + position.loss_sum) / seen if before else loss
@@ -547,6 +547,6 @@ def require_images_for_all(sampler: BatchSampler, settings: TrainSettings) -> No
 def not_finite(what: str, step: int, epoch: int, samples: tuple[int, ...]) -> CollectiveInputError:
     shown = ", ".join(map(str, samples[:64])) + (", …" if len(samples) > 64 else "")
     return CollectiveInputError(
-        f"{what} at step {step} (epoch {epoch + 1}), on training samples {shown}; the weights are unchanged by it. "
+        f"{what} at step {step} (epoch {epoch + 1}), on training samples {shown}; the weights are unchanged. "
         "Lower --lr, raise --warmup-epochs, set --clip-grad, or use --amp off or bf16"
     )

@@ -214,24 +214,26 @@ def test_addresses_of_this_machine(file, tmp_path, capsys):
     ],
     ids=["arch", "args", "config", "shapes", "unknown name"],
 )
-def test_the_name_is_told_by_the_file(model, tmp_path, capsys, wrap, reason):
+def test_the_name_is_told_by_the_file(model, tmp_path, caplog, wrap, reason):
+    caplog.set_level("INFO", "vitreous")
     torch.save(wrap(model.state_dict()), tmp_path / "x.pth")
     trained = load_model(tmp_path / "x.pth")
     assert trained.name == NAME
-    assert f"x.pth: {NAME} with 10 classes" in (said := capsys.readouterr().err)
-    assert reason in said
+    assert f"x.pth: {NAME} with 10 classes" in caplog.text
+    assert reason in caplog.text
     torch.testing.assert_close(trained.model(IMAGES), model(IMAGES))
 
 
-def test_safetensors_tell_it_in_their_metadata_or_in_the_config_beside_them(model, tmp_path, capsys):
+def test_safetensors_tell_it_in_their_metadata_or_in_the_config_beside_them(model, tmp_path, caplog):
+    caplog.set_level("INFO", "vitreous")
     state = {key: value.contiguous() for key, value in model.state_dict().items()}
     save_file(state, tmp_path / "x.safetensors", metadata={"architecture": NAME})
     torch.testing.assert_close(load_model(tmp_path / "x.safetensors").model(IMAGES), model(IMAGES))
-    assert "its entry metadata.architecture says" in capsys.readouterr().err
+    assert "its entry metadata.architecture says" in caplog.text
     save_file(state, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps({"architecture": NAME, "num_classes": 10}))
     assert load_model(tmp_path / "model.safetensors").name == NAME
-    assert "its entry config.json: architecture says" in capsys.readouterr().err
+    assert "its entry config.json: architecture says" in caplog.text
 
 
 def test_the_file_of_a_model_folder_is_the_folder(tmp_path):

@@ -1,4 +1,4 @@
-"""Write the packaged table of figures anew: python -m vitreous.figures (or make figures)."""
+"""Rewrite the packaged table of figures: python -m vitreous.figures (or make figures)."""
 
 from vitreous.figures.table import TABLE_FILE, write_table
 from vitreous.registry import list_models

@@ -16,7 +16,7 @@ from vitreous.figures.growth import GROWTH_SIZES, exponent
 LIST_HEADINGS = ["model", "params", "MACs", "at", "strides", "published top-1", "weights", "source"]
 GROWTH_HEADINGS = ["model", *map(str, GROWTH_SIZES), "exponent", "last"]
 RIGHT_ALIGNED = {"params", "MACs", "at", "published top-1", *GROWTH_HEADINGS[1:]}
-WIDE_COLUMNS = 110  # columns of a terminal that has room for the weights and the source of every model
+WIDE_COLUMNS = 110  # of a terminal with room for the weights and the source of every model
 MAX_LISTED_CLASSES = 10
 FOR_SMALL_IMAGES = {"stem_stride": 1, "patch": 4}
 LEGEND = (
@@ -37,7 +37,7 @@ def print_list(rows: Mapping[str, Mapping[str, Any]], *, markdown: bool) -> None
 
 
 def figure_cells(row: Mapping[str, Any]) -> list[str]:
-    """What stands under all headings but the first."""
+    """The cells under all headings but the first."""
     top1 = f"{row['top1']:.1f}" + ("" if row["data"] == "ImageNet-1k" else f" ({row['data']})") if row["top1"] else "–"
     height, width = row["size"]
     return [
@@ -52,7 +52,7 @@ def figure_cells(row: Mapping[str, Any]) -> list[str]:
 
 
 def short_cells(row: Mapping[str, Any]) -> list[str]:
-    """The same in one line: of several weights the first, of an address the site."""
+    """The same in one line: the first of several weights, the site of a URL."""
     *figures, weights, paper = figure_cells(row)
     more = len(row["tags"]) - 1
     return [*figures, f"{row['tags'][0]} +{more}" if more > 0 else weights, urlsplit(paper).hostname or paper]
@@ -64,7 +64,7 @@ def source_text(paper: str | None) -> str:
 
 
 def make_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, breaks: str) -> Table:
-    """A table whose column `breaks` may go on in a second line where there is little room."""
+    """A table in which only the column `breaks` may wrap."""
     table = Table(box=None, header_style="bold")
     for heading in headings:
         table.add_column(heading, justify="right" if heading in RIGHT_ALIGNED else "left", no_wrap=heading != breaks)
@@ -81,7 +81,7 @@ def print_markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> No
 
 
 def two_columns(title: str, width: int | None = None) -> Table:
-    """Names, and what there is to say of them in a column that is at most so wide."""
+    """A table of names and texts; the texts are at most `width` wide."""
     table = Table(title=Text(title), box=None, show_header=False, title_justify="left", title_style="bold")
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="fold", max_width=width)
@@ -105,7 +105,7 @@ def print_one(title: str, name: str, row: Mapping[str, Any]) -> None:
 
 
 def tap_patterns(taps: Iterable[str]) -> list[str]:
-    """Taps that differ in numbers alone as one pattern, such as `vitreous.record` takes, and how many they are."""
+    """Taps that differ only in numbers, as one pattern for `vitreous.record`, with their count."""
     together = Counter(re.sub(r"\.\d+", ".*", tap) for tap in taps)
     return [f"{pattern}  ({number})" for pattern, number in together.items()]
 
@@ -123,13 +123,13 @@ def print_arguments(name: str, arguments: Mapping[str, Argument]) -> None:
 
 
 def short_billions(macs: int) -> str:
-    """Three digits or more, so that a row fits 80 columns."""
+    """At least three digits, so that a row fits 80 columns."""
     billions = macs / 1e9
     return f"{billions:.{0 if billions >= 100 else 1 if billions >= 10 else 2}f}"
 
 
 def print_growth(rows: Mapping[str, Sequence[int]], reasons: Mapping[str, str], *, markdown: bool = False) -> None:
-    """Multiply-adds at each size by name, and why the families among them grow as they do."""
+    """Multiply-adds at each size by name, and why the families grow as they do."""
     lines = [
         [name, *map(short_billions, macs), f"{exponent(macs):.3f}", f"{exponent(macs[-2:]):.3f}"]
         for name, macs in rows.items()

@@ -1,7 +1,7 @@
 """How the multiply-adds of a model grow with the image: counted at four sizes, fitted by a power of the pixels.
 
-An exponent of 1 is linear, 2 quadratic. A model that is linear but for a small quadratic part fits an exponent near 1
-at usual sizes and leaves it at larger ones, so the exponent between the last two sizes is told beside the fitted one.
+An exponent of 1 is linear, 2 quadratic. A mostly linear model with a small quadratic part fits an exponent near 1 at
+usual sizes and a larger one at large sizes, so the exponent between the last two sizes is shown beside the fitted one.
 """
 
 import re
@@ -19,10 +19,10 @@ from vitreous.figures.counting import work_by_module
 from vitreous.models.base import Backbone
 
 GROWTH_SIZES = (256, 512, 1024, 2048)
-STEEP_EXPONENT = 1.1  # a part whose last exponent is above this is named
+STEEP_EXPONENT = 1.1  # parts whose last exponent is above this are listed
 OTHER_PARTS = "everything else"
 
-# A model of every family, with the setting that matters where there is one, and a plain transformer to compare with.
+# One model of every family, with the setting that matters if there is one, and a plain transformer for comparison.
 COMPARED_MODELS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("paca_tiny_blockwise", {}),
     ("paca_tiny", {}),
@@ -53,7 +53,7 @@ class Growth:
         )
 
     def parts(self) -> dict[str, tuple[int, ...]]:
-        """Multiply-adds of the modules whose work outgrows the image, blocks taken together, and of all others."""
+        """Multiply-adds of the modules whose work grows faster than the image, summed over blocks, and of the rest."""
         together: dict[str, list[int]] = defaultdict(lambda: [0] * len(self.work))
         for i, at_size in enumerate(self.work):
             for path, macs in at_size.items():
@@ -76,7 +76,7 @@ def work_at(model: Any, size: int) -> dict[str, int]:
 
 
 def growth_reason(model: nn.Module) -> str | None:
-    """Why a model's work grows as it does, where we know."""
+    """Why a model's work grows as it does, if known."""
     if isinstance(model, VisionTransformer):
         return "Quadratic: every patch attends to all patches."
     return model.growth if isinstance(model, Backbone) else None

@@ -1,6 +1,6 @@
-"""The figures of all our models as they come with the package, so that listing them counts nothing.
+"""The figures of all our models, packaged so that listing them needs no counting.
 
-`make figures` writes the table anew; a test compares it with what is counted from the models.
+`make figures` rewrites the table; a test compares it with counts from the models.
 """
 
 import json

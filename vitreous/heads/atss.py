@@ -78,10 +78,10 @@ class ATSS(DenseDetector):
 
 
 def adaptive_match(anchors: list[Tensor], boxes: Tensor) -> Tensor:
-    """For every anchor of all levels (A,) the number of its object in `boxes` (n, 4), or BACKGROUND."""
+    """For every anchor of all levels (A,) the index of its object in `boxes` (n, 4), or BACKGROUND_INDEX."""
     together = torch.cat(anchors)
     points, overlaps = box_centres(together), box_iou(together, boxes)  # (A, 2), (A, n)
-    # By differences: a matrix product would lose whole pixels in squares of large coordinates.
+    # By differences: a matrix product would lose whole pixels to rounding at large coordinates.
     distance = torch.cdist(points, box_centres(boxes), compute_mode="donot_use_mm_for_euclid_dist")  # (A, n)
     chosen, start = [], 0
     for level in anchors:
@@ -95,7 +95,7 @@ def adaptive_match(anchors: list[Tensor], boxes: Tensor) -> Tensor:
     place = points[candidates]  # (c, n, 2)
     inside = torch.cat([place - boxes[:, :2], boxes[:, 2:] - place], 2).amin(2) > 0.01
     positive = torch.zeros_like(overlaps, dtype=torch.bool).scatter(0, candidates, (values >= threshold) & inside)
-    best, number = torch.where(positive, overlaps, -1.0).max(1)  # of several objects the most overlapping
+    best, number = torch.where(positive, overlaps, -1.0).max(1)  # of several objects, the one with the largest IoU
     return torch.where(best >= 0, number, BACKGROUND_INDEX)
 
 

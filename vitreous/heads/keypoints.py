@@ -1,12 +1,12 @@
-"""Keypoints of one object in a crop of it: a heat map for each joint (SimpleBaseline), and where its peak lies.
+"""Keypoints of one object in a crop: a heat map per joint (SimpleBaseline), and the position of its peak.
 
 Xiao, Wu, Wei: "Simple Baselines for Human Pose Estimation and Tracking", arXiv 1804.06208. Sub-pixel positions by a
 quarter of a cell, as there, or by a Taylor series around the peak: Zhang et al., "Distribution-Aware Coordinate
 Representation for Human Pose Estimation" (DARK), arXiv 1910.06278.
 
 Positions are in pixels from the upper left corner of the crop, as those of boxes: the centre of the first pixel is
-(0.5, 0.5), and cell (i, j) of a heat map of stride s has its centre at ((j + 0.5) s, (i + 0.5) s). In this way a
-mirrored crop has mirrored positions, and nothing is shifted when both are averaged.
+(0.5, 0.5), and cell (i, j) of a heat map of stride s has its centre at ((j + 0.5) s, (i + 0.5) s). So a
+mirrored crop has mirrored positions, and averaging both shifts nothing.
 
 Shapes: B batch, K joints, h w heat map.
 """
@@ -30,7 +30,7 @@ Refine = Literal["none", "quarter", "taylor"]
 class SimpleBaseline(OnLevels):
     """Crops (B, 3, H, W) -> heat maps (B, K, ceil(H / 4), ceil(W / 4)), or losses when there are targets.
 
-    Each transposed convolution doubles the backbone's coarsest map; there are as many as lead to stride 4.
+    Transposed convolutions double the backbone's coarsest map until it has stride 4.
     """
 
     def __init__(self, levels: Levels, joints: int, *, width: int = 256) -> None:
@@ -48,17 +48,17 @@ class SimpleBaseline(OnLevels):
         nn.init.zeros_(self.heatmaps.bias)  # type: ignore[arg-type]
 
     def forward(self, images: Tensor, targets: Mapping[str, Tensor] | None = None, sizes: Tensor | None = None) -> Any:
-        """All crops are of one size, so that `sizes` has nothing to say here."""
+        """All crops have the same size, so `sizes` is not used."""
         H, W = images.shape[2:]
         heatmaps = self.heatmaps(self.deconvolutions(self.levels(images)[-1]))
         heatmaps = heatmaps[
             :, :, : -(-H // HEATMAP_STRIDE), : -(-W // HEATMAP_STRIDE)
-        ]  # doubling a size rounded up gives too much
+        ]  # doubling a size that was rounded up gives too much
         return heatmaps if targets is None else self.losses(heatmaps, targets)
 
     @staticmethod
     def losses(heatmaps: Tensor, targets: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Mean squared error; `weights` (B, K) leave out joints that nobody has seen. None left give 0."""
+        """Mean squared error; `weights` (B, K) leave out joints that are not annotated."""
         error = (heatmaps.float() - targets["heatmaps"]).square().mean((2, 3))  # (B, K)
         return {"heatmaps": (error * targets["weights"]).mean()}
 
@@ -70,7 +70,7 @@ def upsampling_layers(in_dim: int, dim: int) -> list[nn.Module]:
 
 
 def build_keypoints(backbone: nn.Module, joints: int, **head_args: Any) -> SimpleBaseline:
-    """SimpleBaseline on a backbone, which becomes a part of it.
+    """SimpleBaseline on a backbone, which becomes part of the model.
 
     Args:
         backbone: One of our models, or one that timm made with `features_only=True`.
@@ -88,7 +88,7 @@ def build_keypoints(backbone: nn.Module, joints: int, **head_args: Any) -> Simpl
 
 
 def flip_test(model: Callable[[Tensor], Tensor], images: Tensor, pairs: Sequence[tuple[int, int]]) -> Tensor:
-    """Heat maps averaged with those of the mirrored crops, in which the joints of each pair have changed places."""
+    """Heat maps averaged with those of the mirrored crops, in which the joints of each pair swap."""
     heatmaps = model(images)
     order = torch.arange(heatmaps.shape[1])
     for left, right in pairs:
@@ -128,16 +128,16 @@ def decode_keypoints(
 
 
 def central_differences(heatmaps: Tensor, cell: Tensor) -> Tensor:
-    """(B, K, 2): half the difference of the neighbours along x and y; outside the map its edge goes on."""
+    """(B, K, 2): half the difference of the neighbours along x and y; the map is extended by its edge values."""
     around = neighbourhood(heatmaps, cell, 1)  # (B, K, 3, 3)
     return torch.stack([around[..., 1, 2] - around[..., 1, 0], around[..., 2, 1] - around[..., 0, 1]], -1) / 2
 
 
 def taylor_offset(heatmaps: Tensor, cell: Tensor, sigma: float) -> Tensor:
-    """Steps (B, K, 2) from the highest cells to the tops between cells, of smoothed maps where there is room for that.
+    """Offsets (B, K, 2) from the highest cells to the sub-cell peaks, of smoothed maps away from the border.
 
-    Smoothing keeps noise away from the derivatives. At a border it would draw the top inwards, by up to a cell, so
-    that the map is taken there as it is.
+    Smoothing keeps noise out of the derivatives. Near a border it would pull the peak inwards by up to a cell, so the
+    map is used there as it is.
     """
     h, w = heatmaps.shape[2:]
     reach = round(2.5 * sigma)
@@ -150,10 +150,10 @@ def taylor_offset(heatmaps: Tensor, cell: Tensor, sigma: float) -> Tensor:
 
 
 def offset_to_peak(heatmaps: Tensor, cell: Tensor) -> Tensor:
-    """Steps (B, K, 2) to the tops of the paraboloids that fit the logarithm around the cells.
+    """Offsets (B, K, 2) to the peaks of the paraboloids that fit the logarithm around the cells.
 
-    The logarithm of a Gaussian is a paraboloid, so that its top is exact. Where the map has no top at the cell (on a
-    plain, or at a border) or the step leads out of it, the cell itself is the answer.
+    The logarithm of a Gaussian is a paraboloid, so its peak is exact. If there is no peak at the cell (on a plateau, or
+    at a border), or it is more than a cell away, the offset is 0.
     """
     z = neighbourhood(heatmaps.clamp(min=1e-10).log(), cell, 1)  # (B, K, 3, 3)
     gradient = torch.stack([z[..., 1, 2] - z[..., 1, 0], z[..., 2, 1] - z[..., 0, 1]], -1) / 2

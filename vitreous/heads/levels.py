@@ -43,7 +43,7 @@ class Levels(nn.Module):
 
 
 class OnLevels(nn.Module):
-    """Base of models that are a backbone's maps and a head: what a trainer asks of a model, the backbone answers."""
+    """Base of models with a head on a backbone's maps; forwards what training asks for to the backbone."""
 
     levels: Levels
 
@@ -86,7 +86,7 @@ def choose_levels(
 
 
 def keep_maps(network: Any, indices: list[int]) -> tuple[nn.Module, Sequence[int]]:
-    """The network, and which of its maps to take. One of ours is rid of what the others alone need.
+    """The network, and which of its maps to take. Our models lose what only the other maps need.
 
     Parameters that never get a gradient would stop distributed training.
     """

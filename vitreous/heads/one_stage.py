@@ -1,4 +1,4 @@
-"""RetinaNet and FCOS: every position of every level says what is there and where its sides are.
+"""RetinaNet and FCOS: every position of every level predicts a class and a box.
 
 Lin et al., arXiv 1708.02002; Tian et al., arXiv 1904.01355. The layers are torchvision's. What surrounds them is
 written here: images come padded, crowds are ignored, no batch gives NaN.
@@ -40,7 +40,7 @@ from vitreous.heads.pyramid import Pyramid, group_norm, norm_layer, pyramid
 
 
 class DenseOutputs(NamedTuple):
-    """What the network says at every anchor."""
+    """The network's output at every anchor."""
 
     logits: Tensor  # (B, A, K)
     codes: Tensor  # (B, A, 4)
@@ -48,7 +48,7 @@ class DenseOutputs(NamedTuple):
 
 
 class Positives(NamedTuple):
-    """The anchors that have an object, from all images."""
+    """The outputs at positive anchors of all images, with their targets."""
 
     codes: Tensor  # (P, 4)
     centredness: Tensor | None  # (P,)
@@ -57,7 +57,7 @@ class Positives(NamedTuple):
 
 
 class DenseDetector(Detector):
-    """Base of the detectors that answer at every anchor at once, each class for itself."""
+    """Base of detectors that predict at every anchor, with an independent score per class."""
 
     def __init__(self, backbone: Pyramid, anchors: Anchors, selection: Selection) -> None:
         super().__init__(backbone)
@@ -65,19 +65,19 @@ class DenseDetector(Detector):
 
     @abstractmethod
     def answers(self, features: list[Tensor]) -> DenseOutputs:
-        """Of every anchor of all levels."""
+        """The outputs at every anchor of all levels."""
 
     @abstractmethod
     def match(self, anchors: list[Tensor], boxes: Tensor) -> Tensor:
-        """For every anchor of all levels the number of an object in `boxes` (n, 4), n > 0, BACKGROUND or IGNORED."""
+        """For every anchor the index of an object in `boxes` (n, 4), n > 0, BACKGROUND_INDEX or IGNORED_INDEX."""
 
     @abstractmethod
     def box_losses(self, positives: Positives, count: int) -> dict[str, Tensor]:
-        """Losses of the anchors that have an object, by name; there are `count`, or 1 if there is none."""
+        """Losses of the positive anchors by name; `count` is their number, at least 1."""
 
     @abstractmethod
     def decode(self, codes: Tensor, anchors: Tensor) -> Tensor:
-        """Boxes (…, 4) that codes at anchors stand for."""
+        """Boxes (…, 4) from codes at anchors."""
 
     def losses(self, features: list[Tensor], shapes: list[Shape], objects: list[GroundTruth]) -> dict[str, Tensor]:
         answers, anchors = self.answers(features), self.anchors.levels(features)
@@ -189,7 +189,7 @@ class FCOS(DenseDetector):
 
 
 def centredness_targets(points: Tensor, boxes: Tensor) -> Tensor:
-    """1 at a box's centre, falling to 0 at its sides (P,)."""
+    """(P,): 1 at the centre of a box, falling to 0 at its sides."""
     left, top = (points - boxes[:, :2]).clamp(0).unbind(1)
     right, bottom = (boxes[:, 2:] - points).clamp(0).unbind(1)
     across = torch.minimum(left, right) / torch.maximum(left, right)

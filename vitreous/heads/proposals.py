@@ -1,4 +1,4 @@
-"""The first stage of R-CNN detectors: which boxes may hold an object of any kind. Ren et al., arXiv 1506.01497.
+"""The first stage of R-CNN detectors: which boxes may contain an object. Ren et al., arXiv 1506.01497.
 
 Shapes: B batch, A anchors of one level.
 """
@@ -16,7 +16,7 @@ from vitreous.heads.boxes import BACKGROUND_INDEX, IGNORED_INDEX, Anchors, Groun
 
 
 class Sampling(NamedTuple):
-    """Which anchors or regions are learnt from: by overlap with an object, and how many of an image."""
+    """Which anchors or regions are sampled for the loss: by IoU with an object, and how many per image."""
 
     object_from: float
     background_below: float
@@ -24,9 +24,9 @@ class Sampling(NamedTuple):
     positive: float  # share of the samples at most
 
     def __call__(self, boxes: Tensor, truth: GroundTruth, *, every_object: bool) -> tuple[Tensor, Tensor]:
-        """Numbers of the chosen boxes, and the object each belongs to or BACKGROUND.
+        """Indices of the sampled boxes, and for each its object or BACKGROUND_INDEX.
 
-        `every_object` gets at least the box most like it.
+        With `every_object`, each object gets at least its best box.
         """
         matched = torch.full((len(boxes),), BACKGROUND_INDEX, device=boxes.device)
         if len(truth.boxes):
@@ -40,7 +40,7 @@ class Sampling(NamedTuple):
 
 
 class Proposals(nn.Module):
-    """The region proposal network: an object or not, and where, at every anchor."""
+    """The region proposal network: objectness and a box at every anchor."""
 
     def __init__(
         self, channels: int, anchors: Anchors, sampling: Sampling, *, candidates: tuple[int, int], proposals: int

@@ -3,10 +3,10 @@
     FasterRCNN(pyramid("paca_tiny"), num_classes=3)                  # also MaskRCNN, KeypointRCNN
     RetinaNet(pyramid("paca_tiny", extra="p6p7"), num_classes=3)     # also FCOS
 
-`heads/detect.py` builds whole detectors on it that take batches as this package makes them.
+`heads/detect.py` builds whole detectors on it, for batches as this package makes them.
 
 Feature Pyramid Networks, Lin et al., arXiv 1612.03144. Levels are called "0", "1", … from fine to coarse, and those
-added behind them "pool", or "p6" and "p7": the names which these detectors look for.
+added after them "pool", or "p6" and "p7": the names that these detectors expect.
 """
 
 import math
@@ -35,8 +35,8 @@ EXTRA_STRIDES: dict[Extra | None, tuple[int, ...]] = {  # strides in units of th
 class Pyramid(Levels):
     """Images (B, C, H, W) -> maps of all levels by name, fine to coarse, each with `out_channels` channels.
 
-    `strides` has one entry for each. Images need no particular size: with our models a level's sides are the image's
-    divided by the level's stride, rounded up.
+    `strides` has one entry for each. Images may have any size: with our models a level's sides are the image's divided
+    by the level's stride, rounded up.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ def pyramid(
     norm: Norm | None = None,
     **model_arguments: Any,
 ) -> Pyramid:
-    """A pyramid on a backbone, which is built too if it is given by name.
+    """A pyramid on a backbone; a backbone given by name is built too.
 
     Args:
         backbone: Name for `create_model`; or a model: one of ours, or one made with timm's `features_only=True`. A
@@ -78,17 +78,17 @@ def pyramid(
         channels: Channels of every level.
         levels: Strides of the backbone's maps to build on; default: all from 4, or from 8 with "p6p7". These, up to
             stride 32, are what the default anchors of torchvision's detectors are made for.
-        extra: Levels behind the coarsest: "pool" for one without weights, from which R-CNN detectors propose large
+        extra: Levels after the coarsest: "pool" for one without weights, from which R-CNN detectors propose large
             boxes; "p6p7" for two convolutions on the coarsest level, as in FCOS; "p6p7_c5" for two on the backbone's
             last map, as in RetinaNet; None.
-        norm: "bn" puts a BatchNorm behind the convolutions of the levels, "gn" a GroupNorm, which small batches need.
+        norm: "bn" adds a BatchNorm after the convolutions of the levels, "gn" a GroupNorm, which small batches need.
         model_arguments: For `create_model`, e.g. pretrained=True.
     """
     if isinstance(backbone, str):
         backbone = create_model(backbone, features_only=True, **model_arguments)
     elif model_arguments:
         given = ", ".join(model_arguments)
-        raise InputError(f"{given} given for a model that is built already; build it with them, or give its name")
+        raise InputError(f"{given} given for a model that is already built; build it with them, or give its name")
     return Pyramid(backbone, channels=channels, levels=levels, extra=extra, norm=norm)
 
 
@@ -106,7 +106,7 @@ def check_norm(norm: str | None) -> None:
 
 
 def norm_layer(norm: str | None) -> Callable[[int], nn.Module] | None:
-    """What makes the norm behind a convolution of a pyramid or a head, given the channels; None for no norm."""
+    """A function from channels to the norm after a convolution; None for no norm."""
     check_norm(norm)
     return {"bn": nn.BatchNorm2d, "gn": group_norm, None: None}[norm]
 
@@ -114,7 +114,7 @@ def norm_layer(norm: str | None) -> Callable[[int], nn.Module] | None:
 def group_norm(channels: int) -> nn.GroupNorm:
     """Groups of 8 channels, as 32 groups of 256 in the paper (Wu and He, arXiv 1803.08494), or of more.
 
-    As many groups as channels, which 32 would be in narrow heads, leave nothing of a map with a single position.
+    With one channel per group, as 32 groups give in narrow heads, a map with a single position would become 0.
     """
     return nn.GroupNorm(math.gcd(32, channels, max(channels // 8, 1)), channels)
 

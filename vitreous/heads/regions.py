@@ -1,4 +1,4 @@
-"""From boxes to what lies under them, and back: features, masks to learn, masks that were found.
+"""Between boxes and maps: features of a region, mask targets, and pasting predicted masks.
 
 Shapes: R regions of all images, C channels, n boxes of one image, M side of a mask.
 """

@@ -1,7 +1,7 @@
-"""Models that give every pixel a class: a backbone's maps, a decoder, its losses.
+"""Models that classify every pixel: a backbone's maps, a decoder, its losses.
 
     model = build_segmenter(create_model("paca_tiny"), "upernet", classes=150)
-    losses = model(images, {"semantic": labels})     # labels (B, H, W), 255 where nothing is asked
+    losses = model(images, {"semantic": labels})     # labels (B, H, W), 255 for pixels to ignore
     logits = model(images)                           # (B, K, H, W), at the size of the images
     logits = slide(model, images, crop=(512, 512), stride=(341, 341))
     probabilities = multi_scale(model, images)
@@ -33,7 +33,7 @@ class Segmenter(OnLevels):
     """Images (B, 3, H, W) of any size -> logits of the same size, or losses when there are targets.
 
     Args:
-        auxiliary_weight: Weight of the loss of what a decoder trains beside its answer.
+        auxiliary_weight: Weight of the loss of the auxiliary output.
     """
 
     def __init__(self, levels: Levels, decoder: Decoder, *, auxiliary_weight: float) -> None:
@@ -41,13 +41,13 @@ class Segmenter(OnLevels):
         self.levels, self.decoder, self.auxiliary_weight = levels, decoder, auxiliary_weight
 
     def forward(self, images: Tensor, targets: Mapping[str, Tensor] | None = None, sizes: Tensor | None = None) -> Any:
-        """Logits cover the whole images; `sizes`, which say what of them is not padding, change nothing here."""
+        """Logits cover the whole images, so `sizes`, which tell the padding, are not used."""
         if targets is not None:
             return self.losses(self.output(images), targets["semantic"])
         return resize(self.output(images, auxiliary=False).logits, images.shape[2:])
 
     def output(self, images: Tensor, *, auxiliary: bool = True) -> DecoderOutput:
-        """What the decoder says, at its own size; without `auxiliary` nothing is computed for the losses alone."""
+        """The decoder's output at its own size; without `auxiliary`, nothing that only losses need."""
         return self.decoder(self.levels(images), auxiliary=auxiliary)
 
     def losses(self, output: DecoderOutput, labels: Tensor) -> dict[str, Tensor]:
@@ -66,8 +66,8 @@ def build_segmenter(backbone: nn.Module, head: str, classes: int, **head_args: A
         backbone: One of our models, or one that timm made with `features_only=True`.
         head: One of SEGMENTERS: "fpn" (Semantic FPN), "upernet", "paca".
         classes: How many, the background included.
-        head_args: Arguments of the decoder, such as width=64, and `auxiliary_weight` (0.4) of those that train
-            something beside their answer.
+        head_args: Arguments of the decoder, such as width=64, and `auxiliary_weight` (0.4) of decoders with an
+            auxiliary output.
     """
     decoders = heads_of("segment", _FIRST_IN_HELP)
     if head not in decoders:
@@ -87,7 +87,7 @@ def build_segmenter(backbone: nn.Module, head: str, classes: int, **head_args: A
 
 
 def check_pixel_labels(labels: Tensor, classes: int) -> None:
-    """A label out of range stops a GPU without a word on why."""
+    """On a GPU a label out of range would abort without an explanation."""
     wrong = (labels != IGNORE_LABEL) & ((labels < 0) | (labels >= classes))
     if wrong.any():
         raise InputError(
@@ -99,8 +99,8 @@ def check_pixel_labels(labels: Tensor, classes: int) -> None:
 def best_classes(logits: Tensor, size: Sequence[int]) -> Tensor:
     """The best class (H, W) of every pixel of logits (K, h, w) brought to `size`.
 
-    That is `resize` and `argmax`, but only for a few rows at a time, and with the classes side by side in memory: a
-    large picture with many classes would take gigabytes, and all of them longer than the network.
+    That is `resize` and `argmax`, but a few rows at a time, and with the classes contiguous in memory: a large picture
+    with many classes would otherwise take gigabytes, and more time than the network.
     """
     (_, h, _), (H, W) = logits.shape, size
     beside = logits.float().permute(1, 2, 0).contiguous()[None].permute(0, 3, 1, 2)  # channels-last, whatever it was
@@ -118,7 +118,7 @@ def best_classes(logits: Tensor, size: Sequence[int]) -> Tensor:
     return labels
 
 
-# The same answer from several views of the images --------------------------------------------------
+# Predictions averaged over several views of the images -----------------------------------------------
 
 
 def sliding_window(
@@ -128,11 +128,11 @@ def sliding_window(
 
     Args:
         crop: Height and width of a window; where an image is smaller, it is the window.
-        stride: Steps from a window to the next; the last window of a row or column is moved back into the image.
-        batch: How many windows are given to the model at once.
+        stride: Distance between windows; the last window of a row or column is moved back into the image.
+        batch: How many windows the model gets at once.
     """
     if min(crop) < 1 or min(stride) < 1 or stride[0] > crop[0] or stride[1] > crop[1]:
-        raise InputError(f"crop={crop}, stride={stride} given; steps must be from 1 to the window's own size")
+        raise InputError(f"crop={crop}, stride={stride} given; strides must be from 1 to the size of the window")
     B, _, H, W = images.shape
     tall, wide = min(crop[0], H), min(crop[1], W)
     corners = list(product(window_starts(H, tall, stride[0]), window_starts(W, wide, stride[1])))
@@ -147,7 +147,7 @@ def sliding_window(
 
 
 def window_starts(length: int, window: int, stride: int) -> list[int]:
-    """First pixels of the windows along a side: they cover all of it, and none sticks out."""
+    """First pixels of the windows along a side: they cover all of it, and none exceeds it."""
     return [*range(0, length - window, stride), length - window]
 
 

@@ -1,8 +1,8 @@
-"""Decoders that label every pixel, given the maps of a backbone, fine to coarse.
+"""Decoders that label every pixel from the maps of a backbone, fine to coarse.
 
 `PaCaHead` is the segmentation head of PaCa-ViT (arXiv 2203.11987, CVPR version): as many clusters as classes, learned
 under an auxiliary loss of their own, are the only keys and values of a single attention layer. What it shares with the
-decoders of `semantic_fpn.py` and `upernet.py` stands before it.
+decoders of `semantic_fpn.py` and `upernet.py` comes before it.
 
 Shapes: B batch, C channels per input map, c head width, K classes, H W the finest input map, N = HW.
 """
@@ -37,9 +37,9 @@ class Decoder(nn.Module):
 
 
 class BatchNorm(nn.BatchNorm2d):
-    """Batch norm that trains on a single value per channel too, by the statistics it has collected.
+    """Batch norm that, for a single value per channel, trains with its running statistics.
 
-    Pooling one image to one cell leaves such a value, and a value alone has no spread to be divided by.
+    Pooling one image to one cell leaves such a value, which has no variance.
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -50,16 +50,16 @@ class BatchNorm(nn.BatchNorm2d):
 
 def conv_norm_relu(in_dim: int, dim: int, kernel_size: int = 1, *, norm: str = "bn") -> nn.Sequential:
     """Convolution, norm, ReLU; "gn" norms groups of channels of each image, whatever the batch."""
-    # At most 32 groups, of eight channels or more: a map pooled to one cell has nothing else to compare with.
+    # At most 32 groups of at least eight channels: a map pooled to one cell is normalised over the group alone.
     layer = BatchNorm(dim) if norm == "bn" else nn.GroupNorm(math.gcd(dim, min(32, max(1, dim // 8))), dim)
     conv = nn.Conv2d(in_dim, dim, kernel_size, padding=kernel_size // 2, bias=False)
     return nn.Sequential(conv, layer, nn.ReLU())
 
 
 def check_decoder(channels: Sequence[int], classes: int, norm: str = "bn", **widths: int) -> None:
-    """Refuse what no decoder can be built of."""
+    """Refuse arguments that no decoder can be built with."""
     if classes < 2:
-        raise InputError(f"classes={classes} given; telling pixels apart takes at least 2: count the background too")
+        raise InputError(f"classes={classes} given; at least 2 are needed: count the background too")
     if min(widths.values()) < 1 or not channels:
         given = ", ".join(f"{name}={width}" for name, width in widths.items())
         raise InputError(f"{given}, channels={tuple(channels)} given; a head needs at least 1 of each")
@@ -68,7 +68,7 @@ def check_decoder(channels: Sequence[int], classes: int, norm: str = "bn", **wid
 
 
 def initialise_decoder(decoder: nn.Module, *classifiers: nn.Conv2d) -> None:
-    """First weights of convolutions: Kaiming's; those of the layers that name the classes small and normal."""
+    """Initialise convolutions by Kaiming's scheme, and classifiers with small normal values."""
     for module in decoder.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

@@ -1,6 +1,6 @@
-"""Semantic FPN: the levels of a feature pyramid, brought to one size and added.
+"""Semantic FPN: the levels of a feature pyramid, resized to one size and added.
 
-Kirillov, Girshick, He, Dollár: "Panoptic Feature Networks", arXiv 1901.02446. Group norm of the paper is batch norm
+Kirillov, Girshick, He, Dollár: "Panoptic Feature Networks", arXiv 1901.02446. The paper's group norm is batch norm
 here by default, as in the segmentation results of the backbones' papers.
 
 Shapes: B batch, K classes, H W the finest map.
@@ -21,9 +21,9 @@ class SemanticFPN(Decoder):
 
     Args:
         pyramid: Channels of the feature pyramid.
-        width: Channels of the layers behind it.
-        dropout: How often a channel is dropped before the classifier.
-        norm: Norm of the layers behind the pyramid: "bn" or "gn".
+        width: Channels of the layers after it.
+        dropout: Probability of dropping a channel before the classifier.
+        norm: Norm of the layers after the pyramid: "bn" or "gn".
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class SemanticFPN(Decoder):
         return DecoderOutput(self.classifier(self.dropout(self.gather(levels))))
 
     def gather(self, levels: list[Tensor]) -> Tensor:
-        """Level i is doubled i times, through the sizes of the levels before it, so that no image size is special."""
+        """Level i is enlarged i times, through the sizes of the finer levels, so that any image size works."""
         total = self.scales[0][0](levels[0])  # type: ignore[index]
         for i, steps in enumerate(self.scales[1:], 1):
             x = levels[i]

@@ -1,4 +1,4 @@
-"""Sparse R-CNN: a fixed set of learned boxes, refined by six heads, each answering for one object at most.
+"""Sparse R-CNN: a fixed set of learned boxes, refined by six heads, each predicting one object at most.
 
 Sun et al.: "Sparse R-CNN: End-to-End Object Detection with Learnable Proposals", CVPR 2021, arXiv 2011.12450. Neither
 anchors nor non-maximum suppression: in training, predictions and objects are matched one to one at the least cost.
@@ -60,7 +60,7 @@ def self_attention(attention: nn.MultiheadAttention, x: Tensor) -> Tensor:
 
 
 class DynamicHead(nn.Module):
-    """One round: proposals look at each other, at their regions, and answer."""
+    """One round: proposals attend to each other, interact with their regions, and predict."""
 
     def __init__(self, width: int, classes: int, *, inner: int, hidden: int) -> None:
         super().__init__()
@@ -105,8 +105,8 @@ class SparseRCNN(Detector):
                 nn.init.xavier_uniform_(parameter)
         for head in self.heads:
             assert isinstance(head, DynamicHead)
-            nn.init.constant_(head.logits.bias, -math.log(99))  # one in a hundred, as focal loss wants it
-            nn.init.normal_(head.codes.weight, std=0.001)  # boxes start as proposed; small sets then learn much sooner
+            nn.init.constant_(head.logits.bias, -math.log(99))  # a prior of one in a hundred, for the focal loss
+            nn.init.normal_(head.codes.weight, std=0.001)  # boxes start as proposed; small data sets learn much sooner
             nn.init.zeros_(head.codes.bias)
 
     def rounds(self, features: list[Tensor], shapes: list[Shape]) -> list[tuple[Tensor, Tensor]]:
@@ -142,7 +142,7 @@ class SparseRCNN(Detector):
         return [Candidates(score, taken(box), (len(box),)) for score, box in parts]
 
     def raw(self, images: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Without the choice of levels: regions of zeros of the size they have."""
+        """Without choosing levels: regions are zeros of the right size."""
         features = list(self.backbone(images).values())
         x = self.features.expand(len(images), -1, -1)
         outputs = []
@@ -170,7 +170,7 @@ def image_losses(logits: Tensor, boxes: Tensor, truth: GroundTruth) -> dict[str,
 
 @torch.no_grad()
 def least_cost_match(logits: Tensor, boxes: Tensor, truth: GroundTruth) -> tuple[Tensor, Tensor]:
-    """Numbers of proposals and of the objects they stand for, each at most once, of the least cost in sum."""
+    """Indices of matched proposals and objects, one to one, with the least total cost."""
     try:
         from scipy.optimize import linear_sum_assignment
     except ImportError as error:
@@ -185,7 +185,7 @@ def least_cost_match(logits: Tensor, boxes: Tensor, truth: GroundTruth) -> tuple
         + LOSS_WEIGHTS["box"] * torch.cdist(boxes / scale, truth.boxes / scale, p=1)
         - LOSS_WEIGHTS["overlap"] * generalized_box_iou(boxes, truth.boxes)
     )
-    # A box may have become infinite; the matching must not fail on it before the loss can be reported.
+    # A box may be infinite; matching must not fail before the loss is reported.
     rows, numbers = linear_sum_assignment(cost.nan_to_num(1e6, 1e6, -1e6).cpu().numpy())
     return torch.as_tensor(rows, device=boxes.device), torch.as_tensor(numbers, device=boxes.device)
 

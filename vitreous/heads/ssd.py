@@ -1,4 +1,4 @@
-"""SSD and SSDLite: predictions straight from the backbone's coarse maps and a few small ones behind them.
+"""SSD and SSDLite: predictions from the backbone's coarse maps and a few smaller ones after them.
 
 Liu et al., arXiv 1512.02325; with depth-wise layers, Sandler et al., arXiv 1801.04381. The layers are torchvision's.
 Default boxes have the sizes the papers give them in an image of `size` pixels, whatever the image at hand.
@@ -41,12 +41,12 @@ from vitreous.heads.levels import Levels
 from vitreous.heads.pyramid import norm_layer
 from vitreous.registry import create_model
 
-NEGATIVES_PER_POSITIVE = 3  # of the background for each positive default box: those most taken for an object
+NEGATIVES_PER_POSITIVE = 3  # the hardest default boxes of the background
 slow_batch_norm = partial(nn.BatchNorm2d, eps=0.001, momentum=0.03)  # as SSDLite was trained with
 
 
 class ShrinkingMaps(Levels):
-    """Chosen maps of a backbone and, behind the coarsest, blocks that halve the sides."""
+    """Maps of a backbone and, after the coarsest, blocks that halve the sides."""
 
     def __init__(
         self,
@@ -86,8 +86,8 @@ class SSD(Detector):
         normed = any(isinstance(module, nn.BatchNorm2d) for module in self.backbone.extra.modules())
         if self.training and len(images) == 1 and normed:
             raise InputError(
-                "one image and BatchNorm cannot train SSD: its last maps have a single position, over which nothing "
-                "can be averaged. Use a larger batch, or norm='gn'"
+                "one image and BatchNorm cannot train SSD: its last maps have a single position, which has no "
+                "variance. Use a larger batch, or norm='gn'"
             )
         return super().forward(images, targets, sizes=sizes)
 

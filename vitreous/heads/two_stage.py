@@ -1,8 +1,8 @@
-"""Faster R-CNN and Mask R-CNN: a network proposes regions, a second one names, refines and segments them.
+"""Faster R-CNN and Mask R-CNN: a network proposes regions, a second one classifies, refines and segments them.
 
 Ren et al., arXiv 1506.01497; He et al., arXiv 1703.06870; on a pyramid, Lin et al., arXiv 1612.03144. The layers are
 torchvision's. What surrounds them is written here: images come padded, crowds are ignored, no batch gives NaN, regions
-are aligned to half pixels, and what is regressed has no entry for the background.
+are aligned to half pixels, and boxes are not regressed for the background.
 
 Shapes: R regions of all images, K classes, C channels, M side of a mask.
 """
@@ -41,10 +41,10 @@ class BoxPredictor(nn.Module):
 
 
 class Regions(NamedTuple):
-    """The regions of all images that are learnt from."""
+    """The sampled regions of all images."""
 
     boxes: list[Tensor]
-    matched: list[Tensor]  # object of the image, or BACKGROUND
+    matched: list[Tensor]  # index of the object, or BACKGROUND_INDEX
     objects: list[GroundTruth]
 
     @property
@@ -101,7 +101,7 @@ class RCNN(Detector):
     def sample(self, proposed: list[Tensor], objects: list[GroundTruth]) -> Regions:
         boxes, matched = [], []
         for box, truth in zip(proposed, objects, strict=True):
-            box = torch.cat([box, truth.boxes])  # while proposals are poor there is still something to learn from
+            box = torch.cat([box, truth.boxes])  # so that there are positives while proposals are poor
             index, number = self.sampling(box, truth, every_object=False)
             boxes.append(box[index])
             matched.append(number)
@@ -160,7 +160,7 @@ class RCNN(Detector):
         return found
 
     def raw(self, images: Tensor, *, proposals: int = 1000, detections: int = 100) -> list[Any]:
-        """With as many regions as the published counts take: proposals for the boxes, detections for the masks."""
+        """With as many regions as published counts assume: proposals for boxes, detections for masks."""
         features = list(self.backbone(images).values())
         outputs: list[Any] = [self.proposals(features)]
         channels = features[0].shape[1]

@@ -17,7 +17,7 @@ from vitreous.layers.patch import resize
 
 
 class PyramidPooling(nn.Module):
-    """The coarsest map beside its means over grids of several sizes, merged by one convolution."""
+    """The coarsest map and its means over grids of several sizes, merged by one convolution."""
 
     def __init__(self, dim: int, width: int, pools: Sequence[int], norm: str) -> None:
         super().__init__()
@@ -33,13 +33,13 @@ class PyramidPooling(nn.Module):
 
 
 class UperNet(Decoder):
-    """The main head and, while losses are asked for, a small convolutional one on the last but one of the maps.
+    """The main head and, for losses, a small convolutional head on the second coarsest map.
 
     Args:
         width: Channels of the main head.
         pools: Sides of the grids to which the coarsest map is pooled.
         auxiliary_width: Channels of the auxiliary head.
-        dropout: How often a channel is dropped before a classifier.
+        dropout: Probability of dropping a channel before a classifier.
         norm: "bn" or "gn".
     """
 

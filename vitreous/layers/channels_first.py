@@ -1,4 +1,4 @@
-"""Layers that take pictures (B, C, H, W), used on tokens (B, H, W, C), which are channels-last pictures."""
+"""Layers for maps (B, C, H, W), applied to tokens (B, H, W, C), which are channels-last maps."""
 
 from torch import Tensor, nn
 

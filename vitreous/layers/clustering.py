@@ -1,7 +1,7 @@
-"""Networks that decide which positions form a cluster, and the softmax that turns their logits into maps.
+"""Networks that assign positions to clusters, and the softmax that turns their logits into maps.
 
-Every clustering maps tokens (B, H, W, C) to logits (B, H, W, M); `assign` makes them M maps that each sum to one over
-all positions. The layer whose shape depends on M is called `logits` in each of them.
+Every clustering maps tokens (B, H, W, C) to logits (B, H, W, M); `assign` turns them into M maps that each sum to one
+over all positions. In each of them the layer whose shape depends on M is called `logits`.
 """
 
 from collections.abc import Callable, Sequence
@@ -114,7 +114,7 @@ class BlurDown(nn.Module):
 
 
 class ClusteringTeacher(nn.Module):
-    """A ConvMixer pyramid that makes the cluster assignments of all stages from the trunk's stem output.
+    """A ConvMixer pyramid that computes the cluster assignments of all stages from the trunk's stem output.
 
     Bottom-up levels, then top-down fusion, then one 1x1 convolution per level to that stage's clusters. With
     `add_features` the bottom-up maps also join the trunk, which needs the trunk's widths.

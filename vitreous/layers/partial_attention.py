@@ -25,13 +25,13 @@ from vitreous.layers.tap import Tap
 
 @dataclass(frozen=True)
 class AttentionSettings:
-    """What the attention layers of a model have in common."""
+    """Settings that the attention layers of a model share."""
 
     max_foreground: int | None = None  # a cap makes the cost linear in the number of pixels
-    sqa_residual: bool = True  # add the background's own normalised tokens to what is read for them
+    sqa_residual: bool = True  # add the background's own normalised tokens to their update
     head_expansion: int = 2  # heads at the softmax per head outside
     bottleneck_ratio: int = 32  # channels per channel within the background's two-layer network
-    project: str = "all"  # tokens whose keys and values are made; "needed" gives the same result for less
+    project: str = "all"  # tokens whose keys and values are computed; "needed" gives the same result for less
 
 
 class HeadMixer(nn.Module):
@@ -56,7 +56,7 @@ class HeadMixer(nn.Module):
 
 
 def along_heads(linear: nn.Linear, x: Tensor) -> Tensor:
-    """A linear layer over the second axis of (B, h, n), if possible without moving that axis."""
+    """A linear layer over the second axis of (B, h, n), without moving that axis if possible."""
     if not is_plain(linear):
         return linear(x.transpose(1, 2)).transpose(1, 2)
     return torch.baddbmm(linear.bias[:, None], linear.weight.expand(x.shape[0], -1, -1), x)
@@ -74,8 +74,8 @@ class PartialAttention(nn.Module):
         self.proj = nn.Linear(dim, dim)
         hidden = max(8, dim // settings.bottleneck_ratio)
         self.spread = nn.Sequential(nn.Linear(dim, hidden), nn.LayerNorm(hidden), nn.ReLU(), nn.Linear(hidden, dim))
-        self.score = Tap()  # (B, H, W) mean over channels: what decides who is foreground
-        self.rank = Tap()  # (B, H, W) place in the order of scores, 0 is first
+        self.score = Tap()  # (B, H, W) mean over channels, which decides what is foreground
+        self.rank = Tap()  # (B, H, W) rank by score, 0 is first
         self.foreground = Tap()  # (B, H, W) True for the foreground
         self.positions = Tap()  # (B, F) position in the flattened grid of rows 1, 2, … of the next two
         self.unmixed = Tap()  # (B, h, m, m) scaled scores before the heads are mixed; row and column 0: abstract token
@@ -164,14 +164,14 @@ class PartialAttention(nn.Module):
 
 
 def gather_rows(x: Tensor, rows: Tensor, chosen: Tensor) -> Tensor:
-    """The chosen rows (B, m) of (B, 1 + N, C), which are also given numbered through the batch: (B, m, C)."""
+    """The chosen rows (B, m) of (B, 1 + N, C), given as `rows` of the flattened batch: (B, m, C)."""
     return x.flatten(0, 1).index_select(0, rows).unflatten(0, chosen.shape)
 
 
 def masking_bias(scores: Tensor, chosen: Tensor, tokens: int) -> Tensor:
-    """What to add to scores over all tokens so that the chosen ones get no weight: (B, 1, 1 + N).
+    """What to add to the scores of all tokens so that the chosen ones get no weight: (B, 1, 1 + N).
 
-    Finite, so that an image that is all foreground, whose result nobody reads, has finite gradients too.
+    Finite, so that an image that is all foreground, whose result is unused, also has finite gradients.
     """
     lowest = torch.finfo(scores.dtype).min / 2
     return scores.new_zeros(scores.shape[0], tokens).scatter_(1, chosen, lowest)[:, None]

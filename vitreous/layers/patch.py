@@ -26,7 +26,7 @@ class PatchEmbed(nn.Module):
 
 
 class DoubleConvStem(nn.Module):
-    """Two 3x3 convolutions with nothing in between, then LayerNorm; each halves the size while stride lasts."""
+    """Two 3x3 convolutions with nothing in between, then LayerNorm; each may have stride 2."""
 
     def __init__(self, in_dim: int, dim: int, *, stride: int, eps: float) -> None:
         super().__init__()

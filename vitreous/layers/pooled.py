@@ -1,7 +1,7 @@
-"""Branches that look at pooled tokens and bring what they find back to every position.
+"""Branches that work on pooled tokens and propagate the result back to every position.
 
 Tokens are pooled to cells of p x p, embedded, mixed by convolution or attention, and propagated to the positions of
-their cell. Any size can be pooled: the last cells may reach beyond the map and see what is left of it.
+their cell. Any size can be pooled: the last cells may reach beyond the map and pool what is left of it.
 
 Shapes: B batch, H W grid, N = HW, c channels, h heads, d = c / h, p period of pooling; H' W' grid of windows.
 """
@@ -16,7 +16,7 @@ from vitreous.layers.attention import attend, split_heads
 from vitreous.layers.channels_first import apply_nchw
 from vitreous.layers.tap import Tap
 
-WINDOW_SIDE = 3  # side of the local attention's windows, which overlap: they are two cells apart
+WINDOW_SIDE = 3  # of the local attention; windows overlap: they are two cells apart
 WINDOW_CELLS = WINDOW_SIDE**2
 
 
@@ -33,7 +33,7 @@ class Propagate(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         p, _, c = self.weight.shape
-        if torch.compiler.is_exporting():  # a view of six axes is hard to reason about when their sizes are unknown
+        if torch.compiler.is_exporting():  # torch.export cannot handle a view of six axes of unknown sizes
             kernel = self.weight.permute(2, 0, 1).unsqueeze(1)
             return F.conv_transpose2d(x.permute(0, 3, 1, 2), kernel, self.bias, p, groups=c).permute(0, 2, 3, 1)
         B, H, W, _ = x.shape
@@ -43,7 +43,7 @@ class Propagate(nn.Module):
 
 
 def pool_cells(x: Tensor, period: int, *, largest: bool) -> Tensor:
-    """Largest or mean value in windows of p x p; the last ones see what is left of the image.
+    """Largest or mean value in windows of p x p; the last windows pool what is left of the image.
 
     While exporting, two empty cells are added at the bottom and the right. Otherwise the exported program could assume
     that every grid has a single cell. `zero_outside` keeps the added cells out of the result.
@@ -68,7 +68,7 @@ def grid_mask(x: Tensor, grid: tuple[int, int]) -> Tensor:
 
 
 def zero_outside(x: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Zeros outside a grid, where a convolution would see its padding."""
+    """Set everything outside the grid to zero, as a convolution's padding."""
     if (x.shape[1], x.shape[2]) == grid:
         return x
     return torch.where(grid_mask(x, grid).unsqueeze(2), x, 0.0)  # (B, H, W, C)
@@ -86,7 +86,7 @@ class PooledBranch(nn.Module, ABC):
 
     @abstractmethod
     def mix(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
-        """Let the cells (B, H, W, c) exchange what they know; only those within `grid` are real."""
+        """Mix the cells (B, H, W, c); only those within `grid` are real."""
 
     def forward(self, pooled: Tensor, size: tuple[int, int]) -> Tensor:
         H, W = size
@@ -141,7 +141,7 @@ class LocalAttention(PooledBranch):
         if not (self.map.listening or self.centre.listening):
             return weights
         seen, middle = self.map(weights.permute(0, 3, 4, 5, 1, 2)), WINDOW_CELLS // 2  # (B, h, 9, 9, H', W')
-        # The middle row goes on from its own tap, so that gradients reach it there too.
+        # The middle row passes through its own tap, so that gradients reach it there too.
         row = self.centre(seen[:, :, middle]).unsqueeze(2)
         seen = torch.cat((seen[:, :, :middle], row, seen[:, :, middle + 1 :]), 2)
         return seen.permute(0, 4, 5, 1, 2, 3)

@@ -1,4 +1,4 @@
-"""Arguments that several families take: what all hand on to `Backbone`, and checks with messages that help."""
+"""Arguments that several families take: what they pass on to `Backbone`, and checks with helpful messages."""
 
 import ast
 import inspect
@@ -15,7 +15,7 @@ Settings = TypeVar("Settings")
 
 
 class BackboneOptions(TypedDict, total=False):
-    """What every family hands on to `Backbone`."""
+    """What every family passes on to `Backbone`."""
 
     num_classes: int
     in_chans: int
@@ -23,7 +23,7 @@ class BackboneOptions(TypedDict, total=False):
     drop_rate: float
 
 
-ARGUMENT_MEANINGS = {  # of arguments that mean the same in every family, for `vitreous info`
+ARGUMENT_MEANINGS = {  # of arguments with the same meaning in every family, for `vitreous info`
     "dims": "Channels, per stage.",
     "depths": "Blocks, per stage.",
     "heads": "Attention heads, per stage.",
@@ -39,7 +39,7 @@ ARGUMENT_MEANINGS = {  # of arguments that mean the same in every family, for `v
 def split_options(
     settings: type[Settings], options: Mapping[str, Any], defaults: Mapping[str, Any]
 ) -> tuple[Settings, BackboneOptions]:
-    """A family's own settings, which is a dataclass, and what is for `Backbone`, which refuses unknown names."""
+    """A family's own settings, a dataclass, and the options for `Backbone`, which refuses unknown names."""
     known = [field.name for field in fields(settings)]  # type: ignore[arg-type]
     own = {name: value for name, value in options.items() if name in known}
     common = BackboneOptions(**{name: value for name, value in options.items() if name not in known})  # type: ignore[typeddict-item]
@@ -47,7 +47,7 @@ def split_options(
 
 
 def unknown_argument(family: type, settings: Any, name: str) -> InputError:
-    """The error that refuses a name which neither the family, nor its settings, nor `Backbone` knows."""
+    """The error for a name that neither the family, nor its settings, nor `Backbone` knows."""
     known = [p.name for p in inspect.signature(family).parameters.values() if p.kind is not p.VAR_KEYWORD]
     known += [field.name for field in fields(settings)] if settings is not None else []
     known += BackboneOptions.__annotations__
@@ -60,9 +60,9 @@ def check_rows(dims: Sequence[int], **rows: Sequence[Any]) -> None:
     """Every row has an entry for every stage."""
     for name, row in {"dims": dims, **rows}.items():
         if not isinstance(row, Sequence):
-            raise InputError(f"{name}={row!r} given; it takes a tuple with an entry for every stage")
+            raise InputError(f"{name}={row!r} given; give a tuple with an entry for every stage")
         if len(row) != len(dims):
-            raise InputError(f"{name}={tuple(row)} has {len(row)} entries; dims={tuple(dims)} asks for {len(dims)}")
+            raise InputError(f"{name}={tuple(row)} has {len(row)} entries; dims={tuple(dims)} needs {len(dims)}")
 
 
 def check_heads(dims: Sequence[int], heads: Sequence[int]) -> None:
@@ -74,11 +74,11 @@ def check_heads(dims: Sequence[int], heads: Sequence[int]) -> None:
 def check_positive_ints(**counts: int) -> None:
     for name, count in counts.items():
         if not isinstance(count, int) or count < 1:
-            raise InputError(f"{name}={count!r} given; it is a whole number, at least 1")
+            raise InputError(f"{name}={count!r} given; it must be a whole number, at least 1")
 
 
 def check_flags(**flags: bool) -> None:
-    """Any text, "no" included, would count as true."""
+    """Refuse strings: any of them, even "no", would count as true."""
     for name, flag in flags.items():
         if not isinstance(flag, bool):
             raise InputError(f"{name}={flag!r} given; accepted: True, False")
@@ -90,7 +90,7 @@ def check_stem_stride(stride: int) -> None:
 
 
 def parse_model_arg(text: str, setting: str = "model_args") -> tuple[str, Any]:
-    """`clusters=(49,49,49,0)` to a name and a Python value; what is no literal is a string."""
+    """Parse `clusters=(49,49,49,0)` into a name and a Python value; anything but a literal is a string."""
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
         raise InputError(f"{setting} '{brief(text)}' cannot be read; write name=value, e.g. clusters=(49,49,49,0)")
@@ -100,5 +100,5 @@ def parse_model_arg(text: str, setting: str = "model_args") -> tuple[str, Any]:
         return name, ast.literal_eval(value)
     except (ValueError, SyntaxError):
         return name, value
-    except (RecursionError, MemoryError) as reason:  # what Python's own parser says to thousands of signs or brackets
+    except (RecursionError, MemoryError) as reason:  # Python's own parser, for thousands of signs or brackets
         raise InputError(f"{setting} '{name}' cannot be read: its value is nested too deeply") from reason

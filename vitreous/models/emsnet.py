@@ -47,12 +47,12 @@ from vitreous.registry import Published, register
 
 WHITENINGS = ("channel", "pixel")
 BRANCHES = ("static", "local", "global")
-CHANNELS_PER_HEAD = {"local": 8, "global": 16}  # channels of the block, if there is no other kind of attention
+CHANNELS_PER_HEAD = {"local": 8, "global": 16}  # of the block, if it has only one kind of attention
 
 
 @dataclass(frozen=True)
 class MixerSettings:
-    """What the mixers of a model have in common."""
+    """Settings that the mixers of a model share."""
 
     branches: Annotated[Sequence[str], Doc("The operators of a block; () leaves its two linear layers.")] = BRANCHES
     share: Annotated[Sequence[int], Doc("Shares of the channels, static : dynamic.")] = (3, 1)
@@ -84,7 +84,7 @@ class StaticOperator(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         grid = x.shape[1], x.shape[2]
         y = apply_nchw(self.depthwise, apply_nchw(self.whitened, self.whitening(x)))  # (B, H, W, C)
-        # Pooling all channels of one layout is faster than rearranging the few that need it, and 4 is twice 2.
+        # Pooling all channels in one layout is faster than rearranging the few that need it; twice by 2 is by 4.
         by2 = pool_cells(y, 2, largest=True)
         by4 = pool_cells(by2[..., self.at2 + self.at1 :], 2, largest=True)
         kept = apply_nchw(self.kept, y[..., self.at2 : self.at2 + self.at1])
@@ -93,7 +93,7 @@ class StaticOperator(nn.Module):
         return apply_nchw(self.output, self.value(x) * gate)
 
     def whitening(self, x: Tensor) -> Tensor:
-        """A linear layer minus its mean. Over channels that is another linear layer, which costs nothing per token."""
+        """A linear layer minus its mean. Over channels that is again a linear layer, at no cost per token."""
         if self.over_channels and is_plain(self.whiten):
             weight, bias = self.whiten.weight, self.whiten.bias
             return F.linear(x, weight - weight.mean(0), bias - bias.mean())
@@ -102,7 +102,7 @@ class StaticOperator(nn.Module):
 
 
 class DynamicOperator(nn.Module):
-    """Attention on pooled tokens: each branch takes its part of the channels."""
+    """Attention on pooled tokens: each branch gets its share of the channels."""
 
     def __init__(self, dims: dict[str, int], heads: dict[str, int]) -> None:
         super().__init__()
@@ -164,7 +164,7 @@ class EMSNetBlock(nn.Module):
 
 
 class BatchNormStage(Stage):
-    """A stage whose norm takes pictures, not tokens."""
+    """A stage whose norm takes maps (B, C, H, W) instead of tokens."""
 
     def map(self, x: Tensor) -> Tensor:
         return self.norm(x.permute(0, 3, 1, 2))
@@ -228,13 +228,13 @@ def check_mixer_settings(settings: MixerSettings) -> None:
     for name, count in (("share", 2), ("split", 3)):
         given = getattr(settings, name)
         if len(given) != count or min(given) < 1:
-            raise InputError(f"{name}={tuple(given)} given; it takes {count} positive whole numbers")
+            raise InputError(f"{name}={tuple(given)} given; give {count} positive whole numbers")
     if settings.kernel_size < 1 or settings.kernel_size % 2 == 0:
         raise InputError(f"kernel_size={settings.kernel_size} given; it must be odd to keep the size of a map")
 
 
 def branch_channels(dim: int, settings: MixerSettings) -> dict[str, int]:
-    """Channels of each branch that a block of `dim` channels has."""
+    """Channels of each branch of a block with `dim` channels."""
     static, dynamic = settings.share
     attentions = [name for name in ATTENTIONS if name in settings.branches]
     if "static" not in settings.branches:
@@ -254,7 +254,7 @@ def branch_channels(dim: int, settings: MixerSettings) -> dict[str, int]:
 
 
 def stage_heads(kind: str, dims: Sequence[int], given: Sequence[int] | None, settings: MixerSettings) -> list[int]:
-    """Heads of one kind of attention in every stage: the given ones, or the paper's, which depend on the width."""
+    """Heads of one kind of attention per stage: the given ones, or the paper's, which depend on the width."""
     per_head = CHANNELS_PER_HEAD[kind] * max(1, len(set(ATTENTIONS) & set(settings.branches)))
     heads = [max(1, dim // per_head) for dim in dims] if given is None else given
     check_rows(dims, **{f"{kind}_heads": heads})

@@ -1,11 +1,11 @@
-"""MAT: window attention that an abstract token per window makes global.
+"""MAT: window attention, made global by an abstract token per window.
 
 Chapter 4 of "Efficient Vision Transformers with Multi-Scale and Partial Attentions for Object Recognition",
 dissertation, University of Ulsan, https://oak.ulsan.ac.kr/handle/2021.oak/13173. No code or weights are public.
 
-Attention within windows of 7x7 tokens costs little but sees no further than the window. Here every window gets one
-more token, which takes part in the window's attention and so sums the window up; these abstract tokens then attend to
-each other, and at last every image token, with the query it already has, reads all of them.
+Attention within windows of 7x7 tokens is cheap but limited to the window. Here every window gets an extra token, which
+takes part in the window's attention and so summarises it; these abstract tokens then attend to each other, and finally
+every image token attends to all of them with the query it already has.
 
 Where the text is silent the printed sizes decide: the depth-wise convolution in the feed-forward layers, the position
 convolution before each attention, one abstract token for all windows of a block, the wide layer before the
@@ -49,7 +49,7 @@ from vitreous.registry import Published, register
 
 
 class WindowAttention(nn.Module):
-    """Multi-head attention among the tokens of each window, and no further."""
+    """Multi-head attention among the tokens of each window."""
 
     extra = 0  # tokens a window has besides its share of the map
 
@@ -69,7 +69,7 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, keys: Tensor | None) -> Ten
 
 
 class AbstractAttention(WindowAttention):
-    """Window attention with an abstract token per window, through which every window hears of all others."""
+    """Window attention with an abstract token per window, through which windows exchange information."""
 
     extra = 1
 
@@ -141,7 +141,7 @@ class MATBlock(nn.Module):
 
 
 class BilinearEmbed(nn.Module):
-    """Halve a map by reading it, between its pixels, at learned distances from the centres of its 2x2 cells."""
+    """Halve a map by sampling it bilinearly at learned offsets from the centres of its 2x2 cells."""
 
     def __init__(self, in_dim: int, dim: int, stride: int, limit: float | None) -> None:
         super().__init__()
@@ -155,7 +155,9 @@ class BilinearEmbed(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         _, H, W, _ = x.shape
         offset = self.offset(F.gelu(self.norm(apply_nchw(self.depthwise, x)))).permute(0, 3, 1, 2)  # (B, 2, H', W')
-        offset = offset.to(torch.promote_types(offset.dtype, torch.float32))  # half precision cannot tell pixels apart
+        offset = offset.to(
+            torch.promote_types(offset.dtype, torch.float32)
+        )  # half precision cannot resolve single pixels
         if self.limit is not None:
             offset = offset.clamp(-self.limit, self.limit)
         centres = (torch.arange(side, device=x.device, dtype=offset.dtype) * 2 + 1 for side in offset.shape[2:])
@@ -258,7 +260,7 @@ class MAT(Backbone):
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
         if isinstance(module, nn.Conv2d) and module.kernel_size == (1, 1):
-            nn.init.trunc_normal_(module.weight, std=0.02)  # a linear layer by another name
+            nn.init.trunc_normal_(module.weight, std=0.02)  # equivalent to a linear layer
         if isinstance(module, AbstractAttention):
             nn.init.trunc_normal_(module.token, std=0.02)
         if isinstance(module, BilinearEmbed):
@@ -280,7 +282,7 @@ def check_mat_options(window: int, embed: str, offset_limit: float | None, stem_
     if embed not in EMBEDS:
         raise InputError(f"embed={embed!r} given; accepted: {', '.join(EMBEDS)}")
     if offset_limit is not None and offset_limit <= 0:
-        raise InputError(f"offset_limit={offset_limit} given; it is a distance in pixels above 0, or None for no limit")
+        raise InputError(f"offset_limit={offset_limit} given; give a distance in pixels above 0, or None for no limit")
 
 
 VARIANTS: dict[str, dict[str, Any]] = {  # table 4.2

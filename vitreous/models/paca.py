@@ -52,7 +52,7 @@ register_notrace_module(ClusteringTeacher)  # like a stage
 
 @dataclass(frozen=True)
 class BlockSettings:
-    """What the blocks of a model have in common. The defaults are generation 2's."""
+    """Settings that the blocks of a model share. The defaults are generation 2's."""
 
     clustering: Annotated[str, Doc("What makes the assignment: conv, mlp, linear; bottleneck is generation 1's.")] = (
         "conv"
@@ -76,7 +76,7 @@ class BlockSettings:
 class ClusterAttention(nn.Module):
     """Multi-head attention of all patches over M cluster tokens, or over all patches if there are no clusters."""
 
-    gates: Gates | None = None  # `vitreous.clusters.gates.gated` sets it on the instance, to take clusters away
+    gates: Gates | None = None  # `vitreous.clusters.gates.gated` sets it on the instance, to remove clusters
 
     def __init__(self, dim: int, heads: int, clusters: int, settings: BlockSettings) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class ClusterAttention(nn.Module):
         self.proj_dropout = nn.Dropout(settings.dropout)
 
     def forward(self, x: Tensor, assignment: Tensor | None, *, kept: Tensor | None = None) -> Tensor:
-        """`kept` (B, M) is 0 for clusters that training removes from an image, and else 1."""
+        """`kept` (B, M) is 0 for clusters that training drops from an image, else 1."""
         _, H, W, _ = x.shape
         patches = x.flatten(1, 2)  # (B, N, C)
         context = patches if assignment is None else self.cluster_tokens(patches, assignment)  # (B, M, C)
@@ -111,7 +111,7 @@ class ClusterAttention(nn.Module):
 
 
 class PaCaBlock(nn.Module):
-    """Attention and feed-forward, each on a residual branch. `owns_clusters` blocks make the assignment anew."""
+    """Attention and feed-forward, each on a residual branch. Blocks with `owns_clusters` compute a new assignment."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class PaCaBlock(nn.Module):
         kept: Tensor | None,
         learning: ClusterTraining | None,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Tokens, and what the blocks after this one share with it: the assignment and which clusters are kept."""
+        """Tokens, and what later blocks share: the assignment and which clusters are kept."""
         y = self.norm1(x)
         if self.clustering is not None:
             assignment = self.clusters(assign(self.clustering(y), self.temperature))  # (B, M, H, W)
@@ -171,7 +171,7 @@ class ClusterStage(Stage):
 
     clusters: nn.Module
     cluster_training: ClusterTraining | None = None  # `train_clusters` sets it on the instance; no effect on inference
-    cluster_terms: dict[str, Tensor] | None = None  # of the latest forward pass in training, until they are taken
+    cluster_terms: dict[str, Tensor] | None = None  # of the latest forward pass in training, until the loss takes them
 
     def __init__(
         self, downsample: nn.Module, blocks: list[PaCaBlock], dim: int, *, clustered: bool, position_grid: int | None
@@ -200,7 +200,7 @@ class ClusterStage(Stage):
         for block in self.blocks:
             x, assignment, kept = run_block(block, x, assignment, kept, learning, recompute=self.grad_checkpointing)
             made += [assignment] if block.clustering is not None else []
-        if learning is not None:  # outside of blocks, which may be computed twice
+        if learning is not None:  # outside the blocks, which may be recomputed
             self.cluster_terms = learning.terms(made)
         return apply_nchw(self.output, self.norm(x if extra is None else x + extra))
 
@@ -297,8 +297,8 @@ class PaCa(Backbone):
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
         if isinstance(module, ConvClustering):
-            # 1x1 convolutions in the original, and larger than linear layers at the start: clusters that begin
-            # alike receive the same gradient and stay alike.
+            # 1x1 convolutions in the original, with larger initial values than linear layers: clusters that start
+            # equal receive the same gradient and stay equal.
             for layer in (module.pointwise, module.logits):
                 nn.init.normal_(layer.weight, std=(2.0 / layer.out_features) ** 0.5)
         for name in ("position", "cluster_position"):
@@ -318,7 +318,7 @@ def check_block_settings(settings: BlockSettings) -> None:
         if value not in accepted:
             raise InputError(f"{name}={value!r} given; accepted: {', '.join(accepted)}")
     if not settings.cluster_temperature > 0:
-        raise InputError(f"cluster_temperature={settings.cluster_temperature} given; it is a number above 0")
+        raise InputError(f"cluster_temperature={settings.cluster_temperature} given; give a number above 0")
     flags = ("cluster_position", "mlp_depthwise", "mlp_shortcut")
     check_flags(**{name: getattr(settings, name) for name in flags})
 
@@ -346,7 +346,7 @@ def build_teacher(
     arguments: dict[str, Any], dims: Sequence[int], clusters: Sequence[int], settings: BlockSettings
 ) -> ClusteringTeacher:
     if not isinstance(arguments, dict) or "depths" not in arguments:
-        raise InputError(f"teacher={arguments!r} given; it takes a dict such as dict(depths=(2, 2, 2, 2))")
+        raise InputError(f"teacher={arguments!r} given; give a dict such as dict(depths=(2, 2, 2, 2))")
     own = arguments.get("dims", dims)
     check_rows(dims, **{"dims of the teacher": own, "depths of the teacher": arguments["depths"]})
     for name in arguments:

@@ -1,4 +1,4 @@
-"""PartialFormer: full attention for the few tokens that matter, one shared query for all others.
+"""PartialFormer: full attention for the few most important tokens, one shared query for all others.
 
 Vo, Nguyen, Priadana, Jo: "Efficient Vision Transformers with Partial Attention", ECCV 2024, and chapter 5 of the first
 author's dissertation. Built from a description of the text; the layers reproduce the published sizes and costs.
@@ -55,7 +55,7 @@ class PartialFormerBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = apply_nchw(self.position, x)
-        # Before the norm: after it every token's mean is the same. Never in half precision, which makes many equal.
+        # Before the norm, after which all means are equal. Never in half precision, in which many scores tie.
         score = x.mean(-1, dtype=torch.promote_types(x.dtype, torch.float32))  # (B, H, W)
         x = x + self.drop_path(self.attention(self.norm1(x), score))
         return x + self.drop_path(self.mlp(self.norm2(x)))

@@ -1,4 +1,4 @@
-"""Reading weights from files, URLs and wrappings, and fitting them to a model with a report of every key."""
+"""Reads weights from files, URLs and wrapped checkpoints, and fits them to a model with a report of every key."""
 
 import argparse
 import collections
@@ -26,20 +26,18 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-# Within a model folder: ours, then the one timm writes unless told otherwise.
+# In a model folder: ours, then the one timm writes by default.
 WEIGHTS_FILES = ("model.safetensors", "pytorch_model.bin")
 # Averaged weights first: they are the released ones. DINO's teacher is the average of its student.
 WRAPPER_KEYS = ("state_dict_ema", "model_ema", "teacher", "state_dict", "model", "student")
 WRAPPER_PREFIXES = ("module.", "_orig_mod.", "model.")
-BACKBONE_PREFIX = (
-    "backbone."  # of a detector, a segmenter or a DINO network; what stands beside it belongs to other parts
-)
-REBUILT_KEYS = re.compile(r"num_batches_tracked$|blur_filter$")  # counters and constants, rebuilt by the model
+BACKBONE_PREFIX = "backbone."  # of a detector, segmenter or DINO network; other keys belong to other parts
+REBUILT_KEYS = re.compile(r"num_batches_tracked$|blur_filter$")  # counters and constants, which the model rebuilds
 
-URL_SCHEME = re.compile(r"^[a-z][a-z0-9+.-]+://", re.IGNORECASE)  # two characters: one is a drive of Windows
+URL_SCHEME = re.compile(r"^[a-z][a-z0-9+.-]+://", re.IGNORECASE)  # at least two characters: one is a Windows drive
 MAX_SHOWN_DIFFERENCES = 5  # shown
 STRICT_HINT = "is it the variant the weights were made for? strict=False loads what fits and reports the rest"
-CHECKPOINT_LAYOUTS = {  # whose names these are -> regular expressions that all match
+CHECKPOINT_LAYOUTS = {  # whose keys these are -> regular expressions that all match
     "a detector, segmenter or keypoint model of vitreous": (r"model\.stages\.\d+\.blocks\.",),
     "a ConvNeXt of timm": (r"^stem\.", r"^stages\.\d+\.blocks\.\d+\.conv_dw\."),
     "vitreous": (r"^stem\.", r"^stages\.\d+\.blocks\.\d+\.", r"^(stages\.\d+\.(norm|downsample)|class_blocks)\."),
@@ -56,7 +54,7 @@ CHECKPOINT_LAYOUTS = {  # whose names these are -> regular expressions that all 
 
 class LoadReport(NamedTuple):
     loaded: list[str]
-    reset: list[str]  # left at their initial values because the new task needs another shape
+    reset: list[str]  # kept at their initial values because the new task needs another shape
     missing: list[str]
     unexpected: list[str]
 
@@ -67,7 +65,7 @@ class LoadReport(NamedTuple):
 
 
 class MisfitError(InputError):
-    """Weights that do not fit a model, in lines that fit on one screen, and what may be done about it."""
+    """Weights that do not fit a model: a message that fits on one screen, and what to do about it."""
 
     def __init__(self, subject: str, lines: Sequence[str], hint: str) -> None:
         super().__init__("\n".join([f"{subject}: {lines[0]}", *(f"  {line}" for line in (*lines[1:], hint))]))
@@ -75,7 +73,7 @@ class MisfitError(InputError):
 
 
 def read_state(source: str | Path | dict[str, Any], *, name: str | None = None) -> dict[str, Tensor]:
-    """Tensors of a backbone by bare name, without what other parts of a detector or segmenter own."""
+    """Tensors of a backbone by bare name, without those of other parts of a detector or segmenter."""
     state = read_tensors(source, name=name)
     inner = {
         key.removeprefix(BACKBONE_PREFIX): value for key, value in state.items() if key.startswith(BACKBONE_PREFIX)
@@ -85,9 +83,9 @@ def read_state(source: str | Path | dict[str, Any], *, name: str | None = None) 
 
 
 def read_tensors(source: str | Path | dict[str, Any], *, name: str | None = None) -> dict[str, Tensor]:
-    """All tensors of a checkpoint: file or URL opened, wrappers and prefixes of the whole model taken off.
+    """All tensors of a checkpoint from a file or URL, without wrappers and prefixes of the whole model.
 
-    `name` is what messages call a source that is no file.
+    `name` is what messages call a source that is not a file.
     """
     content = source if isinstance(source, dict) else open_checkpoint(local_file(str(source)))
     for wrapper in WRAPPER_KEYS:
@@ -111,25 +109,25 @@ def read_tensors(source: str | Path | dict[str, Any], *, name: str | None = None
 
 
 def local_file(source: str) -> Path:
-    """Where a file or folder of weights is on this machine; one behind an address is there after this."""
+    """The local path of a file or folder of weights; a URL is downloaded first."""
     source = lowercase_scheme(source)
     return local_path(source) or fetch(source, CHECKSUMS.get(source), check=open_checkpoint)
 
 
 def lowercase_scheme(source: str) -> str:
-    """HTTP:// and File:// mean the same as in small letters."""
+    """HTTP:// and File:// mean the same as in lower case."""
     return URL_SCHEME.sub(lambda scheme: scheme[0].lower(), source)
 
 
 def local_path(source: str) -> Path | None:
-    """Where this is on this machine, there or not; None for what is behind an address."""
+    """The local path of a source, whether it exists or not; None for a URL."""
     source = lowercase_scheme(source)
     if is_url(source):
         return None
     if source.startswith("file://"):
         return Path(url2pathname(urlsplit(source).path))
     if URL_SCHEME.match(source):
-        raise InputError(f"weights at {source} cannot be fetched; give a file, a folder, or an address with http(s)://")
+        raise InputError(f"weights at {source} cannot be fetched; give a file, a folder, or a URL with http(s)://")
     return Path(source).expanduser()
 
 
@@ -150,8 +148,8 @@ def open_checkpoint(path: Path) -> dict[str, Any]:
     try:
         with torch.serialization.safe_globals(harmless):
             content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises many types here, and all of them mean the same to the user
-        blocked = re.search(r"GLOBAL (\S+)", str(error))  # torch's own message goes on to recommend running it
+    except Exception as error:  # torch raises many types here; all mean the same to the user
+        blocked = re.search(r"GLOBAL (\S+)", str(error))  # torch's own message recommends to run it
         reason = f"it asks to run {blocked[1]}" if blocked else f"reading it failed with {type(error).__name__}"
         raise InputError(
             f"{path} was refused: it is not a plain weights file; {reason}. Only tensors are read, code in a "
@@ -170,9 +168,9 @@ def apply_state(
     strict: bool,
     original: Mapping[str, Tensor] | None = None,
 ) -> LoadReport:
-    """Copy what fits into the model; raise before touching it if something does not and `strict` is set.
+    """Copy what fits into the model; if something does not and `strict` is set, raise before any change.
 
-    `original` is the state before names were translated, which tells where it comes from.
+    `original` is the state before keys were translated, which shows where it comes from.
     """
     own = {key: value for key, value in model.state_dict().items() if not REBUILT_KEYS.search(key)}
     state = dict(state)
@@ -182,7 +180,9 @@ def apply_state(
     may_differ = re.compile(rf"^head\.|{model.reset_when_resized}")
     may_lack = re.compile(rf"^head\.|{model.reset_when_missing}")
     differs = [key for key in own if key in state and own[key].shape != state[key].shape]
-    headless = [key for key in state if key.startswith("head.") and key not in own]  # num_classes=0 wants no classifier
+    headless = [
+        key for key in state if key.startswith("head.") and key not in own
+    ]  # with num_classes=0 there is no classifier
     reset = [key for key in differs if may_differ.search(key)]
     reset += [key for key in own if may_lack.search(key) and key not in state]
     wrong = [key for key in differs if key not in reset]
@@ -201,7 +201,7 @@ def apply_state(
 
 
 def check_finite(state: Mapping[str, Any], name: str) -> None:
-    """Refuse values that would spread to every output."""
+    """Refuse NaN and infinity, which would spread to every output."""
     tensors = {key: value for key, value in state.items() if isinstance(value, Tensor) and not value.is_meta}
     bad = {key: int((~value.isfinite()).sum()) for key, value in tensors.items() if not value.isfinite().all()}
     if bad:
@@ -215,7 +215,7 @@ def check_finite(state: Mapping[str, Any], name: str) -> None:
 def describe_misfit(
     own: dict[str, Tensor], state: dict[str, Tensor], *, original: Mapping[str, Tensor] | None = None
 ) -> list[str]:
-    """Lines that say how a state dict differs from a model's own; none if it fits."""
+    """Lines that say how a state dict differs from the model's; none if it fits."""
     wrong = [key for key in own if key in state and own[key].shape != state[key].shape]
     missing, unexpected = [key for key in own if key not in state], [key for key in state if key not in own]
     fits = not (wrong or missing or unexpected)
@@ -230,7 +230,7 @@ def _differences(
     missing: list[str],
     unexpected: list[str],
 ) -> list[str]:
-    """How much fits, what the file looks like, and the first few differences, of each kind some."""
+    """How much fits, what the file looks like, and a few differences of each kind."""
     same = sum(key in state and own[key].shape == state[key].shape for key in own)
     kinds = [
         [f"{key}: checkpoint {tuple(state[key].shape)}, model {tuple(own[key].shape)}" for key in wrong],
@@ -251,7 +251,7 @@ def _differences(
 
 
 def describe_layout(state: Mapping[str, Any]) -> str:
-    """Whose names a state dict has, as the end of a sentence."""
+    """Whose keys a state dict has, as the end of a sentence."""
     names = "\n".join(map(str, state))
     for layout, patterns in CHECKPOINT_LAYOUTS.items():
         if all(re.search(pattern, names, re.MULTILINE) for pattern in patterns):

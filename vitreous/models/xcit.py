@@ -5,7 +5,7 @@ El-Nouby et al.: "XCiT: Cross-Covariance Image Transformers", arXiv 2106.09681; 
 A column of equal blocks at one stride. In each, every head lets its d channels attend to one another over all
 positions (the tap `attention.channel_attention`, d x d), a depth-wise module exchanges neighbours, and a feed-forward
 layer follows. Two class-attention blocks collect the result in a class token; `class_blocks.<i>.attention.map` shows
-from where.
+where from.
 
 The column is cut into four stages after the blocks that the paper's dense models read. A classification model's maps
 all have the stride of the patches; with `dense=True` (and under timm's `features_only`) each stage has the layers that
@@ -175,7 +175,7 @@ class ColumnStage(Stage):
 def rescale_layers(dim: int, patch: int, stride: int) -> nn.Module:
     """Layers from the patches' stride to a level's: learned when finer, max-pooling when coarser."""
     if stride > patch:
-        # Partial windows at the edge count, so that no size makes a level vanish.
+        # With partial windows at the edge, no level vanishes at any size.
         return nn.MaxPool2d(stride // patch, stride // patch, ceil_mode=True)
     layers: list[nn.Module] = []
     while stride < patch:
@@ -257,7 +257,7 @@ class XCiT(Backbone):
         return x + self.position(x)
 
     def maps(self, x: Tensor, depth: int | None = None) -> list[Tensor]:
-        """Levels end where the image does: enlarging the last, partly empty patches gives rows too many."""
+        """Crop levels to the image: enlarging the last, partly empty patches gives too many rows."""
         levels = zip(super().maps(x, depth), self.strides, strict=False)
         H, W = x.shape[2:]
         return [
@@ -285,7 +285,7 @@ class XCiT(Backbone):
         taken = super().prune_intermediate_layers(indices, prune_norm, prune_head)
         self.class_token, self.class_blocks, self.norm = None, nn.ModuleList(), nn.Identity()
         for i, stage in enumerate(self.stages):
-            if i not in taken:  # nobody reads this map, so its layers would never get a gradient
+            if i not in taken:  # this map is unused, so its layers would never get a gradient
                 stage.rescale = nn.Identity()
         return taken
 

@@ -1,7 +1,7 @@
-"""Folders of results: what a verb made of pictures, and a marker file that lists what it wrote.
+"""Result folders: what a verb wrote about pictures, and a marker file that lists its files.
 
-Everything is written staging, in a hidden folder within the result's own, and moved to its place when it is complete:
-whatever fails or interrupts the work before, the earlier result is still there.
+Everything is written to a hidden staging folder inside the result folder, and moved when it is complete. If anything
+fails before that, the earlier result is still there.
 """
 
 import json
@@ -24,15 +24,15 @@ from vitreous.files.storage import remove_path, write_json
 
 _logger = logging.getLogger(__name__)
 
-UNFINISHED = ".unfinished"  # a killed verb leaves it behind; the next one clears it away
+UNFINISHED = ".unfinished"  # a killed verb leaves it behind; the next one removes it
 
 
 @contextmanager
 def result_folder(out: Path, marker: str) -> Iterator[Path]:
-    """Where to write a result; when the block ends well, it takes the place of the earlier one in `out`.
+    """A staging folder for a result; when the block succeeds, the result replaces the earlier one in `out`.
 
-    Only an empty place or an earlier result of the same verb is accepted. The block must write `marker`, a JSON file
-    whose "files" names all others.
+    `out` must be empty or hold an earlier result of the same verb. The block must write `marker`, a JSON file whose
+    "files" lists all other files.
     """
     _refuse_foreign_folder(out, marker)
     absent = [path for path in (out, *out.parents) if not path.exists()]
@@ -61,7 +61,7 @@ def _refuse_foreign_folder(folder: Path, marker: str) -> None:
 
 
 def _publish(staging: Path, out: Path, marker: str) -> None:
-    """Move a result to its place. At every moment the marker there lists all files of ours that are there."""
+    """Move a result to its place. At every moment the marker in `out` lists all of our files in it."""
     earlier = _listed(out / marker)
     if (out / marker).is_file():
         _logger.info(printable(f"replacing the earlier result in {out}"))
@@ -77,7 +77,7 @@ def _publish(staging: Path, out: Path, marker: str) -> None:
 
 
 def _listed(marker: Path) -> list[str]:
-    """The files an earlier result says it wrote; a path that leads elsewhere was not written by us."""
+    """The files that an earlier result lists; paths that lead elsewhere are not ours."""
     try:
         names = read_json(marker, LARGEST_RESULTS)["files"]
         return [name for name in names if Path(name).name == name and (marker.parent / name).is_file()]
@@ -86,14 +86,14 @@ def _listed(marker: Path) -> list[str]:
 
 
 def _remove_empty(folders: Iterable[Path]) -> None:
-    """Innermost first; one that is not empty ends it: something came of it."""
+    """Remove empty folders, innermost first, up to the first that is not empty."""
     with suppress(OSError):
         for folder in folders:
             folder.rmdir()
 
 
 def require_writable(option: str, file: Path) -> None:
-    """Make sure, before the work, that a file can be written after it."""
+    """Make sure, before the work starts, that its result can be written."""
     if file.is_dir():
         raise InputError(f"{option} {file} is a folder; give the name of a file")
     try:
@@ -113,19 +113,19 @@ def require_positive(**values: int) -> None:
 def require_numbers(model: str, probabilities: Tensor) -> None:
     if not probabilities.isfinite().all():
         raise InputError(
-            f"model {model} answers with values that are no numbers (NaN); its weights are damaged or its training "
-            "diverged: use other weights, or train again with a lower --lr"
+            f"model {model} predicts NaN; its weights are damaged or its training diverged: use other weights, or "
+            "train again with a lower --lr"
         )
 
 
 def file_name(index: int, name: str) -> str:
-    """A file for the picture that no other picture claims and every file system accepts."""
+    """A unique file name for a picture, valid on every file system."""
     stem = re.sub(r"[^A-Za-z0-9._-]+", "_", Path(name).stem)[:60]
     return f"{index:03d}_{stem}.png"
 
 
 def load_readable(pictures: Iterable[Picture]) -> Iterator[tuple[Picture, Image.Image]]:
-    """Each picture with its pixels; those that cannot be read are named and passed over."""
+    """Each readable picture with its pixels; others are logged and skipped."""
     for picture in pictures:
         try:
             yield picture, picture.load()

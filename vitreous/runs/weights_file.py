@@ -1,4 +1,4 @@
-"""A file of weights becomes a model: which one it belongs to, how many classes it tells apart, and whether it fits."""
+"""From a file of weights to a model: which model it belongs to, how many classes it has, and whether it fits."""
 
 import argparse
 import logging
@@ -33,9 +33,9 @@ from vitreous.models.weights import (
 from vitreous.registry import ALIASES, ENTRIES, create_model, resolve_name, stored_arguments
 
 CONFIG = "config.json"
-# Beginnings of keys that only models with a head have, in OpenMMLab's toolboxes.
+# Prefixes of keys that only models with a head have, in OpenMMLab's toolboxes.
 OPENMMLAB_PREFIXES = ("neck.", "decode_head.", "bbox_head.", "rpn_head.", "roi_head.", "keypoint_head.")
-# Where training scripts note which model they trained, and under which names.
+# Under which keys training scripts store their settings, and in these the name of the model.
 SETTINGS_KEYS = ("args", "config", "cfg", "hyper_parameters", "meta")
 MISFIT_HINT = (
     "give the model they were made for (vitreous info lists all) and its --model-args, or the run folder they are from"
@@ -51,9 +51,9 @@ class Guess(NamedTuple):
 
 
 def load_file_model(source: str, architecture: str | None, arguments: dict[str, Any]) -> tuple[Any, str]:
-    """A classifier from a file or address, and its name: that which is given, or else told by the file.
+    """A classifier from a file or URL, and its name: the given one, or one found from the file.
 
-    `arguments`: what it was built with, besides those of its name.
+    `arguments`: what it was built with, besides the arguments of its name.
     """
     path = local_file(source)
     content = open_checkpoint(path)
@@ -84,10 +84,10 @@ def load_file_model(source: str, architecture: str | None, arguments: dict[str, 
 
 
 def guess_name(source: str, path: Path, content: Mapping[str, Any], state: dict[str, Tensor]) -> Guess:
-    """What the file says; else the published file of that name; else the one model of ours with these shapes."""
-    for said, reason in [*stored_names(path, content), *published_names(path)]:
+    """The name stored in the file; else that of a published file; else the only model with these shapes."""
+    for name, reason in [*stored_names(path, content), *published_names(path)]:
         with suppress(InputError):
-            return Guess(resolve_name(said), reason)
+            return Guess(resolve_name(name), reason)
     fitting = [name for name in ENTRIES if fits_model(name, state)]
     named = name_in_file_name(path.stem)
     if len(fitting) == 1:
@@ -95,13 +95,11 @@ def guess_name(source: str, path: Path, content: Mapping[str, Any], state: dict[
     if named is not None and (named in fitting or not fitting):
         return Guess(named, "as its name says")
     which = f"it fits {', '.join(fitting)}" if fitting else f"it is {describe_layout(state)}"
-    raise InputError(
-        f"{source} does not tell which model it belongs to; {which}. Give it: --model NAME (vitreous info)"
-    )
+    raise InputError(f"{source} does not say which model it belongs to; {which}. Give it: --model NAME (vitreous info)")
 
 
 def stored_names(path: Path, content: Mapping[str, Any]) -> Iterator[Guess]:
-    """Names that are stored in the file, or beside it."""
+    """Names of models that are stored in the file or beside it."""
     places: list[tuple[str, Any]] = [("", content), *((f"{place}.", content.get(place)) for place in SETTINGS_KEYS)]
     if path.suffix == ".safetensors":
         with safe_open(path, "pt") as file:
@@ -118,7 +116,7 @@ def stored_names(path: Path, content: Mapping[str, Any]) -> Iterator[Guess]:
 
 
 def published_names(path: Path) -> Iterator[Guess]:
-    """The published weights that have this file name, with their tag: it tells their image size."""
+    """Published weights with this file name, including their tag, which determines the image size."""
     for entry in ENTRIES.values():
         for full in (f"{entry.name}.{tag}" for tag in entry.tags):
             if str(getattr(get_pretrained_cfg(full), "url", "")).rpartition("/")[2] == path.name:
@@ -126,7 +124,7 @@ def published_names(path: Path) -> Iterator[Guess]:
 
 
 def name_in_file_name(stem: str) -> str | None:
-    """The longest name of a model that a file name contains; of timm's only one that it begins with."""
+    """The longest of our models' names in a file name, or one of timm's that it begins with."""
     stem = stem.lower()
     ours = [name for name in (*ENTRIES, *ALIASES) if name in stem.replace("-", "_")]
     theirs = [part for part in (stem, re.split(r"[-.]", stem)[0]) if is_model(part)]
@@ -152,15 +150,15 @@ def trunk_shapes(state: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
 
 
 def model_with_weights(name: str, state: dict[str, Tensor], source: str, arguments: dict[str, Any], **kind: Any) -> Any:
-    """The model as its weights were made, with as many classes; or, with features_only=True, what is below those."""
-    check_finite(state, source)  # timm's models would not, and ours would not know the source
+    """The model with the classes of its weights or, with features_only=True, its backbone."""
+    check_finite(state, source)  # timm's models do not check, and ours do not know the source
     architecture = resolve_name(stored_arguments(name)[0])
     classes = classes_in(architecture, state)
     overlay = {"state_dict": state, "num_classes": classes}
     whole: dict[str, Any] = {"num_classes": classes}
     kinds: Iterable[dict[str, Any]] = [kind or whole]
     if kind and architecture.partition(".")[0] not in ENTRIES:
-        kinds = [whole, kind]  # timm compares names only where a whole model is loaded
+        kinds = [whole, kind]  # timm compares keys only when it loads a whole model
     try:
         with quiet_timm():
             for wanted in kinds:
@@ -175,13 +173,13 @@ def model_with_weights(name: str, state: dict[str, Tensor], source: str, argumen
         lines = describe_misfit(own, state) or str(reason).splitlines()[:2]
         raise MisfitError(f"the weights {source} do not fit {name}", lines, MISFIT_HINT) from reason
     for config in (model.pretrained_cfg, model.default_cfg):
-        config.pop("state_dict", None)  # or every copy of the model would carry a copy of them
+        config.pop("state_dict", None)  # otherwise every copy of the model would carry the weights
     return model
 
 
 @contextmanager
 def explain_bad_arguments(name: str, arguments: dict[str, Any]) -> Iterator[None]:
-    """Arguments that do not fit make models fail in their own ways, all meaning this."""
+    """Turn whatever models raise for bad arguments into one kind of InputError."""
     try:
         yield
     except InputError:
@@ -199,7 +197,7 @@ def describe_arguments(arguments: dict[str, Any]) -> str:
 
 
 def classes_in(architecture: str, state: dict[str, Tensor]) -> int:
-    """How many classes the classifier in a file tells apart; 0 if there is none."""
+    """Number of classes of the classifier in a file; 0 if it has none."""
     config = get_pretrained_cfg(architecture)
     classifier = None if config is None else config.classifier
     names = [classifier] if isinstance(classifier, str) else list(classifier or ())
@@ -208,7 +206,7 @@ def classes_in(architecture: str, state: dict[str, Tensor]) -> int:
 
 
 def require_all_tensors(model: Backbone, state: dict[str, Tensor], source: str, name: str) -> None:
-    """Layers that may start afresh before a training would make every answer a guess."""
+    """Refuse missing layers: training may re-initialise them, but predictions would be random."""
     own = {key: value for key, value in model.state_dict().items() if not REBUILT_KEYS.search(key)}
     lines = describe_misfit(own, model.translate(state), original=state)
     if lines:
@@ -217,7 +215,7 @@ def require_all_tensors(model: Backbone, state: dict[str, Tensor], source: str, 
 
 @contextmanager
 def quiet_timm() -> Iterator[None]:
-    """Without timm's remarks about keys: what does not fit is said by us, and what may differ needs no words."""
+    """Silence timm's messages about keys: we report what does not fit."""
     logger = logging.getLogger("timm")
     before = logger.level
     logger.setLevel(logging.ERROR)

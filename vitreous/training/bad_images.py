@@ -1,4 +1,4 @@
-"""The images of a run that could not be read: listed once each in `bad_images.jsonl`, and not too many.
+"""Images of a run that could not be read: each is listed once in `bad_images.jsonl`, and too many stop the run.
 
 {"split": "train", "index": 7, "name": "train/cat/7.jpg", "reason": "image '…/train/cat/7.jpg' cannot be decoded: …"}
 """
@@ -21,7 +21,7 @@ Gather = Callable[[list[tuple[str, Unreadable]]], list[list[tuple[str, Unreadabl
 
 
 class BadImages:
-    """What was met so far. Each process notes what it meets; `settle` brings it together and writes the list.
+    """The unreadable images so far. Each process collects its own; `settle` merges and writes them.
 
     Args:
         folder: The run folder.
@@ -39,7 +39,7 @@ class BadImages:
         return len(self._known)
 
     def note(self, split: str, unreadable: Iterable[Unreadable]) -> None:
-        """Remember what a batch met; too much of it is an InputError."""
+        """Add the unreadable images of a batch; too many are an InputError."""
         fresh = {(split, sample): reason for sample, reason in unreadable if (split, sample) not in self._known}
         self._new |= fresh
         if fresh:
@@ -50,7 +50,7 @@ class BadImages:
                 raise
 
     def settle(self, gather: Gather = lambda own: [own]) -> int:
-        """Share what all processes met since last time, and add it to the list; returns how much was new."""
+        """Merge what all processes found since the last call into the list; returns how many are new."""
         own = [(split, Unreadable(sample, reason)) for (split, sample), reason in self._new.items()]
         self._new = {}
         met = sorted({(split, one.sample): one.reason for part in gather(own) for split, one in part}.items())
@@ -62,7 +62,7 @@ class BadImages:
         return len(fresh)
 
     def restore(self, count: int) -> None:
-        """Go back to the first `count` of the list: those of the checkpoint from which the run continues."""
+        """Go back to the first `count` entries: those of the checkpoint from which the run continues."""
         entries = read_json_lines(self.file)[:count]
         for number, entry in enumerate(entries, 1):
             split, index = entry.get("split"), entry.get("index")

@@ -1,4 +1,4 @@
-"""From settings to a model that can be trained, and to the teacher it may learn from."""
+"""From settings to a model to train, and its teacher if it has one."""
 
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -37,11 +37,11 @@ INITIAL_WEIGHTS, INITIAL_HEAD = 0, 3  # first number of the key, as in train.py
 
 class BuiltModel(NamedTuple):
     model: nn.Module
-    notes: tuple[str, ...]  # what the user should know about where it starts from
+    notes: tuple[str, ...]  # for the user: where its weights come from
 
 
 class TrainingParts(NamedTuple):
-    """All that a run trains, and with what."""
+    """What a run trains, and on what terms."""
 
     model: nn.Module
     model_args: dict[str, Any]
@@ -51,7 +51,7 @@ class TrainingParts(NamedTuple):
 
 
 def build_training(settings: TrainSettings, images: ImageSet, device: torch.device) -> TrainingParts:
-    """The model, whole or of backbone and head, and the task it is to learn on these images."""
+    """The model, a classifier or a backbone with a head, and the task for these images."""
     arguments = model_arguments(settings)
     if settings.task == "classify":
         model, notes = build_model(settings, arguments, len(images.classes))
@@ -75,9 +75,9 @@ def build_training(settings: TrainSettings, images: ImageSet, device: torch.devi
 
 
 def model_arguments(settings: TrainSettings) -> dict[str, Any]:
-    """What is stored with the model or its weights, and above it what the user asked for: all it takes to build it.
+    """All arguments to build the model: those stored with it or its weights, overridden by the user's.
 
-    Models of timm that are built for one image size are told which.
+    Models of timm for a fixed image size also get the size.
     """
     architecture, stored = stored_arguments(settings.model)
     if settings.weights is not None and (folder := _folder(settings.weights)) is not None:
@@ -106,7 +106,7 @@ def build_model(settings: TrainSettings, arguments: dict[str, Any], classes: int
 
 
 def build_backbone(settings: TrainSettings, arguments: dict[str, Any]) -> BuiltModel:
-    """A model that gives feature maps, for a head to stand on."""
+    """A model that gives feature maps, for a head."""
     seed_everything(settings.seed, INITIAL_WEIGHTS)
     notes: tuple[str, ...] = ()
     try:
@@ -123,7 +123,7 @@ def build_backbone(settings: TrainSettings, arguments: dict[str, Any]) -> BuiltM
     except Exception as reason:
         if not arguments and not isinstance(reason, TypeError | AttributeError | RuntimeError):
             raise
-        # These are how timm's say that they give no maps.
+        # This is how timm's models say that they give no maps.
         given = f", {describe_arguments(arguments)}" if arguments else ""
         raise InputError(f"model '{settings.model}'{given} cannot be a backbone ({reason_of(reason)})") from reason
     _set_checkpointing(getattr(model, "model", model), settings)
@@ -131,15 +131,15 @@ def build_backbone(settings: TrainSettings, arguments: dict[str, Any]) -> BuiltM
 
 
 def _limit_of(settings: TrainSettings) -> AbstractContextManager[None]:
-    """Arguments that come from the folder of the weights must not ask for more than those weights can fill."""
+    """Arguments stored with weights must not ask for a larger model than these weights can fill."""
     folder = None if settings.weights is None else _folder(settings.weights)
     return nullcontext() if folder is None else construction_limit(stored_bytes(folder))
 
 
 def load_dense_weights(model: nn.Module, backbone: nn.Module, state: dict[str, Tensor], source: str) -> str:
-    """Take over the weights of a run with a head: all that fit if it has the same, else those of its backbone.
+    """Load the weights of a run with a head: all of them if it is the same head, else the backbone's and what fits.
 
-    Returns what the user should know about it.
+    Returns a note for the user.
     """
     check_finite(state, source)
     own = model.state_dict()
@@ -171,7 +171,7 @@ def _set_checkpointing(model: Any, settings: TrainSettings) -> None:
     part = {} if settings.grad_checkpointing == "blocks" else {"part": settings.grad_checkpointing}
     try:
         model.set_grad_checkpointing(True, **part)
-    except (AssertionError, AttributeError, TypeError) as reason:  # timm's know no parts
+    except (AssertionError, AttributeError, TypeError) as reason:  # timm's models have no parts to choose
         raise InputError(
             f"model '{settings.model}' cannot save memory this way; leave out --grad-checkpointing, "
             "or cut the batches into pieces with --accumulate"
@@ -210,7 +210,7 @@ def dense_folder(weights: str) -> Path | None:
 
 
 def is_openmmlab_release(weights: str) -> bool:
-    """Whether this is a file that one of OpenMMLab's toolboxes wrote, of a model with a head."""
+    """Whether this is a file that one of OpenMMLab's toolboxes wrote, with a head."""
     path = local_file(weights)
     return path.is_file() and any(key.startswith(OPENMMLAB_PREFIXES) for key in read_tensors(path))
 
@@ -220,7 +220,7 @@ def has_head_weights(weights: str) -> bool:
 
 
 def preprocess_for(model: Any, settings: TrainSettings) -> Preprocess:
-    """The colour statistics the model was made for, at the size asked for."""
+    """The model's own colour statistics, at the requested size."""
     config = model.pretrained_cfg
     return Preprocess(
         size=(settings.size, settings.size),
@@ -232,7 +232,7 @@ def preprocess_for(model: Any, settings: TrainSettings) -> Preprocess:
 
 
 def teacher_fingerprint(teacher: str) -> str:
-    """Tells whether a run goes on with the teacher it began with."""
+    """Identifies the teacher, so that a run continues with the one it began with."""
     if is_weights_file(teacher):
         return f"{teacher} {sha256(weights_path(teacher))[:16]}"
     folder = find_model_folder(teacher)
@@ -242,13 +242,13 @@ def teacher_fingerprint(teacher: str) -> str:
 def build_distillation(
     settings: TrainSettings, classes: tuple[str, ...], shown: Preprocess, device: torch.device
 ) -> Distillation | None:
-    """The teacher, ready on its device, that the settings ask for."""
+    """The teacher that the settings ask for, on its device."""
     if settings.teacher is None:
         return None
     trained = load_classifier(settings.teacher, size=None, device=str(device))
     if len(trained.classes) != len(classes):
         raise InputError(
-            f"teacher '{settings.teacher}' tells {len(trained.classes)} classes apart and the data has {len(classes)}; "
+            f"teacher '{settings.teacher}' has {len(trained.classes)} classes and the data has {len(classes)}; "
             "a teacher must know exactly the classes of the data: fine-tune one on them first"
         )
     teacher = Teacher(

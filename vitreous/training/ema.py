@@ -13,7 +13,7 @@ class WeightAverage:
     """Average of parameters and floating-point buffers; counters are copied.
 
     The decay rises with the step as (1 + step) / (10 + step) until it reaches the given one, so that short runs do
-    not drag their random initialisation along. Being a function of the step, it need not be stored.
+    not keep their random initialisation. It is a function of the step, so nothing needs to be stored.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -31,7 +31,7 @@ class WeightAverage:
 
     @cached_property
     def _pairs(self) -> tuple[list[Tensor], list[Tensor], list[tuple[Tensor, Tensor]]]:
-        """(averages, sources, pairs to copy); gathered once, as both models keep their tensors while they train."""
+        """(averages, sources, pairs to copy); collected once: both models keep their tensors while they train."""
         average, source = _state(self.model), _state(self.source)
         averaged = [name for name, tensor in source.items() if tensor.is_floating_point()]
         copied = [(average[name], source[name]) for name in source if name not in set(averaged)]

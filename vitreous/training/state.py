@@ -1,4 +1,4 @@
-"""All that changes while a run trains, so that it can be stored and brought back whole."""
+"""Everything that changes while a run trains, so that it can be saved and restored."""
 
 import math
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ class TrainState:
 
     @property
     def evaluated_model(self) -> nn.Module:
-        """The weights that are validated and kept: averaged ones if there are any."""
+        """The weights that are validated and kept: the averaged ones if there are any."""
         return self.model if self.ema is None else self.ema.model
 
     def save(self, folder: Path, world: World = SINGLE_PROCESS) -> None:
@@ -60,7 +60,7 @@ class TrainState:
         save_checkpoint(folder, self.position.step, own, self._record(), world=world)
 
     def save_position(self, folder: Path, world: World = SINGLE_PROCESS) -> None:
-        """As `save` after a `save` at the same step, since when nothing but the position has changed."""
+        """Like `save`, when only the position has changed since a `save` at the same step."""
         if not world.on_main(lambda: save_record(folder, self.position.step, self._record())):
             self.save(folder, world)
 
@@ -68,13 +68,13 @@ class TrainState:
         return {"position": _json(asdict(self.position)), "scaler": self.scaler.state_dict()}
 
     def stored_bytes(self) -> int:
-        """How much a checkpoint takes, also before the first step, when the optimiser remembers nothing yet."""
+        """Size of a checkpoint, even before the first step, when the optimiser has no state yet."""
         moments = 2 * sum(_bytes(parameter) for parameter in self.model.parameters() if parameter.requires_grad)
         return sum(map(_bytes, self._weights().values())) + moments
 
     @torch.no_grad()
     def load(self, folder: Path, world: World = SINGLE_PROCESS) -> tuple[str, ...] | None:
-        """Bring back the newest whole checkpoint; returns what was wrong with newer ones, None if there is none."""
+        """Restore the newest complete checkpoint; returns what was wrong with newer ones, or None if there is none."""
         checkpoint = world.on_main(lambda: load_checkpoint(folder))
         if checkpoint is None:
             return None
@@ -107,12 +107,12 @@ class TrainState:
         return _under("model/", self.model.state_dict()) | averaged
 
     def _own_part_of(self, checkpoint: Checkpoint) -> dict[str, Tensor]:
-        """Of each stored tensor the rows that this process holds; not one is ever whole."""
+        """The rows of each stored tensor that this process holds; no full tensor is ever loaded."""
         stored, holders = checkpoint.tensors, self._weights()
         parameters = _under("optimizer/", dict(self.model.named_parameters()))
         for name in stored:
             holder = parameters.get(name.rpartition("/")[0])
-            if holder is not None and stored.length(name):  # what an optimiser remembers is split like its parameter
+            if holder is not None and stored.length(name):  # optimiser state is sharded like its parameter
                 holders[name] = holder
         split = {name: local_rows(tensor) for name, tensor in holders.items() if isinstance(tensor, DTensor)}
         return {name: stored.rows(name, split[name]) if name in split else stored[name] for name in stored}
@@ -127,7 +127,7 @@ def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()  # of all processes together, if it is split among them
+    return tensor.numel() * tensor.element_size()  # over all processes, if it is sharded
 
 
 def _json(values: dict[str, Any]) -> dict[str, Any]:
