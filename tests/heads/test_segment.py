@@ -229,7 +229,7 @@ def test_scales_of_windows() -> None:
         ("fpn", dict(pyramid=0), "pyramid=0, width=16, channels=(8, 16, 24, 32) given; a head needs at least 1"),
         ("upernet", dict(norm="ln"), "norm='ln' given; accepted: 'bn' for batch norm, 'gn' for group norm"),
         ("upernet", dict(pools=()), "pools=() given"),
-        ("paca", dict(classes=1), "classes=1 given; telling pixels apart takes at least 2"),
+        ("paca", dict(classes=1), "classes=1 given; at least 2 are needed"),
     ],
 )
 def test_bad_arguments(head: str, arguments: dict, says: str) -> None:
@@ -245,7 +245,7 @@ def test_labels_out_of_range() -> None:
 
 def test_bad_views() -> None:
     images = torch.randn(1, 3, 32, 32)
-    with pytest.raises(InputError, match="steps must be from 1 to the window's own size"):
+    with pytest.raises(InputError, match="strides must be from 1 to the size of the window"):
         sliding_window(coloured, images, (16, 16), (17, 16))
     with pytest.raises(InputError, match="factors above 0"):
         multi_scale(coloured, images, (0.0, 1.0))

@@ -299,11 +299,11 @@ def test_starts_as_the_text_says() -> None:
     ("arguments", "says"),
     [
         (dict(heads=(2, 4, 7, 16)), "7 heads cannot divide 128 channels"),
-        (dict(depths=(2, 2)), r"depths=\(2, 2\) has 2 entries; dims=\(32, 64, 128, 256\) asks for 4"),
+        (dict(depths=(2, 2)), r"depths=\(2, 2\) has 2 entries; dims=\(32, 64, 128, 256\) needs 4"),
         (dict(depths=(2, 0, 2, 2)), r"depths=\(2, 0, 2, 2\) given; every stage needs at least 1 block"),
         (dict(mixers=(N, N, M, "swin")), "accepted for each stage: none, window, mat"),
         (dict(embed="pool"), "embed='pool' given; accepted: bilinear, conv, merge"),
-        (dict(window=0), "window=0 given; it is a whole number, at least 1"),
+        (dict(window=0), "window=0 given; it must be a whole number, at least 1"),
         (dict(window=3.5), "window=3.5 given"),
         (dict(mlp_depthwise="no"), "mlp_depthwise='no' given; accepted: True, False"),
         (dict(offset_limit=-1.0), "offset_limit=-1.0 given"),

@@ -292,7 +292,7 @@ def test_models_of_timm(tmp_path):
     trained = load_model(tmp_path / "x.pth", architecture="test_resnet")
     images = torch.randn(1, 3, 160, 160)
     torch.testing.assert_close(trained.model(images), made(images))
-    with pytest.raises(InputError, match=r"does not tell which model.*ResNet, as timm.* Give it: --model NAME"):
+    with pytest.raises(InputError, match=r"does not say which model.*ResNet, as timm.* Give it: --model NAME"):
         load_model(tmp_path / "x.pth")
 
 

@@ -284,5 +284,5 @@ def test_processes_without_torchrun_are_told_how(monkeypatch):
 
 
 def test_splitting_among_one_process_is_refused(tmp_path):
-    with pytest.raises(InputError, match="there is one; start more"):
+    with pytest.raises(InputError, match="there is only one; start more"):
         train(**TINY_PACA_RUN, shard=True, out=tmp_path / "run")
