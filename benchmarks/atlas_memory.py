@@ -38,7 +38,7 @@ def main(images: int = 50_000, clusters: int = 100, size: int = 32, seconds: flo
     arguments = dict(dims=(8, 16, 24, 32), depths=(1, 1, 1, 1), heads=(1, 2, 3, 4), stem_stride=2)
     network = timm.create_model("paca_tiny", num_classes=10, clusters=(6, 6, clusters, 0), **arguments).eval()
     trained = TrainedModel(network, "paca", "classify", tuple(CATEGORIES), Preprocess(size=(size, size)))
-    data = ShapesImages("train", task="classify", size=(size, size), count=images)
+    data = ShapesImages("train", targets="labels", size=(size, size), count=images)
     layer, atlas, seen = cluster_layer(network), Atlas(clusters, len(CATEGORIES)), 0
     start, told = time.process_time(), 0
     print(f"torch {torch.__version__}, before: {resident():.0f} MB", flush=True)

@@ -66,7 +66,7 @@ def test_bad_boxes_and_empty_images(root):
 def test_pictures_with_bad_boxes_can_be_left_out(root):
     coco(root, [*GOOD, annotation(5, box=(3, 3, 0, 4))])
     looked(root, leave_out=("boxes",))
-    images = open_data(str(root), "train", size=(8, 8), task="detect")
+    images = open_data(str(root), "train", size=(8, 8), targets="boxes")
     assert [images.name(index) for index in range(len(images))] == ["train/1.png"]
     assert images.category_ids == (3, 7, 90)
 
@@ -139,19 +139,19 @@ def test_masks(tmp_path, capsys):
     ]
     assert found["empty"] == ("train/d.png",)
     assert "images that show each" in capsys.readouterr().out
-    assert len(open_data(str(tmp_path), "train", size=(8, 8), task="segment")) == 2
+    assert len(open_data(str(tmp_path), "train", size=(8, 8), targets="semantic")) == 2
     assert len(kinds(looked(tmp_path, ignore=(4, 5, 255)))["annotations"]) == 1
 
 
 def test_task_and_layout_must_fit(root):
     with pytest.raises(
-        InputError, match=r"cannot use data .* to segment: it looks like COCO, which serve --task detect"
+        InputError, match=r"cannot use data .* to segment: it looks like COCO; use --task detect or keypoints"
     ):
         looked(root, task="segment")
     with pytest.raises(InputError, match="no masks with values of classes"):
-        open_data(str(root), "train", size=(8, 8), task="detect", ignore=(3,))
-    with pytest.raises(InputError, match="unknown task 'detct'"):
-        open_data(str(root), "train", size=(8, 8), task="detct")
+        open_data(str(root), "train", size=(8, 8), targets="boxes", ignore=(3,))
+    with pytest.raises(InputError, match="unknown kind of targets 'boxs'; accepted: labels, boxes"):
+        open_data(str(root), "train", size=(8, 8), targets="boxs")
 
 
 @pytest.mark.parametrize(("format", "task"), [("coco", "keypoints"), ("masks", "segment")])

@@ -17,15 +17,16 @@ from vitreous.data.layouts.coco_anywhere import with_annotations
 from vitreous.data.layouts.folder import in_order
 from vitreous.data.layouts.held_out import VAL_FRACTION
 from vitreous.data.quarantine import quarantine_text, usual_place
-from vitreous.data.source import SHAPES, describe, open_raw, recognise, usable_as
+from vitreous.data.source import Layout, describe, open_raw, recognise, usable_as
+from vitreous.data.targets import TARGET_KINDS, Wording
 from vitreous.errors import InputError, printable
 from vitreous.files.storage import json_text, replace_file
 from vitreous.files.writing import write_output
 from vitreous.runs.results import require_positive, require_writable
 from vitreous.runtime.progress import track
+from vitreous.tasks.base import Task, load_task, load_tasks, task_options
 
 Reason = Literal["unreadable", "annotations", "boxes", "empty", "conflicts", "leaks", "duplicates"]
-TaskName = Literal["classify", "detect", "segment", "keypoints"]
 
 MOST_SHOWN = 10  # names below a finding, and classes at either end of the table; the rest is in --json
 MOST_CLASSES = 40
@@ -33,12 +34,6 @@ BAR = 30  # characters
 SIDES = (32, 64, 128, 256, 512, 1024, 2048)
 RATIOS = (0.5, 0.8, 1.25, 2.0)  # width / height
 PROBLEMS_FOUND = 1
-COUNTED = {  # what the table of classes counts, where it is not simply images
-    "classify": "",
-    "detect": ", objects of each",
-    "keypoints": ", objects of each",
-    "segment": ", images that show each",
-}
 
 
 @dataclass(frozen=True)
@@ -47,6 +42,7 @@ class Report:
 
     data: str
     task: str
+    targets: str  # the kind of targets that the task learns from
     layout: str
     images: dict[str, int]  # split -> images
     counts: dict[str, dict[str, int]]  # split -> class -> images, or objects where a picture shows several
@@ -86,7 +82,7 @@ class Report:
 def check(
     data: str,
     *,
-    task: TaskName | None = None,
+    task: str | None = None,
     near: bool = False,
     smallest: int = 32,
     leave_out: tuple[Reason, ...] = ("unreadable", "annotations"),
@@ -126,8 +122,8 @@ def check(
 
     Args:
         data: A folder or file of any layout that train takes.
-        task: What the data are for: classify, detect, segment or keypoints; default: the first of these for which
-            there is a layout that fits. The others that fit are named.
+        task: What the data are for, as --task of train; default: the first task that the data fit. The others that
+            they fit are named.
         near: Also look for pictures that are nearly the same.
         smallest: Pictures with a shorter side than this are remarked on.
         leave_out: What goes on the list; of leaks the held-out picture stays, of duplicates the first.
@@ -142,45 +138,72 @@ def check(
         workers: Processes that look at pictures; 0 = the main one does it.
     """
     data = with_annotations(data, annotations)
-    require_positive(smallest=smallest)
-    if workers < 0:
-        raise InputError(f"--workers {workers} cannot be used; give 0 (the main process does it) or more")
-    for option, file in (("--json", json), ("--out", out)):
-        if file is not None:
-            require_writable(option, file)
-    purpose, *others = usable_as(data) if task is None else (task,)
-    layout = recognise(data, purpose).name
-    splits = open_raw(
-        data,
-        purpose,
-        ignore=ignore,
-        reduce_zero_label=reduce_zero_label,
-        val_fraction=val_fraction,
-        follow=follow,
-    )
-    print(describe(data, purpose, **splits))
-    if others and layout != SHAPES.name:
-        print(f"data: looked at for --task {purpose}; its layout is also one for --task {' and '.join(others)}")
-    seen = [
+    _check_options(smallest, workers, {"--json": json, "--out": out})
+    tasks = _fitting_tasks(data) if task is None else [load_task(task)]
+    layout = recognise(data, tasks[0].targets, tasks[0].wording())
+    reading: dict[str, Any] = {"ignore": ignore, "reduce_zero_label": reduce_zero_label}
+    splits = open_raw(data, tasks[0].targets, val_fraction=val_fraction, follow=follow, **reading)
+    _print_recognised(data, layout, tasks, splits)
+    examined = [
         one
         for split, images in splits.items()
         for one in track(look_at(images, split, workers=workers), total=len(images), label=f"look at {split}")
     ]
-    found = findings(splits, seen, smallest=smallest, near=near)
-    named = {name: reason for finding in found if finding.kind in leave_out for name, reason in finding.leave_out}
-    images = {split: len(found) for split, found in splits.items()}
-    report = Report(data, purpose, layout, images, _counts(splits, seen), *_histograms(seen), found, named)
+    report = _report(data, layout, tasks[0], splits, examined, findings(splits, examined, smallest, near), leave_out)
     show(report)
     if json is not None:
         write_output(json, json_text(report.as_json()))
-    if write and (out is not None or layout != SHAPES.name):  # drawn pictures have no folder for a list
-        _write_list(out if out is not None else usual_place(data), named, chosen=out is not None)
+    if write and (out is not None or not layout.drawn):  # drawn pictures have no folder for a list
+        _write_list(out if out is not None else usual_place(data), report.quarantine, chosen=out is not None)
     return report
 
 
-def _counts(splits: dict[str, ImageSet], seen: list[Seen]) -> dict[str, dict[str, int]]:
-    counted = Counter((one.split, name) for one in seen for name in one.classes)
-    return {split: {name: counted[split, name] for name in images.classes} for split, images in splits.items()}
+def _check_options(smallest: int, workers: int, files: dict[str, Path | None]) -> None:
+    require_positive(smallest=smallest)
+    if workers < 0:
+        raise InputError(f"--workers {workers} cannot be used; give 0 (the main process does it) or more")
+    for option, file in files.items():
+        if file is not None:
+            require_writable(option, file)
+
+
+def _fitting_tasks(data: str) -> list[type[Task]]:
+    """The tasks that can learn from the data, of which there is at least one."""
+    kinds = usable_as(data, Wording(options=task_options))
+    fitting = [task for task in load_tasks().values() if task.targets in kinds]
+    if not fitting:
+        raise InputError(f"'{data}' offers {' and '.join(kinds)}, from which no task learns; name one with --task")
+    return fitting
+
+
+def _print_recognised(data: str, layout: Layout, tasks: list[type[Task]], splits: dict[str, ImageSet]) -> None:
+    print(describe(data, tasks[0].targets, **splits))
+    if len(tasks) > 1 and not layout.drawn:
+        others = " and ".join(task.name for task in tasks[1:])
+        print(f"data: looked at for --task {tasks[0].name}; its layout is also one for --task {others}")
+
+
+def _report(
+    data: str,
+    layout: Layout,
+    task: type[Task],
+    splits: dict[str, ImageSet],
+    examined: list[Seen],
+    found: list[Finding],
+    leave_out: tuple[Reason, ...],
+) -> Report:
+    counted = Counter((one.split, name) for one in examined for name in one.classes)
+    return Report(
+        data,
+        task.name,
+        task.targets,
+        layout.name,
+        {split: len(images) for split, images in splits.items()},
+        {split: {name: counted[split, name] for name in images.classes} for split, images in splits.items()},
+        *_histograms(examined),
+        found,
+        {name: reason for finding in found if finding.kind in leave_out for name, reason in finding.leave_out},
+    )
 
 
 def _histograms(seen: list[Seen]) -> tuple[dict[str, int], dict[str, int]]:
@@ -219,7 +242,7 @@ def _write_list(file: Path, named: dict[str, str], *, chosen: bool) -> None:
 
 def show(report: Report) -> None:
     console = Console(highlight=False)
-    console.print(_class_table(report.counts, COUNTED[report.task]))
+    console.print(_class_table(report.counts, TARGET_KINDS[report.targets].counted))
     for title, bars in (("shorter side, pixels", report.sides), ("width / height", report.shapes)):
         if bars:
             console.print(_bars(title, bars))
@@ -232,7 +255,7 @@ def show(report: Report) -> None:
             console.print(f"  and {len(finding.images) - MOST_SHOWN} more (--json lists all)")
     if not report.problems:
         console.print(Text("no problems found", "bold green"))
-    if report.task == "classify" and list(report.sides) in (["below 32"], ["32 to 64"]):
+    if report.targets == "labels" and list(report.sides) in (["below 32"], ["32 to 64"]):
         console.print(
             "small pictures keep more detail with a finer stem: --size 32 --model-args stem_stride=1 "
             "(patch=4 for xcit), or a model made for them, such as paca_b0_cifar",

@@ -33,7 +33,7 @@ from vitreous.runs.run_folder import versions
 from vitreous.runtime.device import autocast
 from vitreous.runtime.distributed import SINGLE_PROCESS, World, processes
 from vitreous.runtime.progress import track
-from vitreous.tasks.base import Inference, Metric, Task
+from vitreous.tasks.base import Inference, Metric, Task, load_task
 from vitreous.tasks.keypoints import Keypoints
 
 Opened = Callable[..., ImageSet]  # the data at a size
@@ -169,9 +169,10 @@ def evaluate(
             split,
             count=count,
             quarantine=quarantine,
-            task=trained.task,
+            targets=task.targets,
             val_fraction=trained.val_fraction if val_fraction is None else val_fraction,
             follow=follow,
+            wording=task.wording(),
             **reading,
         )
         conditions = Conditions(batch_size, workers, world, amp, boxes, inference)
@@ -197,7 +198,8 @@ def label_reading(trained: TrainedModel, data: str, ignore: tuple[int, ...], red
     """What the values of label pictures stand for: as is asked for, or else as in training."""
     if ignore or reduce_zero_label:
         return {"ignore": ignore or None, "reduce_zero_label": reduce_zero_label}
-    return trained.build_task().reading() if recognise(data, trained.task).ignores else {}
+    task = trained.build_task()
+    return task.reading() if recognise(data, task.targets, task.wording()).class_values else {}
 
 
 def examine(
@@ -205,7 +207,7 @@ def examine(
 ) -> Evaluation:
     """Everything there is to tell about a model at its own size."""
     images = conditions.world.agree(lambda: opened(size=trained.preprocess.size))
-    print(describe(data, trained.task, **{split: images}))
+    print(describe(data, load_task(trained.task).targets, **{split: images}))
     images = conditions.world.agree(lambda: samples_of(trained, images, conditions.boxes))
     if conditions.boxes is not None:
         print(f"boxes: {len(images)}, of {conditions.boxes}")

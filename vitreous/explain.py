@@ -32,6 +32,7 @@ from vitreous.explanations.picture import explain_picture, explain_with, known, 
 from vitreous.runs.model_folder import TrainedModel, is_weights_file, load_model
 from vitreous.runs.results import load_readable, report_skipped, require_positive, result_folder
 from vitreous.runtime.progress import track
+from vitreous.tasks.base import load_task
 
 SHOWN, SCORED = 50, 200  # images at most, unless --limit says otherwise
 
@@ -259,17 +260,18 @@ def refuse(option: str, **given: object) -> None:
 
 def opened(trained: TrainedModel, data: str, split: str, follow: bool) -> ImageSet:
     """The data for the model's task, with label pictures read as in training."""
-    reading = label_reading(trained, data, (), False)
+    reading, task = label_reading(trained, data, (), False), load_task(trained.task)
     images = open_data(
         data,
         split,
         size=trained.preprocess.size,
-        task=trained.task,
+        targets=task.targets,
         val_fraction=trained.val_fraction,
         follow=follow,
+        wording=task.wording(),
         **reading,
     )
-    print(describe(data, trained.task, **{split: images}))
+    print(describe(data, task.targets, **{split: images}))
     return images
 
 

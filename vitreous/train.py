@@ -41,6 +41,7 @@ from vitreous.runtime.device import autocast, keep_freed_memory
 from vitreous.runtime.distributed import SINGLE_PROCESS, CollectiveInputError, World, processes
 from vitreous.runtime.parallel import full_tensor, replicate, require_shardable, shard
 from vitreous.runtime.progress import track
+from vitreous.tasks.base import load_task
 from vitreous.training.bad_images import BadImages
 from vitreous.training.build import build_training, teacher_fingerprint
 from vitreous.training.clusters import ClusterLoss
@@ -97,7 +98,7 @@ def train(settings: TrainSettings) -> Path:
         if settings.teacher is not None:
             fingerprints["teacher"] = teacher_fingerprint(settings.teacher)
         require_same_data(world, fingerprints)
-        say(describe(settings.data, settings.task, **images))
+        say(describe(settings.data, load_task(settings.task).targets, **images))
         if is_stored(settings.model) and not settings.pretrained and settings.weights is None:
             say(f"model: {settings.model}, its architecture only; add --pretrained to start from its weights")
         known = run.holds(settings.arguments(), fingerprints, free=FREE, resume=settings.resume)

@@ -34,8 +34,8 @@ FAR = [-99999.0, -99999.0, 99999.0, 99999.0, 99999.0, -99999.0]
 SPARSE = 40 << 30  # bytes
 
 
-def opened(root: Path, task: str = "detect", split: str = "train"):
-    return open_data(str(root), split, size=(8, 8), task=task)
+def opened(root: Path, targets: str = "boxes", split: str = "train"):
+    return open_data(str(root), split, size=(8, 8), targets=targets)
 
 
 def sparse(file: Path, start: bytes = b"{") -> Path:
@@ -51,7 +51,7 @@ def test_corners_far_away_cost_no_more_than_the_picture(tmp_path):
     coco(tmp_path, [annotation(1, segmentation=[FAR * 3_001])])
     coco(tmp_path, [annotation(1)], split="val")
     with bounded(seconds=60, megabytes=200):
-        look_through(tmp_path, "detect")
+        look_through(tmp_path, "boxes")
         target = opened(tmp_path).target(0)["objects"]
         assert target.decoded_masks(30, 40).shape == (1, 30, 40)
 
@@ -114,7 +114,7 @@ def test_run_lengths_beyond_the_picture(tmp_path, coded, message):
     coco(tmp_path, [annotation(1, segmentation={"size": [30, 40], **coded})])
     coco(tmp_path, [annotation(1)], split="val")
     with bounded(seconds=20, megabytes=100), pytest.raises(InputError, match=message):
-        look_through(tmp_path, "detect")
+        look_through(tmp_path, "boxes")
 
 
 # ---- numbers that stand for many -------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ def test_twenty_thousand_names_of_labels_in_shards(tmp_path):
         },
     )
     with bounded(seconds=30):
-        images = opened(tmp_path, "classify")
+        images = opened(tmp_path, "labels")
     assert images.target(2) == {"labels": 19_997}
 
 
@@ -154,14 +154,14 @@ def test_a_label_does_not_make_classes_of_all_numbers_below(tmp_path, label):
     kind = np.uint64 if label > 2**63 else np.int64
     np.savez(tmp_path / "a.npz", x_train=np.zeros((2, 4, 4), np.uint8), y_train=np.array([0, label], kind))
     with bounded(megabytes=20), pytest.raises(InputError, match=rf"y_train in .*a\.npz' holds the label {label}"):
-        opened(tmp_path / "a.npz", "classify")
+        opened(tmp_path / "a.npz", "labels")
 
 
 @pytest.mark.parametrize("label", [b"1000000000000", b"9" * 900, b"100000"])
 def test_the_same_in_a_shard(tmp_path, label):
     write_shard(tmp_path / "train-0.tar", {"0.png": b"x", "0.cls": b"0", "1.png": b"x", "1.cls": label})
     with bounded(megabytes=50), pytest.raises(InputError, match=rf"label {label.decode()[:100]}.* at most 100,000"):
-        opened(tmp_path, "classify")
+        opened(tmp_path, "labels")
 
 
 @pytest.mark.parametrize("label", [b"9" * 5_000, b"\xff\xfe", b"a" * 1_000_000])
@@ -169,7 +169,7 @@ def test_labels_that_are_none(tmp_path, label):
     samples = {f"{n}.{kind}": value for n in range(200) for kind, value in (("png", b"x"), ("cls", b"0"))}
     write_shard(tmp_path / "train-0.tar", {**samples, "x.png": b"x", "x.cls": label})
     with bounded(megabytes=50), pytest.raises(InputError, match=r"the label of 'x' in shard '.*train-0\.tar' is b'"):
-        opened(tmp_path, "classify")
+        opened(tmp_path, "labels")
 
 
 def test_references_in_yaml_are_refused(tmp_path):
@@ -286,7 +286,7 @@ def test_long_lines_take_no_squared_time(tmp_path):
     for name in ("classes.txt", "class_dict.csv", "label_colors.txt"):
         (tmp_path / name).write_text(gap)
         with bounded(seconds=20), pytest.raises(InputError, match=r"line 1 has 400,002 characters"):
-            opened(tmp_path, "segment")
+            opened(tmp_path, "semantic")
         (tmp_path / name).unlink()
     voc_page(tmp_path / "voc" / "Annotations" / "0.xml", [("cat", (1, 1, 9, 9), False)])
     (tmp_path / "voc" / "ImageSets" / "Main").mkdir(parents=True)
@@ -304,7 +304,7 @@ def test_a_compressed_bomb_is_known_by_what_it_unpacks_to(tmp_path, monkeypatch)
     monkeypatch.setattr("vitreous.data.layouts.arrays.memory_bytes", lambda: 1_000_000)
     assert file.stat().st_size < 100_000
     with bounded(megabytes=20), pytest.raises(InputError, match="30,000,000 bytes, this machine's memory 1,000,000"):
-        opened(file, "classify")
+        opened(file, "labels")
     assert memory_bytes() > 1 << 28
 
 
@@ -315,7 +315,7 @@ def test_a_pickle_cannot_ask_for_memory(tmp_path, attack):
     for name in ("batches.meta", "test_batch"):
         (folder / name).write_bytes(attack)
     with bounded(seconds=20, megabytes=100), pytest.raises(InputError, match=r"batches\.meta' is damaged"):
-        opened(tmp_path, "classify", "test")
+        opened(tmp_path, "labels", "test")
 
 
 def test_lists_within_lists_of_a_pickle_are_not_unfolded(tmp_path):
@@ -328,7 +328,7 @@ def test_lists_within_lists_of_a_pickle_are_not_unfolded(tmp_path):
         (folder / "batches.meta").write_bytes(pickle.dumps({b"label_names": names}))
         (folder / "test_batch").write_bytes(pickle.dumps({b"labels": labels, b"data": 0}))
         with bounded(seconds=20, megabytes=100), pytest.raises(InputError, match="is damaged or no CIFAR file"):
-            opened(tmp_path, "classify", "test")
+            opened(tmp_path, "labels", "test")
 
 
 def test_masks_have_the_limit_of_pictures(tmp_path):
@@ -349,13 +349,13 @@ def test_values_no_mask_holds(tmp_path):
         mask(tmp_path / "masks" / split / "0.png", np.zeros((30, 40)))
     (tmp_path / "objectInfo150.txt").write_text("Idx\tName\n70000\twall\n")
     with pytest.raises(InputError, match="masks cannot hold the value 70000"):
-        opened(tmp_path, "segment")
+        opened(tmp_path, "semantic")
     (tmp_path / "objectInfo150.txt").unlink()
     (tmp_path / "classes.txt").write_text("sky\n")
     Image.fromarray(np.full((30, 40), -1, np.int32)).save(tmp_path / "masks" / "train" / "0.tif")
     (tmp_path / "masks" / "train" / "0.png").unlink()
     with pytest.raises(InputError, match="holds -1, which none of the 1 classes has"):
-        opened(tmp_path, "segment").target(0)
+        opened(tmp_path, "semantic").target(0)
 
 
 # ---- names -----------------------------------------------------------------------------------------------------
@@ -380,7 +380,7 @@ def test_names_of_pictures_in_coco(tmp_path, name, message):
     with pytest.raises(InputError, match=rf"of image 11 in .*instances_train2017\.json {message}"):
         opened(tmp_path)
     with pytest.raises(InputError, match=message):
-        open_raw(str(tmp_path), "detect")
+        open_raw(str(tmp_path), "boxes")
 
 
 def test_follow_opens_pictures_elsewhere(tmp_path):
@@ -390,7 +390,7 @@ def test_follow_opens_pictures_elsewhere(tmp_path):
     coco(tmp_path / "data", [annotation(1)], images=listed)
     with pytest.raises(InputError, match="add --follow"):
         opened(tmp_path / "data")
-    images = open_data(str(tmp_path / "data"), "train", size=(8, 8), task="detect", follow=True)
+    images = open_data(str(tmp_path / "data"), "train", size=(8, 8), targets="boxes", follow=True)
     assert [images.picture(place).size for place in range(3)] == [(40, 30)] * 3
 
 
@@ -414,7 +414,7 @@ def test_lists_of_voc_stay_in_their_folder(tmp_path):
         listed.write_text(f"0\n{name}\n")
         with pytest.raises(InputError, match=r"train\.txt names 'secret', which leads out"):
             opened(tmp_path / "voc")
-        found = open_data(str(tmp_path / "voc"), "train", size=(8, 8), task="detect", follow=True)
+        found = open_data(str(tmp_path / "voc"), "train", size=(8, 8), targets="boxes", follow=True)
         assert len(found) == 2
     listed.write_text("0\n")
     assert len(opened(tmp_path / "voc")) == 1
@@ -429,13 +429,13 @@ def test_annotations_anywhere_and_lists_of_pets_stay_below_their_folder(tmp_path
     file.write_text(json.dumps({"images": listed, "annotations": [annotation(1)], "categories": CATEGORIES}))
     data = f"{tmp_path / 'data'}+{file}"
     with pytest.raises(InputError, match=r"of image 11 in .*labels\.json leads out"):
-        open_raw(data, "detect")
-    found = open_data(data, "val", size=(8, 8), task="detect", val_fraction=1, follow=True)
+        open_raw(data, "boxes")
+    found = open_data(data, "val", size=(8, 8), targets="boxes", val_fraction=1, follow=True)
     assert [found.picture(place).size for place in range(2)] == [(40, 30)] * 2
     (tmp_path / "data" / "annotations" / "trimaps").mkdir(parents=True)
     (tmp_path / "data" / "annotations" / "trainval.txt").write_text("cat_1 1\n../../secret_1 1\n")
     with pytest.raises(InputError, match=r"trainval\.txt names '\.\./\.\./secret_1', which leads out"):
-        opened(tmp_path / "data", "classify")
+        opened(tmp_path / "data", "labels")
     found = open_data(str(tmp_path / "data"), "train", size=(8, 8), follow=True)
     assert [found.picture(place).size for place in range(2)] == [(40, 30)] * 2
 
@@ -446,14 +446,14 @@ def test_many_numbered_objects_take_one_look_at_the_mask(tmp_path):
     (tmp_path / "instances").mkdir()
     Image.fromarray(numbers).save(tmp_path / "instances" / "0.png")
     with bounded(seconds=40):
-        found = open_data(str(tmp_path), "val", size=(8, 8), task="detect", val_fraction=1).target(0)["objects"]
+        found = open_data(str(tmp_path), "val", size=(8, 8), targets="boxes", val_fraction=1).target(0)["objects"]
     assert len(found) == 9_999
     assert (found.area == 225).all()
     assert np.array_equal(decode(found.masks[122], 1_500, 1_500), numbers == 123)
     assert found.boxes[122].tolist() == [345, 15, 360, 30]
     (tmp_path / "classes.txt").write_bytes(b"a\xff")
     with pytest.raises(InputError, match=r"classes\.txt cannot be read: .*save it as UTF-8"):
-        open_data(str(tmp_path), "val", size=(8, 8), task="detect", val_fraction=1)
+        open_data(str(tmp_path), "val", size=(8, 8), targets="boxes", val_fraction=1)
 
 
 @pytest.mark.parametrize("name", ["classes.json", "classes.yaml"])
@@ -475,7 +475,7 @@ def test_lists_of_classes_as_trees(tmp_path, name):
             bounded(),
             pytest.raises(InputError, match=rf"the classes in .*{name} cannot be read"),
         ):
-            opened(tmp_path, "segment")
+            opened(tmp_path, "semantic")
 
 
 def test_numbers_beyond_all_bounds_are_named(tmp_path):
@@ -484,7 +484,7 @@ def test_numbers_beyond_all_bounds_are_named(tmp_path):
         file.write_text(file.read_text().replace("12345", value))
         with pytest.raises(InputError, match=r"annotation 1 of .*instances_train2017\.json has the box"):
             opened(tmp_path)
-        assert "has the box" in open_raw(str(tmp_path), "detect")["train"].faults[0]
+        assert "has the box" in open_raw(str(tmp_path), "boxes")["train"].faults[0]
     content = json.loads(coco(tmp_path, [annotation(1)]).read_text())
     content["annotations"][0]["id"] = 10**4_000
     (tmp_path / "annotations" / "instances_train2017.json").write_text(json.dumps(content))

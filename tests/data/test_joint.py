@@ -204,16 +204,16 @@ def test_labels_of_padded_pixels_are_ignored():
 
 
 @pytest.mark.parametrize(
-    ("task", "view"),
+    ("targets", "view"),
     [
-        ("detect", DetectView(PREPROCESS, short=(48, 64), longest=96, jitter=0.5)),
-        ("segment", SegmentView(PREPROCESS, crop=(48, 48))),
+        ("boxes", DetectView(PREPROCESS, short=(48, 64), longest=96, jitter=0.5)),
+        ("semantic", SegmentView(PREPROCESS, crop=(48, 48))),
         ("keypoints", KeypointView(PREPROCESS, size=(64, 48))),
     ],
 )
-def test_samples_depend_on_the_draw_alone(task, view):
+def test_samples_depend_on_the_draw_alone(targets, view):
     """The same with worker processes as without, and again in another run; lists reach the device."""
-    images = open_data("shapes", "train", size=(48, 64), count=6, task=task)
+    images = open_data("shapes", "train", size=(48, 64), count=6, targets=targets)
     batches = []
     for workers in (0, 1):
         seed_everything(workers)
@@ -234,7 +234,7 @@ def test_doubles_stay_where_metrics_reckon():
 
 
 def test_lists_are_moved_with_their_batch():
-    images = open_data("shapes", "val", size=(48, 48), count=2, task="detect")
+    images = open_data("shapes", "val", size=(48, 48), count=2, targets="boxes")
     views = JointViews(images, DetectView(PREPROCESS, short=(48,), train=False))
     loader = Loader(views, BatchSampler(2, 2), collate_dense, workers=0)
     _, targets = loader.on(next(iter(loader)), torch.device("meta"))

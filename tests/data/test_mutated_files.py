@@ -57,7 +57,7 @@ def files_below(root: Path) -> dict[Path, bytes]:
 # ---- layouts: a good data set, and ways to damage it -----------------------------------------------------------
 
 
-def coco_data(root: Path, task: str) -> Damage:
+def coco_data(root: Path, targets: str) -> Damage:
     points = {"keypoints": ["left eye", "right eye"], "skeleton": [[1, 2]]}
     categories = [{**one, **points} for one in CATEGORIES]
     rows = [
@@ -77,8 +77,8 @@ def coco_data(root: Path, task: str) -> Damage:
     return one_of(kinds, good)
 
 
-def yolo_data(root: Path, task: str) -> Damage:
-    described = yolo(root, keypoints=task == "keypoints")
+def yolo_data(root: Path, targets: str) -> Damage:
+    described = yolo(root, keypoints=targets == "keypoints")
     good = files_below(root / "labels") | {root / "data.yaml": (root / "data.yaml").read_bytes()}
     kinds = [damage_file(file) for file in good] + [damage_tree(root / "data.yaml", described)] * 4
     return one_of(kinds + [damage_numbers(file) for file in good if file.suffix == ".txt"], good)
@@ -97,7 +97,7 @@ def _joined(row: Any, gap: str) -> str:
     return gap.join(str(value) for value in _listed(row)).encode(errors="replace").decode()
 
 
-def voc_data(root: Path, task: str) -> Damage:
+def voc_data(root: Path, targets: str) -> Damage:
     boxes = [("cat", (4, 5, 14, 13), False), ("dog", (1, 1, 30, 20), True)]
     for split in ("train", "val"):
         for seed in range(2):
@@ -124,7 +124,7 @@ def _damage_values(file: Path) -> Damage:
     return damage
 
 
-def array_data(root: Path, task: str) -> Damage:
+def array_data(root: Path, targets: str) -> Damage:
     file, rng = root / "toy.npz", np.random.default_rng(0)
     arrays = {
         "x_train": rng.integers(0, 256, (4, 6, 5, 3), np.uint8),
@@ -190,7 +190,7 @@ def _damage_arrays(file: Path) -> Damage:
     return damage
 
 
-def shard_data(root: Path, task: str) -> Damage:
+def shard_data(root: Path, targets: str) -> Damage:
     pixels = io.BytesIO()
     Image.new("RGB", (6, 5)).save(pixels, "PNG")
     samples = {"0.png": pixels.getvalue(), "0.cls": b"0", "1.png": pixels.getvalue(), "1.json": b'{"label": 1}'}
@@ -220,7 +220,7 @@ def shard_data(root: Path, task: str) -> Damage:
     return one_of([*(damage_file(file) for file in good), damage_samples, damage_samples, damage_index], good)
 
 
-def mask_data(root: Path, task: str) -> Damage:
+def mask_data(root: Path, targets: str) -> Damage:
     for split in ("train", "val"):
         for seed in range(2):
             picture(root / "images" / split / f"{seed}.png", seed=seed)
@@ -231,9 +231,9 @@ def mask_data(root: Path, task: str) -> Damage:
     return one_of([damage_file(file) for file in good], good)
 
 
-def tree_data(root: Path, task: str) -> Damage:
+def tree_data(root: Path, targets: str) -> Damage:
     """Masks whose classes a JSON or YAML file lists."""
-    mask_data(root, task)
+    mask_data(root, targets)
     (root / "classes.txt").unlink()
     tree = {"classes": [{"name": "sky", "id": 0}, {"name": "road", "id": 1}, {"name": "car", "id": 2}]}
     kinds = []
@@ -249,7 +249,7 @@ def tree_data(root: Path, task: str) -> Damage:
     return one_of([*kinds[:2], alone], good)
 
 
-def pet_data(root: Path, task: str) -> Damage:
+def pet_data(root: Path, targets: str) -> Damage:
     names = [f"{kind}_{number}" for kind in ("cat", "dog") for number in range(3)]
     for seed, name in enumerate(names):
         picture(root / "images" / f"{name}.jpg", seed=seed)
@@ -262,7 +262,7 @@ def pet_data(root: Path, task: str) -> Damage:
     )
 
 
-def instance_data(root: Path, task: str) -> Damage:
+def instance_data(root: Path, targets: str) -> Damage:
     for seed in range(4):
         picture(root / "PNGImages" / f"{seed}.png", seed=seed)
         mask(root / "PedMasks" / f"{seed}_mask.png", np.arange(1200).reshape(30, 40) // 400)
@@ -272,29 +272,29 @@ def instance_data(root: Path, task: str) -> Damage:
 
 
 LAYOUTS = {
-    "coco": (coco_data, "detect"),
+    "coco": (coco_data, "boxes"),
     "coco keypoints": (coco_data, "keypoints"),
-    "yolo": (yolo_data, "detect"),
+    "yolo": (yolo_data, "boxes"),
     "yolo keypoints": (yolo_data, "keypoints"),
-    "voc": (voc_data, "detect"),
-    "arrays": (array_data, "classify"),
-    "shards": (shard_data, "classify"),
-    "masks": (mask_data, "segment"),
-    "trees of classes": (tree_data, "segment"),
-    "coco files": (coco_data, "detect"),
-    "pets": (pet_data, "segment"),
-    "instances": (instance_data, "detect"),
+    "voc": (voc_data, "boxes"),
+    "arrays": (array_data, "labels"),
+    "shards": (shard_data, "labels"),
+    "masks": (mask_data, "semantic"),
+    "trees of classes": (tree_data, "semantic"),
+    "coco files": (coco_data, "boxes"),
+    "pets": (pet_data, "semantic"),
+    "instances": (instance_data, "boxes"),
 }
 
 
 def damaged_layouts(tmp_path: Path, layout: str, count: int) -> None:
-    make, task = LAYOUTS[layout]
+    make, targets = LAYOUTS[layout]
     root = tmp_path / "data"
-    damage = make(root, task)
+    damage = make(root, targets)
     files = "+".join(str(file) for file in sorted((root / "annotations").glob("*.json")))
     data = {"arrays": f"{root}/toy.npz", "coco files": f"{root}/images+{files}"}.get(layout, str(root))
-    look_through(data, task)  # in order, to begin with
-    good = many(damage, lambda: look_through(data, task), count, seed=1)
+    look_through(data, targets)  # in order, to begin with
+    good = many(damage, lambda: look_through(data, targets), count, seed=1)
     assert good < count, "some of the damage shows"
 
 

@@ -49,7 +49,7 @@ def given():
     network = family(clusters=(6, 6, 12, 0), stem_stride=2)
     network.reset_classifier(10)
     torch.nn.init.normal_(network.head.weight)
-    images = ShapesImages("train", task="classify", size=(32, 32), count=IMAGES)
+    images = ShapesImages("train", targets="labels", size=(32, 32), count=IMAGES)
     return TrainedModel(network, "tiny", "classify", tuple(CATEGORIES), Preprocess(size=(32, 32))), images
 
 
@@ -195,7 +195,7 @@ def test_result_does_not_depend_on_the_batches(given, atlas):
 def test_state_does_not_grow(given):
     trained, _ = given
     layer, atlas, sizes = cluster_layer(trained.model), Atlas(12, 10), {}
-    images = ShapesImages("train", task="classify", size=(32, 32), count=128)
+    images = ShapesImages("train", targets="labels", size=(32, 32), count=128)
     for batch in batches(trained, images, range(128), 16):
         atlas.add(look_at(trained.model, batch.inputs, layer), batch.numbers, batch.labels, batch.objects)
         sizes[int(atlas.labelled.sum())] = len(pickle.dumps(atlas))
@@ -267,7 +267,7 @@ def test_like_finds_the_nearest_of_the_data(model, folder):
     found = json.loads((folder / "atlas.json").read_text())["like"]
     assert (found[0]["image"], found[0]["cluster"]) == ("shapes:val:3", 2)
     trained = load_model(model)
-    images = ShapesImages("val", task="classify", size=(64, 64))
+    images = ShapesImages("val", targets="labels", size=(64, 64))
     seen: list[torch.Tensor] = []
     handle = (
         trained.model.stages[2]
@@ -344,7 +344,7 @@ def test_names_are_escaped(model, tmp_path):
 
 def test_selection_meets_every_class():
     """Classes take turns in the embedded data: every 20th image would meet half of them."""
-    images = ShapesImages("val", task="classify", size=(32, 32))
+    images = ShapesImages("val", targets="labels", size=(32, 32))
     assert len({images.target(number)["labels"] for number in selection(len(images), 100)}) == 10
     assert list(selection(7, None)) == list(selection(7, 9)) == list(range(7))
     chosen = selection(1000, 10)
@@ -353,7 +353,7 @@ def test_selection_meets_every_class():
 
 def test_nan_is_refused(model, tmp_path):
     trained = load_model(model)
-    images = ShapesImages("val", task="classify", size=(64, 64), count=2)
+    images = ShapesImages("val", targets="labels", size=(64, 64), count=2)
     layer = cluster_layer(trained.model)
     with torch.no_grad():
         trained.model.stages[2].blocks[0].clustering.logits.weight.fill_(torch.nan)

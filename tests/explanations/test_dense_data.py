@@ -137,7 +137,7 @@ def test_data_of_another_kind_are_refused(runs, tmp_path, easily_sure):
 def viewed(task, number, **arguments):
     """A scene of 64 x 64 pixels as a model of 96 x 96 sees it; and the scene's own target."""
     built = load_task(task)(CLASSES[task], **arguments)
-    images = ShapesImages("val", task=task, size=(64, 64))
+    images = ShapesImages("val", targets=built.targets, size=(64, 64))
     target = images.target(number)
     return truth_view(built, Preprocess(size=(96, 96)))(images.picture(number), target)[1], target
 

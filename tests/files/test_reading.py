@@ -111,10 +111,10 @@ def test_names_that_lead_elsewhere(name):
 
 
 @pytest.mark.parametrize("name", ["a" * 10_000, "a/" * 5_000, "a\0b"])
-@pytest.mark.parametrize("task", ["classify", "detect", "segment"])
-def test_data_by_impossible_names(name, task):
+@pytest.mark.parametrize("targets", ["labels", "boxes", "semantic"])
+def test_data_by_impossible_names(name, targets):
     with pytest.raises(InputError, match=r"data '|there is no such folder"):
-        open_data(name, "train", size=(8, 8), task=task)
+        open_data(name, "train", size=(8, 8), targets=targets)
 
 
 def test_reasons():

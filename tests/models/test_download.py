@@ -24,6 +24,7 @@ from vitreous.models.download import HttpRedirects, cache_path, fetch, record_pa
 from vitreous.models.paca import PaCa
 from vitreous.models.weights import read_state
 from vitreous.runs.model_folder import load_model
+from vitreous.tasks.base import load_task
 from vitreous.training.build import build_training
 from vitreous.training.settings import TrainSettings
 
@@ -261,7 +262,7 @@ def test_training_starts_from_an_address(site: Site, task: str, says: str) -> No
     torch.save(model.state_dict(), buffer)
     url = site.put("/weights.pth", buffer.getvalue())
     arguments = tuple(f"{name}={value}" for name, value in MODEL_ARGS.items())
-    images = open_data("shapes", "train", size=(64, 64), count=4, task=task)
+    images = open_data("shapes", "train", size=(64, 64), count=4, targets=load_task(task).targets)
     settings = TrainSettings("paca_tiny", "shapes", task=task, size=64, weights=url, model_args=arguments)
     made = build_training(settings, images, torch.device("cpu"))
     assert says.format(url) in made.notes[0]

@@ -153,40 +153,40 @@ def _refusal(read: Callable[[], Any], what: str, limits: dict[str, Any]) -> str 
     return None
 
 
-def look_through(root: Path | str, task: str) -> None:
+def look_through(root: Path | str, targets: str) -> None:
     """Everything that verbs do with data before a model sees them; the first fault that stops a verb comes out last."""
     refused: list[InputError] = []
     for attempt in (_as_check, _as_train):
         try:
-            attempt(str(root), task)
+            attempt(str(root), targets)
         except InputError as error:
             refused.append(error)
     if refused:
         raise refused[-1]
 
 
-def _as_check(root: str, task: str) -> None:
+def _as_check(root: str, targets: str) -> None:
     usable_as(root)
-    splits = open_raw(root, task)
-    describe(root, task, **splits)
+    splits = open_raw(root, targets)
+    describe(root, targets, **splits)
     for split, images in splits.items():
         looker = Looker(images, split)
         for index in range(min(3, len(images))):
             looker[index]
 
 
-def _as_train(root: str, task: str) -> None:
+def _as_train(root: str, targets: str) -> None:
     preprocess = Preprocess(size=(32, 32))
     for split in ("train", "val"):
-        images = open_data(root, split, size=(32, 32), task=task)
+        images = open_data(root, split, size=(32, 32), targets=targets)
         assert images.fingerprint, "it can be told from others"
         views: dict[str, Callable[[bool], Any]] = {
-            "classify": lambda train: lambda picture, target: (preprocess(picture), target["labels"]),
-            "detect": lambda train: DetectView(preprocess, short=(32,), longest=64, train=train),
-            "segment": lambda train: SegmentView(preprocess, crop=(32, 32), train=train),
+            "labels": lambda train: lambda picture, target: (preprocess(picture), target["labels"]),
+            "boxes": lambda train: DetectView(preprocess, short=(32,), longest=64, train=train),
+            "semantic": lambda train: SegmentView(preprocess, crop=(32, 32), train=train),
             "keypoints": lambda train: KeypointView(preprocess, size=(32, 32), train=train),
         }
         for train in (True, False):
-            samples = JointViews(images, views[task](train))
+            samples = JointViews(images, views[targets](train))
             for index in range(min(2, len(samples))):
                 samples[index]

@@ -112,8 +112,8 @@ def test_masks_are_pasted_alike_alone_and_within_their_boxes():
 @pytest.mark.parametrize(("task", "usual"), [("detect", 800), ("segment", 512)])
 def test_shapes_are_seen_at_the_size_they_are_drawn_at(task, usual):
     """Pictures of 64 pixels blown up to 800 would only take time and memory."""
-    images = open_data("shapes", "train", size=(64, 64), count=2, task=task)
     kind, settings = load_task(task), TrainSettings("paca_b0", "shapes", task=task, size=64)
+    images = open_data("shapes", "train", size=(64, 64), count=2, targets=kind.targets)
     assert kind.from_settings(settings, images).short == 64
     assert kind.from_settings(replace(settings, short=(96,)), images).short == 96
     images.drawn_side = None  # as of files

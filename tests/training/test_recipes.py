@@ -119,7 +119,7 @@ def test_heads_and_views_of_dense_recipes_can_be_built(name):
     """On the smallest pictures of `shapes`, from which a task learns what it needs to know about the data."""
     model = SMALLEST[name]
     settings = with_recipe(model, "shapes", recipe=name, pretrained=False, train_count=1, val_count=1)
-    images = open_data("shapes", "train", size=(64, 64), count=1, task=settings.task)
+    images = open_data("shapes", "train", size=(64, 64), count=1, targets=load_task(settings.task).targets)
     task = load_task(settings.task).from_settings(settings, images)
     for view in (task.training_view(Preprocess((64, 64)), settings), task.evaluation_view(Preprocess((64, 64)))):
         pixels, _ = view(*images[0])

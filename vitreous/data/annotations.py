@@ -237,15 +237,13 @@ class ObjectSet(EncodedSet):
 class OneObjectEach(Wrapped):
     """A sample for each object with keypoints, instead of one for each picture."""
 
-    def __init__(self, images: ImageSet, data: str) -> None:
+    def __init__(self, images: ImageSet) -> None:
         super().__init__(images)
         self._places = [
             (index, place)
             for index in range(len(images))
             for place in np.flatnonzero(has_keypoints(images.target(index)["objects"])).tolist()
         ]
-        if not self._places:
-            raise InputError(f"no object in '{data}' has keypoints; annotate some, or use --task detect")
 
     def __len__(self) -> int:
         return len(self._places)

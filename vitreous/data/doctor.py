@@ -109,7 +109,7 @@ def look(picture: Image.Image) -> int | None:
 # ---- what it means ---------------------------------------------------------------------------------------------
 
 
-def findings(splits: Mapping[str, ImageSet], seen: Iterable[Seen], *, smallest: int, near: bool) -> list[Finding]:
+def findings(splits: Mapping[str, ImageSet], seen: Iterable[Seen], smallest: int, near: bool) -> list[Finding]:
     """Problems first, then remarks."""
     pictures = list(seen)
     readable = [one for one in pictures if not one.error]

@@ -1,241 +1,69 @@
 """What `--data` may be: the name of the embedded data or a path, recognised by its layout.
 
-A new layout is one row of `LAYOUTS`.
+A new layout is one file in `data/layouts/`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 
+import vitreous.data.layouts
 from vitreous.data.annotations import OneObjectEach
 from vitreous.data.image_files import holds_pictures, told
 from vitreous.data.image_set import SPLITS, ImageSet, Without, own_splits
-from vitreous.data.layouts.arrays import array_splits, looks_like_arrays, open_arrays
-from vitreous.data.layouts.cifar import find_cifar, open_cifar
-from vitreous.data.layouts.coco import coco_files, open_coco
-from vitreous.data.layouts.coco_anywhere import coco_file_splits, find_coco_files, open_coco_files
-from vitreous.data.layouts.flat_folder import SPLIT_LIKE, FlatFolder, is_flat
-from vitreous.data.layouts.folder import (
-    PICTURE_FOLDERS,
-    TARGET_FOLDERS,
-    ClassFolder,
-    has_class_folders,
-    split_folders,
-)
+from vitreous.data.layouts.base import Layout, Request, expanded
+from vitreous.data.layouts.flat_folder import SPLIT_LIKE
+from vitreous.data.layouts.folder import PICTURE_FOLDERS, TARGET_FOLDERS, split_folders
 from vitreous.data.layouts.held_out import VAL_FRACTION, held_out
-from vitreous.data.layouts.hugging_face import HuggingFaceSet, hugging_face_splits, looks_like_hugging_face
-from vitreous.data.layouts.instance_masks import InstanceMasks, InstancesAsOneClass, instance_folders
-from vitreous.data.layouts.masks import MaskSet, mask_splits
-from vitreous.data.layouts.oxford_pets import PetBreeds, PetMasks, looks_like_pets, pets_lists
-from vitreous.data.layouts.shards import ShardSet, looks_like_shards, shard_splits
-from vitreous.data.layouts.voc import open_voc, voc_splits
-from vitreous.data.layouts.yolo import YoloSet, yolo_splits
 from vitreous.data.quarantine import read_quarantine, usual_place
-from vitreous.data.shapes.images import ShapesImages
+from vitreous.data.targets import TARGET_KINDS, Wording
 from vitreous.errors import InputError, printable
 from vitreous.files.reading import reading
 
-PURPOSES = {"classify": "classify", "detect": "detect", "segment": "segment", "keypoints": "find keypoints"}
-TASKS = tuple(PURPOSES)
-OBJECTS = ("detect", "keypoints")
+DEFAULT_WORDING = Wording()
 MOST_INNER = 20  # folders that are looked into for a better suggestion
 
 
-@dataclass(frozen=True)
-class Request:
-    """What a layout is asked for; `size` and `count` matter only where the pictures are made on the fly."""
-
-    data: str
-    split: str
-    size: tuple[int, int]  # (H, W)
-    count: int | None
-    strict: bool  # refuse what training could not use, such as a class without pictures
-    task: str = "classify"
-    ignore: tuple[int, ...] | None = None  # values of masks that stand for no class
-    reduce_zero_label: bool = False  # value 0 of masks stands for no class, 1 for the first
-    follow: bool = False  # open what names in the data's files lead to, wherever it lies
-
-    @property
-    def path(self) -> Path:
-        return Path(self.data).expanduser()
+def load_layouts() -> list[Layout]:
+    """Every layout: the LAYOUT of each file in `data/layouts/`, and in folders added to that package's `__path__`."""
+    folder = vitreous.data.layouts
+    modules = [import_module(f"{folder.__name__}.{module.name}") for module in iter_modules(folder.__path__)]
+    return sorted((module.LAYOUT for module in modules if hasattr(module, "LAYOUT")), key=lambda layout: layout.order)
 
 
-@dataclass(frozen=True)
-class Layout:
-    name: str
-    looks: str  # how it looks, for the error message
-    recognises: Callable[[str], bool]
-    splits: Callable[[str], tuple[str, ...]]  # those that are there; none: `open` gives all, and a share is held out
-    open: Callable[[Request], ImageSet]
-    tasks: tuple[str, ...] = ("classify",)
-    ignores: bool = False  # its masks hold values of classes, some of which may be ignored
-
-
-def _path(data: str) -> Path:
-    return Path(data).expanduser()
-
-
-SHAPES = Layout(
-    name="embedded shapes",
-    looks="shapes, shapes:medium, shapes:hard (drawn on the fly, nothing to download)",
-    recognises=lambda data: data.partition(":")[0] == "shapes",
-    splits=lambda data: tuple(SPLITS),
-    open=lambda request: ShapesImages(
-        request.split,
-        task=request.task,
-        size=request.size,
-        count=request.count,
-        difficulty=request.data.partition(":")[2] or "easy",
-    ),
-    tasks=TASKS,
-)
-LAYOUTS = (  # the first that recognises the data; class folders come last, as others have folders named train too
-    SHAPES,
-    Layout(
-        name="CIFAR",
-        looks="cifar-10-batches-py/ or cifar-100-python/, the folder that holds it, or its .tar.gz",
-        recognises=lambda data: find_cifar(_path(data)) is not None,
-        splits=lambda data: ("train", "test"),
-        open=lambda request: open_cifar(request.path, request.split),
-    ),
-    Layout(
-        name="arrays",
-        looks="FILE.npz with x_train, y_train, x_test, y_test (pictures are uint8, N x H x W x 3); classes if wanted",
-        recognises=lambda data: looks_like_arrays(_path(data)),
-        splits=lambda data: array_splits(_path(data)),
-        open=lambda request: open_arrays(request.path, request.split),
-    ),
-    Layout(
-        name="tar shards",
-        looks="DIR/train-000000.tar, DIR/val-000000.tar, ... or a pattern such as 'DIR/{train,val}-{000..009}.tar'",
-        recognises=looks_like_shards,
-        splits=shard_splits,
-        open=lambda request: ShardSet(request.data, request.split),
-    ),
-    Layout(
-        name="Hugging Face data set",
-        looks="DIR as written by save_to_disk of Hugging Face's datasets",
-        recognises=lambda data: looks_like_hugging_face(_path(data)),
-        splits=lambda data: hugging_face_splits(_path(data)),
-        open=lambda request: HuggingFaceSet(request.path, request.split, follow=request.follow),
-    ),
-    Layout(
-        name="COCO",
-        looks="DIR/annotations/instances_train*.json, instances_val*.json (or person_keypoints_...) and their pictures",
-        recognises=lambda data: bool(coco_files(_path(data))),
-        splits=lambda data: own_splits(coco_files(_path(data))),
-        open=lambda request: open_coco(
-            request.path, request.split, task=request.task, strict=request.strict, follow=request.follow
-        ),
-        tasks=OBJECTS,
-    ),
-    Layout(
-        name="COCO files",
-        looks="DIR --annotations TRAIN.json VAL.json, or DIR+TRAIN.json+VAL.json (pictures anywhere below DIR)",
-        recognises=lambda data: find_coco_files(data) is not None,
-        splits=coco_file_splits,
-        open=lambda request: open_coco_files(
-            request.data, request.split, task=request.task, strict=request.strict, follow=request.follow
-        ),
-        tasks=OBJECTS,
-    ),
-    Layout(
-        name="Pascal VOC",
-        looks="DIR/JPEGImages, DIR/Annotations/*.xml, DIR/ImageSets/Main/{train,val}.txt; or DIR/train/*.jpg and *.xml",
-        recognises=lambda data: bool(voc_splits(_path(data))),
-        splits=lambda data: own_splits(voc_splits(_path(data))),
-        open=lambda request: open_voc(request.path, request.split, strict=request.strict, follow=request.follow),
-        tasks=("detect",),
-    ),
-    Layout(
-        name="YOLO",
-        looks="DIR/images/train/*.jpg, DIR/labels/train/*.txt (the same with val) and DIR/data.yaml with names",
-        recognises=lambda data: bool(yolo_splits(_path(data))),
-        splits=lambda data: own_splits(yolo_splits(_path(data))),
-        open=lambda request: YoloSet(request.path, request.split, strict=request.strict),
-        tasks=OBJECTS,
-    ),
-    Layout(
-        name="Oxford pets",
-        looks="DIR/images/<class>_<number>.jpg, DIR/annotations/trimaps/*.png, DIR/annotations/{trainval,test}.txt",
-        recognises=lambda data: looks_like_pets(_path(data)),
-        splits=lambda data: own_splits(pets_lists(_path(data))),
-        open=lambda request: (PetMasks if request.task == "segment" else PetBreeds)(
-            request.path, request.split, follow=request.follow
-        ),
-        tasks=("classify", "segment"),
-    ),
-    Layout(
-        name="pictures with masks of instances",
-        looks="DIR/PNGImages/*.png, DIR/PedMasks/*_mask.png (Penn-Fudan), or DIR/images/*.jpg, DIR/instances/*.png",
-        recognises=lambda data: instance_folders(_path(data)) is not None,
-        splits=lambda data: (),
-        open=lambda request: (InstancesAsOneClass if request.task == "segment" else InstanceMasks)(request.path),
-        tasks=("detect", "segment"),
-    ),
-    Layout(
-        name="pictures with masks",
-        looks="DIR/images/train/*.jpg, DIR/masks/train/*.png (or annotations/, labels/; Cityscapes, CamVid), the same "
-        "with val, or without train and val; and DIR/classes.txt",
-        recognises=lambda data: bool(mask_splits(_path(data))),
-        splits=lambda data: own_splits(mask_splits(_path(data))),
-        open=lambda request: MaskSet(
-            request.path,
-            request.split,
-            ignore=request.ignore,
-            reduce_zero_label=request.reduce_zero_label,
-        ),
-        tasks=("segment",),
-        ignores=True,
-    ),
-    Layout(
-        name="class folders without splits",
-        looks="DIR/<class>/*.jpg, of which a share is held out for validation",
-        recognises=lambda data: is_flat(_path(data)),
-        splits=lambda data: (),
-        open=lambda request: FlatFolder(request.path, strict=request.strict),
-    ),
-    Layout(
-        name="class folders",
-        looks="DIR/train/<class>/*.jpg and DIR/val/<class>/*.jpg (or test/ instead of val/)",
-        recognises=lambda data: has_class_folders(_path(data)),
-        splits=lambda data: own_splits(split_folders(_path(data))),
-        open=lambda request: ClassFolder(request.path, request.split, strict=request.strict),
-    ),
-)
-
-
-def recognise(data: str, task: str = "classify") -> Layout:
-    """The layout of a `--data` argument."""
-    if task not in TASKS:
-        raise InputError(f"unknown task '{task}'; accepted: {', '.join(TASKS)}")
+def recognise(data: str, targets: str = "labels", wording: Wording = DEFAULT_WORDING) -> Layout:
+    """The layout of a `--data` argument that offers this kind of targets."""
+    if targets not in TARGET_KINDS:
+        raise InputError(f"unknown kind of targets '{targets}'; accepted: {', '.join(TARGET_KINDS)}")
+    layouts = load_layouts()
+    fitting = [layout for layout in layouts if targets in layout.targets]
     with reading_data(data):
-        for layout in LAYOUTS:
-            if task in layout.tasks and layout.recognises(data):
+        for layout in fitting:
+            if layout.recognises(data):
                 return layout
-        other = next((layout for layout in LAYOUTS if layout.recognises(data)), None)
-        problem = _unrecognised(data) if other is None else f"it looks like {other.name}, which serve {_options(other)}"
-    looks = "".join(f"\n  {layout.looks}" for layout in LAYOUTS if task in layout.tasks)
-    raise InputError(f"cannot use data '{data}' to {PURPOSES[task]}: {problem}; accepted:{looks}")
+        other = next((layout for layout in layouts if layout.recognises(data)), None)
+        use = "" if other is None else f"it looks like {other.name}; use {wording.options(other.targets)}"
+        problem = use or _unrecognised(data)
+    examples = "".join(f"\n  {layout.example}" for layout in fitting)
+    purpose = wording.purpose or f"get {targets}"
+    raise InputError(f"cannot use data '{data}' to {purpose}: {problem}; accepted:{examples}")
 
 
-def usable_as(data: str) -> dict[str, Layout]:
-    """Every task that a layout of the data is for; the one that train takes by default comes first, if it is there."""
+def usable_as(data: str, wording: Wording = DEFAULT_WORDING) -> dict[str, Layout]:
+    """Every kind of targets that a layout of the data offers."""
+    layouts = load_layouts()
     with reading_data(data):
-        found = {task: layout for layout in reversed(LAYOUTS) if layout.recognises(data) for task in layout.tasks}
+        found = {kind: layout for layout in reversed(layouts) if layout.recognises(data) for kind in layout.targets}
     if not found:
-        looks = "".join(f"\n  {layout.looks} ({_options(layout)})" for layout in LAYOUTS)
-        raise InputError(f"cannot use data '{data}': {_unrecognised(data)}; accepted:{looks}")
-    return {task: found[task] for task in TASKS if task in found}
-
-
-def _options(layout: Layout) -> str:
-    return f"--task {' or '.join(layout.tasks)}"
+        examples = "".join(f"\n  {layout.example} ({wording.options(layout.targets)})" for layout in layouts)
+        raise InputError(f"cannot use data '{data}': {_unrecognised(data)}; accepted:{examples}")
+    return {kind: found[kind] for kind in TARGET_KINDS if kind in found}
 
 
 def _unrecognised(data: str) -> str:
-    path = _path(data)
+    path = expanded(data)
     if not path.exists():
         return "there is no such folder or file"
     annotations = sorted(file for folder in (path, path / "annotations") for file in folder.glob("*.json"))
@@ -257,7 +85,7 @@ def _inner_folder(path: Path) -> str:
     """What to say about a folder whose data lie one folder deeper, as in many archives, or that holds one class."""
     folders = [path / name for name in sorted(split_folders(path)) if not name.startswith((".", "__"))]
     for folder in folders[:MOST_INNER]:
-        if any(layout.recognises(str(folder)) for layout in LAYOUTS):
+        if any(layout.recognises(str(folder)) for layout in load_layouts()):
             return f"its layout is not recognised; did you mean '{folder}'?"
     filled = [folder for folder in folders[:MOST_INNER] if holds_pictures(folder, deeper=False)]
     if len(filled) == len(folders) == 1 and folders[0].name.lower() not in PICTURE_FOLDERS | TARGET_FOLDERS:
@@ -280,11 +108,12 @@ def open_data(
     count: int | None = None,
     quarantine: Path | None = None,
     strict: bool = True,
-    task: str = "classify",
+    targets: str = "labels",
     ignore: tuple[int, ...] | None = None,
     reduce_zero_label: bool = False,
     val_fraction: float = VAL_FRACTION,
     follow: bool = False,
+    wording: Wording = DEFAULT_WORDING,
 ) -> ImageSet:
     """The pictures and targets of one split.
 
@@ -295,48 +124,55 @@ def open_data(
         count: How many of the embedded shapes.
         quarantine: List of pictures to leave out; default: quarantine.txt in the data's folder, if there is one.
         strict: Refuse what training could not use.
-        task: What the targets are for: classify, detect, segment or keypoints.
+        targets: Kind of targets, one of TARGET_KINDS.
         ignore: Values in masks that stand for no class; default: 255.
         reduce_zero_label: Value 0 in masks stands for no class, value 1 for the first class, and so on.
         val_fraction: Share of data without splits that is held out as val; of 1, all of it is val.
         follow: Open pictures that the data's own files name outside of the data's folder.
+        wording: How errors speak of what the data are for.
     """
-    layout = recognise(data, task)
+    layout = recognise(data, targets, wording)
     if count is not None and count < 1:
         raise InputError(f"{count} images of split '{split}' were asked for; it must be at least 1")
-    if count is not None and layout is not SHAPES:
+    if count is not None and not layout.drawn:
         raise InputError(
             f"{count} images of split '{split}' were asked for, but only the number of embedded shapes can be chosen; "
             f"of '{data}' all images are used. Leave out the count"
         )
-    if (ignore is not None or reduce_zero_label) and not layout.ignores:
+    if (ignore is not None or reduce_zero_label) and not layout.class_values:
         raise InputError(f"'{data}' has no masks with values of classes; leave out --ignore and --reduce-zero-label")
-    request = Request(data, split, size, count, strict, task, ignore, reduce_zero_label, follow)
+    request = Request(data, split, size, count, strict, targets, ignore, reduce_zero_label, follow)
     with reading_data(data):
         images = _opened(layout, request, val_fraction)
-        if quarantine is None and layout is not SHAPES and usual_place(data).is_file():
+        if quarantine is None and not layout.drawn and usual_place(data).is_file():
             quarantine = usual_place(data)
         kept = images if quarantine is None else _without(images, quarantine, data, split)
-        return OneObjectEach(kept, data) if task == "keypoints" and layout is not SHAPES else kept
+        if targets != "keypoints" or layout.drawn:  # drawn pictures are about one object already
+            return kept
+        single = OneObjectEach(kept)
+    if not len(single):
+        raise InputError(f"no object in '{data}' has keypoints; annotate some, or use {wording.options(('boxes',))}")
+    return single
 
 
 def open_raw(
     data: str,
-    task: str = "classify",
+    targets: str = "labels",
     *,
     ignore: tuple[int, ...] | None = None,
     reduce_zero_label: bool = False,
     val_fraction: float = VAL_FRACTION,
     follow: bool = False,
+    wording: Wording = DEFAULT_WORDING,
 ) -> dict[str, ImageSet]:
-    """All splits as they are, with whatever is wrong with them."""
-    layout = recognise(data, task)
+    """All splits as they are, with whatever is wrong with them; the arguments are those of `open_data`."""
+    layout = recognise(data, targets, wording)
     made = ("val",) if val_fraction == 1 else ("train", "val")
     with reading_data(data):
         return {
             split: _opened(
                 layout,
-                Request(data, split, (64, 64), None, False, task, ignore, reduce_zero_label, follow),
+                Request(data, split, (64, 64), None, False, targets, ignore, reduce_zero_label, follow),
                 val_fraction,
             )
             for split in layout.splits(data) or made
@@ -345,10 +181,10 @@ def open_raw(
 
 def _opened(layout: Layout, request: Request, val_fraction: float) -> ImageSet:
     if layout.splits(request.data):
-        return layout.open(request)
-    by_class = request.task == "classify"
+        return layout.open_split(request)
+    by_class = request.targets == "labels"
     return held_out(
-        layout.open(request), request.split, val_fraction, by_class=by_class, where=f"data '{request.data}'"
+        layout.open_split(request), request.split, val_fraction, by_class=by_class, where=f"data '{request.data}'"
     )
 
 
@@ -376,16 +212,16 @@ def _told_held_out(splits: dict[str, ImageSet], *, by_class: bool) -> Iterator[s
             yield f"data: {names}: no picture in val, for there is one alone, or copies of one, and train has it"
 
 
-def describe(data: str, task: str = "classify", /, **splits: ImageSet) -> str:
+def describe(data: str, targets: str = "labels", /, **splits: ImageSet) -> str:
     """What was recognised, how much there is, and how much of it is left out."""
     sizes = ", ".join(f"{len(images)} {name}" for name, images in splits.items())
     what = "objects" if any(isinstance(images, OneObjectEach) for images in splits.values()) else "images"
     classes = len(next(iter(splits.values())).classes)
-    layout = recognise(data, task)
+    layout = recognise(data, targets)
     lines = [f"data: {data} ({layout.name}): {sizes} {what}, {classes} classes"]
     divided = layout.splits(data)
     if not divided:
-        lines += _told_held_out(splits, by_class=task == "classify")
+        lines += _told_held_out(splits, by_class=targets == "labels")
     for place, (name, images) in enumerate(splits.items()):
         if images.passed_over and (divided or place == 0):  # made splits have the same files
             lines.append(f"data: {f'{name}: ' if divided else ''}{told(images.passed_over)}")

@@ -1,24 +1,25 @@
 """What the trainer and the evaluator need to know about a task, and nothing else."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 from PIL import Image
 from torch import Tensor, nn
 
+import vitreous.tasks
 from vitreous.data.detector_boxes import Found
 from vitreous.data.joint import JointViews, collate_dense
 from vitreous.data.loader import stack
 from vitreous.data.source import ImageSet
+from vitreous.data.targets import Wording
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
-
-TASKS = ("classify", "detect", "segment", "keypoints")  # each is a module of this folder whose TASK is a Task
 
 Targets = dict[str, Any]  # tensors, or lists of them where images differ in what they hold
 Prediction = dict[str, Any]  # the targets' keys plus "scores"
@@ -50,6 +51,10 @@ class Inference:
 class Task(ABC):
     """One kind of answer about an image. Subclasses write the abstract methods; the rest are hooks."""
 
+    name: str  # on the command line, and of its file in this folder
+    purpose: str  # completes "cannot use data X to ..."
+    targets: str  # the kind that it learns from, one of TARGET_KINDS; any data that offer it will do
+    settings: frozenset[str] = frozenset()  # of TrainSettings, those that mean something for some tasks only
     main_metric: str  # larger is better; decides which weights are `best`
     shown: tuple[str, ...] = ()  # the figures in the table of epochs; all if none is named
     heads: tuple[str, ...] = ()  # what can stand on a backbone; none: the model is whole
@@ -58,6 +63,11 @@ class Task(ABC):
 
     def __init__(self, classes: tuple[str, ...]) -> None:
         self.classes = classes
+
+    @classmethod
+    def wording(cls) -> Wording:
+        """How errors about unfit data speak of this task and of the others."""
+        return Wording(cls.purpose, task_options)
 
     @classmethod
     @abstractmethod
@@ -145,6 +155,7 @@ class WithHead(Task):
     """A task whose model is a head on a backbone, and whose targets lie in the picture."""
 
     usual_head: str
+    settings = frozenset({"head", "head_args", "head_lr"})
 
     def __init__(self, classes: tuple[str, ...], head: str | None, head_args: Mapping[str, Any] | None) -> None:
         super().__init__(classes)
@@ -179,6 +190,19 @@ class WithHead(Task):
 
 
 def load_task(name: str) -> type[Task]:
-    if name not in TASKS:
-        raise InputError(f"unknown task '{name}'; accepted: {', '.join(TASKS)}")
-    return import_module(f"vitreous.tasks.{name}").TASK
+    tasks = load_tasks()
+    if name not in tasks:
+        raise InputError(f"unknown task '{name}'; accepted: {', '.join(tasks)}")
+    return tasks[name]
+
+
+def load_tasks() -> dict[str, type[Task]]:
+    """Every task by its name: the TASK of each file in this folder, and in those added to `vitreous.tasks.__path__`."""
+    modules = [import_module(f"vitreous.tasks.{module.name}") for module in iter_modules(vitreous.tasks.__path__)]
+    return {module.TASK.name: module.TASK for module in modules if hasattr(module, "TASK")}
+
+
+def task_options(kinds: Collection[str]) -> str:
+    """What chooses a task that learns from one of these kinds of targets."""
+    names = [name for name, task in load_tasks().items() if task.targets in kinds]
+    return f"--task {' or '.join(names)}" if names else "a task of your own, as there is none for it"

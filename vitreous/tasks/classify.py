@@ -34,6 +34,13 @@ class LabelledViews:
 
 
 class Classify(Task):
+    name, purpose, targets = "classify", "classify", "labels"
+    settings = frozenset(
+        {
+            *("repeats", "label_smoothing", "mixup", "cutmix", "mixup_switch", "augment", "erasing", "scale", "pad"),
+            *("crop_ratio", "teacher", "distill", "distill_weight", "distill_temperature"),
+        }
+    )
     main_metric = "top1"
 
     def __init__(

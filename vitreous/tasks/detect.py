@@ -27,6 +27,8 @@ MASKED = ("maskrcnn",)  # heads that give masks
 
 
 class Detect(WithHead):
+    name, purpose, targets = "detect", "detect", "boxes"
+    settings = WithHead.settings | {"short", "longest", "crop", "rescale"}
     main_metric = "AP"
     shown = ("AP", "AP50", "mask_AP", "mask_AP50")
     heads, usual_head = DETECTORS, "fcos"

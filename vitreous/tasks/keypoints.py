@@ -25,6 +25,8 @@ Pairs = tuple[tuple[int, int], ...]
 
 
 class Keypoints(WithHead):
+    name, purpose, targets = "keypoints", "find keypoints", "keypoints"
+    settings = WithHead.settings | {"crop", "rescale", "rotation"}
     main_metric = "PCK@0.1"
     shown = ("PCK@0.1", "keypoint_AP")
     heads, usual_head = ("heatmaps",), "heatmaps"

@@ -24,6 +24,8 @@ from vitreous.tasks.base import Inference, Prediction, Targets, View, WithHead
 
 
 class Segment(WithHead):
+    name, purpose, targets = "segment", "segment", "semantic"
+    settings = WithHead.settings | {"short", "crop", "rescale", "ignore", "reduce_zero_label"}
     main_metric = "mIoU"
     heads, usual_head = SEGMENTERS, "fpn"
     inferences = ("flip", "scales", "slide")

@@ -212,7 +212,7 @@ def _checked(name: str, content: Any) -> Recipe:
     heads = _parts(values, "heads", "names of heads, e.g. maskrcnn")
     settings = _conforming(values, extra=("family", "variants", "heads"))
     task = settings.get("task", "classify")
-    known = getattr(load_task(task), "heads", ()) if heads else ()
+    known = load_task(task).heads
     for head in heads:
         if head not in known:
             raise InputError(f"heads: {head} given; the task {task} has {', '.join(known) or 'none'}")

@@ -19,6 +19,7 @@ from vitreous.data.transforms import LARGEST_SIDE, RAND_AUGMENT, Augmentation, P
 from vitreous.errors import InputError
 from vitreous.models.arguments import parse_model_arg
 from vitreous.runtime.distributed import RANK_TIMEOUT_SECONDS
+from vitreous.tasks.base import load_task, load_tasks
 from vitreous.training.schedule import Schedule
 
 # They may change between the starts of one run, because they do not change what it computes.
@@ -70,25 +71,6 @@ LIMITS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 }
 
 
-# Settings that mean something for some tasks only; with others they must stay as they are.
-LABELS_ONLY = (
-    "repeats label_smoothing mixup cutmix mixup_switch augment erasing scale pad crop_ratio teacher distill "
-    "distill_weight distill_temperature"
-)
-TASKS_OF = dict.fromkeys(LABELS_ONLY.split(), ("classify",)) | {
-    "head": ("detect", "segment", "keypoints"),
-    "head_args": ("detect", "segment", "keypoints"),
-    "head_lr": ("detect", "segment", "keypoints"),
-    "short": ("detect", "segment"),
-    "longest": ("detect",),
-    "crop": ("detect", "segment", "keypoints"),
-    "rescale": ("detect", "segment", "keypoints"),
-    "rotation": ("keypoints",),
-    "ignore": ("segment",),
-    "reduce_zero_label": ("segment",),
-}
-
-
 @dataclass(frozen=True)
 class TrainSettings:
     model: Annotated[str, Doc("Model name, see `vitreous info`; any timm name and local-dir:FOLDER work too.")]
@@ -100,7 +82,7 @@ class TrainSettings:
     ] = None
     any_model: Annotated[bool, Doc("Use the recipe though it was made for another family of models.")] = False
     print: Annotated[bool, Doc("Show the settings, as a recipe that says where each comes from, and end.")] = False
-    task: Annotated[Literal["classify", "detect", "segment", "keypoints"], Doc("What to learn.")] = "classify"
+    task: Annotated[str, Doc(f"What to learn: {', '.join(load_tasks())}.")] = "classify"
     head: Annotated[
         str | None,
         Doc(
@@ -292,9 +274,10 @@ class TrainSettings:
         _check("augment", repr(self.augment), not self.augment or RAND_AUGMENT.fullmatch(self.augment), accepted)
         self.model_arguments()  # an argument that cannot be read is reported at once
         self.head_arguments()
+        own, tasks = load_task(self.task).settings, load_tasks()
         for entry in fields(self):
-            meant_for = TASKS_OF.get(entry.name, (self.task,))
-            unchanged = self.task in meant_for or getattr(self, entry.name) == entry.default
+            meant_for = [name for name, task in tasks.items() if entry.name in task.settings]
+            unchanged = not meant_for or entry.name in own or getattr(self, entry.name) == entry.default
             accepted = f"left out: it is for the task {' or '.join(meant_for)}, and this is {self.task}"
             _check(entry.name, getattr(self, entry.name), unchanged, accepted)
 

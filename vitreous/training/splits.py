@@ -5,12 +5,18 @@ from pathlib import Path
 from vitreous.data.source import ImageSet, open_data
 from vitreous.errors import InputError
 from vitreous.runtime.distributed import CollectiveInputError, World
+from vitreous.tasks.base import load_task
 from vitreous.training.settings import TrainSettings
+
+ONE_CLASS_REMEDIES = {  # kinds of targets of which one class teaches nothing
+    "labels": "a classifier needs two or more: add pictures of something else, in a folder of their own beside it",
+    "semantic": "a segmenter needs two or more: give what is around the objects a value of its own in the masks",
+}
 
 
 def open_splits(settings: TrainSettings) -> dict[str, ImageSet]:
     """The images to learn from and those to validate on."""
-    size = (settings.size, settings.size)
+    size, task = (settings.size, settings.size), load_task(settings.task)
     counts = {"train": settings.train_count, "val": settings.val_count}
     quarantine = None if settings.quarantine is None else Path(settings.quarantine)
     splits = {
@@ -20,11 +26,12 @@ def open_splits(settings: TrainSettings) -> dict[str, ImageSet]:
             size=size,
             count=count,
             quarantine=quarantine,
-            task=settings.task,
+            targets=task.targets,
             ignore=settings.ignore or None,
             reduce_zero_label=settings.reduce_zero_label,
             val_fraction=settings.val_fraction,
             follow=settings.follow,
+            wording=task.wording(),
         )
         for split, count in counts.items()
     }
@@ -34,18 +41,11 @@ def open_splits(settings: TrainSettings) -> dict[str, ImageSet]:
 
 def require_choice(settings: TrainSettings, images: ImageSet) -> None:
     """With a single class every answer is right, and nothing is learnt."""
-    if len(images.classes) > 1 or settings.task not in ("classify", "segment"):
+    remedy = ONE_CLASS_REMEDIES.get(load_task(settings.task).targets)
+    if remedy is None or len(images.classes) > 1:
         return
     found = f"'{settings.data}' has one class, {images.classes[0]!r}" if images.classes else "there is no class"
-    if settings.task == "segment":
-        raise InputError(
-            f"{found}, so every answer would be right; a segmenter needs two or more: give what is around the objects "
-            "a value of its own in the masks"
-        )
-    raise InputError(
-        f"{found}, so every answer would be right; a classifier needs two or more: add pictures of something else, in "
-        "a folder of their own beside it, or use --task detect to find where things are"
-    )
+    raise InputError(f"{found}, so every answer would be right; {remedy}")
 
 
 def require_same_data(world: World, fingerprints: dict[str, str]) -> None:

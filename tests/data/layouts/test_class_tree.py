@@ -22,7 +22,7 @@ def camvid(root, stem="0001", values=VALUES):
 
 
 def opened(root):
-    return open_data(str(root), "train", size=(8, 8), task="segment")
+    return open_data(str(root), "train", size=(8, 8), targets="semantic")
 
 
 FOUR = ("sky", "building", "pole", "road")

@@ -25,8 +25,8 @@ def test_what_is_read(tmp_path):
         annotation(9, image=11, category=7),
     ]
     coco(tmp_path, rows)
-    images = open_data(str(tmp_path), "train", size=(8, 8), task="detect")
-    assert "COCO): 2 train images, 3 classes" in describe(str(tmp_path), "detect", train=images)
+    images = open_data(str(tmp_path), "train", size=(8, 8), targets="boxes")
+    assert "COCO): 2 train images, 3 classes" in describe(str(tmp_path), "boxes", train=images)
     assert (images.classes, images.category_ids) == (("dog", "cat", "cow"), (3, 7, 90))
     assert [images.name(index) for index in range(2)] == ["train/0.png", "train/1.png"]
     found, target = images[0]
@@ -46,7 +46,7 @@ def test_an_area_that_is_not_told_is_the_boxs(tmp_path):
 def test_lines_between_keypoints_that_are_not_there_are_left_out(tmp_path):
     odd = {**POSE, "skeleton": [[1, 2], [0, 1], [2, 4], [3]]}
     coco(tmp_path, [annotation(1)], categories=[{"id": 7, "name": "cat", **odd}])
-    assert open_coco(tmp_path, "train", task="keypoints").skeleton == ((0, 1),)
+    assert open_coco(tmp_path, "train", targets="keypoints").skeleton == ((0, 1),)
     coco(tmp_path, [annotation(1)], categories=[{"id": 7, "name": "cat", "keypoints": 3}])
     with pytest.raises(InputError, match=r"category 'cat' of .* has keypoints that are not a list"):
         open_coco(tmp_path, "train")
@@ -63,14 +63,14 @@ def test_masks_are_those_of_pycocotools(tmp_path):
 
 def test_files_of_shapes_are_the_embedded_ones(tmp_path):
     root = shapes(out=tmp_path / "toy", format="coco", count=3, val=0, size=64)
-    for task in ("detect", "keypoints"):
-        files = open_data(str(root), "train", size=(64, 64), task=task)
-        drawn = open_data("shapes", "train", size=(64, 64), count=3, task=task)
+    for targets in ("boxes", "keypoints"):
+        files = open_data(str(root), "train", size=(64, 64), targets=targets)
+        drawn = open_data("shapes", "train", size=(64, 64), count=3, targets=targets)
         assert (files.classes, files.category_ids) == (drawn.classes, drawn.category_ids)
         assert (files.keypoint_names, files.keypoint_pairs) == (drawn.keypoint_names, drawn.keypoint_pairs)
     assert drawn.keypoint_names[drawn.keypoint_pairs[0][0]].replace("left", "right") in drawn.keypoint_names
     objects = open_coco(root, "train").target(0)["objects"]
-    embedded = open_data("shapes", "train", size=(64, 64), count=3, task="detect").target(0)["objects"]
+    embedded = open_data("shapes", "train", size=(64, 64), count=3, targets="boxes").target(0)["objects"]
     assert objects.boxes.tolist() == embedded.boxes.tolist()
     assert objects.keypoints == pytest.approx(embedded.keypoints, abs=0.01)  # written with two digits
 
@@ -85,14 +85,14 @@ def test_keypoints_have_a_sample_for_each_object(tmp_path):
         annotation(5, image=11, keypoints=seen, box=(3, 3, 0, 4)),
     ]
     coco(tmp_path, rows, categories=[{"id": 7, "name": "person", **POSE}])
-    images = open_data(str(tmp_path), "train", size=(8, 8), task="keypoints")
+    images = open_data(str(tmp_path), "train", size=(8, 8), targets="keypoints")
     assert [images.target(index)["objects"].ids.tolist() for index in range(len(images))] == [[1], [4]]
     assert images.keypoint_names == ("nose", "left_eye", "right_eye")
     assert (images.keypoint_pairs, images.skeleton) == (((1, 2),), ((0, 1), (0, 2)))
     assert "2 train objects" in describe(str(tmp_path), "keypoints", train=images)
     coco(tmp_path, [annotation(1)], categories=[{"id": 7, "name": "person", **POSE}])
     with pytest.raises(InputError, match="has keypoints; annotate some"):
-        open_data(str(tmp_path), "train", size=(8, 8), task="keypoints")
+        open_data(str(tmp_path), "train", size=(8, 8), targets="keypoints")
 
 
 def test_boxes_that_cannot_be_learnt_stay_for_metrics(tmp_path):
@@ -218,7 +218,7 @@ def test_people_have_files_of_their_own(tmp_path):
     people = file.with_name("person_keypoints_train2017.json")
     people.write_text(file.read_text())
     assert coco_files(tmp_path, "keypoints") == {"train": people}
-    assert coco_files(tmp_path, "detect") == {"train": file}
+    assert coco_files(tmp_path, "boxes") == {"train": file}
 
 
 def test_fingerprint_follows_the_annotations(tmp_path):

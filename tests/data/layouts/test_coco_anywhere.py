@@ -24,14 +24,14 @@ def root(tmp_path) -> Path:
 
 
 def opened(data, split="train", **options):
-    return open_data(str(data), split, size=(8, 8), task="detect", **options)
+    return open_data(str(data), split, size=(8, 8), targets="boxes", **options)
 
 
 def test_files_are_splits_by_order_or_by_name(root):
     first, second = root / "labels" / "first.json", root / "labels" / "second.json"
     data = with_annotations(str(root / "photos"), [first, second])
     assert (len(opened(data)), len(opened(data, "val"))) == (3, 1)
-    assert recognise(data, "detect").name == "COCO files"
+    assert recognise(data, "boxes").name == "COCO files"
     named = {"validation_v2": "val", "labels-train": "train", "instances_test2017": "test"}
     files = tuple(coco_file(root / "l" / f"{name}.json", ["0.png"]) for name in named)
     assert CocoFiles((), files).splits == dict(zip(named.values(), files, strict=True))
@@ -77,7 +77,7 @@ def test_same_names_in_several_folders(root):
 def test_one_file_has_no_splits(root):
     names = [f"{number}.png" for number in range(4)]
     data = str(coco_file(root / "photos" / "export.json", names))
-    parts = open_raw(data, "detect")
+    parts = open_raw(data, "boxes")
     assert sum(map(len, parts.values())) == 4
     assert all(part.val_fraction == 0.2 for part in parts.values())
     assert "/" not in parts["train"].name(0)
@@ -140,7 +140,7 @@ def test_refusals(root):
     with pytest.raises(InputError, match="is no folder"):
         with_annotations("shapes", [root / "labels" / "first.json"])
     with pytest.raises(InputError, match=r"add --annotations .*first\.json .*second\.json"):
-        recognise(str(root / "labels"), "detect")
+        recognise(str(root / "labels"), "boxes")
     (root / "labels" / "first.json").write_text("{}")
     with pytest.raises(InputError, match="COCO's format is needed"):
         opened(with_annotations(str(root / "photos"), [root / "labels" / "first.json"]))

@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.tiny_data import annotation, coco, mask, picture, voc_page
 from vitreous.data.layouts.flat_folder import is_flat
-from vitreous.data.source import LAYOUTS, open_data, recognise, usable_as
+from vitreous.data.source import load_layouts, open_data, recognise, usable_as
 from vitreous.errors import InputError
 
 FLAT = "class folders without splits"
@@ -106,21 +106,22 @@ def test_empty_class_is_refused_by_name(tmp_path):
 
 
 def test_every_layout_says_how_it_looks():
-    assert len({layout.looks for layout in LAYOUTS}) == len({layout.name for layout in LAYOUTS}) == len(LAYOUTS)
+    layouts = load_layouts()
+    assert len({layout.example for layout in layouts}) == len({layout.name for layout in layouts}) == len(layouts)
 
 
 def test_folders_of_splits_are_classes_only_if_no_other_layout_has_them(tmp_path):
     folders(tmp_path, "train/images/1.png", "val/images/1.png")
     mask(tmp_path / "train" / "masks" / "1.png", [[0, 1]])
-    assert list(usable_as(str(tmp_path))) == ["segment"]
+    assert list(usable_as(str(tmp_path))) == ["semantic"]
     folders(tmp_path / "both", "train/cat/1.png", "val/cat/1.png")
     mask(tmp_path / "both" / "masks" / "train" / "cat" / "1.png", [[0, 1]])
-    assert {task: layout.name for task, layout in usable_as(str(tmp_path / "both")).items()} == {
-        "classify": "class folders",
-        "segment": "pictures with masks",
+    assert {targets: layout.name for targets, layout in usable_as(str(tmp_path / "both")).items()} == {
+        "labels": "class folders",
+        "semantic": "pictures with masks",
     }
     folders(tmp_path / "loose", "train/1.png", "val/1.png")
     with pytest.raises(InputError, match=r"\(train, val hold no class folders, nor what other layouts have\)"):
         usable_as(str(tmp_path / "loose"))
-    with pytest.raises(InputError, match=r"accepted:(.|\n)*YOLO|labels/train/\*\.txt(.|\n)*--task detect or keypoints"):
+    with pytest.raises(InputError, match=r"accepted:(.|\n)*YOLO|labels/train/\*\.txt(.|\n)*targets boxes or keypoints"):
         usable_as(str(tmp_path / "loose"))

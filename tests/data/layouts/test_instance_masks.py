@@ -9,14 +9,14 @@ from vitreous.data.source import open_data, recognise
 from vitreous.errors import InputError
 
 
-def opened(root, task, split="train", **options):
-    return open_data(str(root), split, size=(8, 8), task=task, **options)
+def opened(root, targets, split="train", **options):
+    return open_data(str(root), split, size=(8, 8), targets=targets, **options)
 
 
 def test_objects(tmp_path):
-    images = opened(penn_fudan(tmp_path), "detect")
+    images = opened(penn_fudan(tmp_path), "boxes")
     assert images.classes == ("pedestrian",)
-    assert len(images) + len(opened(tmp_path, "detect", "val")) == 12
+    assert len(images) + len(opened(tmp_path, "boxes", "val")) == 12
     objects = images.target(0)["objects"]
     assert objects.boxes.tolist() == [[3, 2, 9, 10], [20, 5, 40, 8]]
     assert objects.area.tolist() == [48, 60]
@@ -26,28 +26,28 @@ def test_objects(tmp_path):
 
 
 def test_one_class(tmp_path):
-    images = opened(penn_fudan(tmp_path), "segment")
+    images = opened(penn_fudan(tmp_path), "semantic")
     assert images.classes == ("background", "pedestrian")
     assert np.array_equal(images.target(0)["semantic"], PENN_FUDAN_MASK > 0)
     with pytest.raises(InputError, match="leave out --ignore"):
-        opened(tmp_path, "segment", ignore=(2,))
+        opened(tmp_path, "semantic", ignore=(2,))
 
 
 def test_other_names(tmp_path):
     for number in range(3):
         picture(tmp_path / "images" / f"{number}.jpg", seed=number)
         mask(tmp_path / "instances" / f"{number}.png", PENN_FUDAN_MASK)
-    assert opened(tmp_path, "detect").classes == ("object",)
+    assert opened(tmp_path, "boxes").classes == ("object",)
     (tmp_path / "classes.txt").write_text("cell\n")
-    assert opened(tmp_path, "detect").classes == ("cell",)
+    assert opened(tmp_path, "boxes").classes == ("cell",)
     (tmp_path / "classes.txt").write_text("cell\nnucleus\n")
     with pytest.raises(InputError, match="names 2 classes"):
-        opened(tmp_path, "detect")
+        opened(tmp_path, "boxes")
 
 
 def test_what_is_wrong_is_named(tmp_path):
     penn_fudan(tmp_path, 4)
-    images = opened(tmp_path, "detect", "val", val_fraction=1)
+    images = opened(tmp_path, "boxes", "val", val_fraction=1)
     (tmp_path / "PedMasks" / "FudanPed00000_mask.png").unlink()
     with pytest.raises(ImageError, match=r"FudanPed00000_mask\.png' does not exist"):
         images.target(0)
@@ -59,18 +59,18 @@ def test_what_is_wrong_is_named(tmp_path):
     for file in (tmp_path / "PedMasks").iterdir():
         file.unlink()
     with pytest.raises(InputError, match=r"no picture in .* has a mask"):
-        opened(tmp_path, "detect")
+        opened(tmp_path, "boxes")
 
 
 def test_fingerprint_follows_the_masks(tmp_path):
     penn_fudan(tmp_path)
-    before = opened(tmp_path, "detect").fingerprint
+    before = opened(tmp_path, "boxes").fingerprint
     for file in (tmp_path / "PedMasks").iterdir():
         mask(file, np.random.default_rng(0).integers(0, 3, PENN_FUDAN_MASK.shape))
-    assert opened(tmp_path, "detect").fingerprint != before
+    assert opened(tmp_path, "boxes").fingerprint != before
 
 
 def test_is_no_folder_of_classes(tmp_path):
     penn_fudan(tmp_path)
-    with pytest.raises(InputError, match="looks like pictures with masks of instances, which serve --task detect"):
-        recognise(str(tmp_path), "classify")
+    with pytest.raises(InputError, match="looks like pictures with masks of instances; use targets boxes or semantic"):
+        recognise(str(tmp_path), "labels")

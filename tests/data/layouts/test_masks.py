@@ -21,7 +21,7 @@ def pair(root, values=VALUES, name="a", folder="masks", **options):
 
 
 def opened(root, **options):
-    return open_data(str(root), "train", size=(8, 8), task="segment", **options)
+    return open_data(str(root), "train", size=(8, 8), targets="semantic", **options)
 
 
 def semantic(root, **options):
@@ -34,7 +34,7 @@ def test_numbers_with_and_without_palette(tmp_path, folder, palette):
     pair(tmp_path, folder=folder, palette=palette)
     (tmp_path / "classes.txt").write_text("sky\nsea\nland\n")
     images = opened(tmp_path)
-    assert "pictures with masks): 1 train images, 3 classes" in describe(str(tmp_path), "segment", train=images)
+    assert "pictures with masks): 1 train images, 3 classes" in describe(str(tmp_path), "semantic", train=images)
     assert images.classes == ("sky", "sea", "land")
     assert images.name(0) == "train/a.jpg"
     assert np.array_equal(images.target(0)["semantic"], VALUES)
@@ -121,7 +121,7 @@ def test_camvid_in_colours(tmp_path, file, text):
 
 def test_files_of_shapes_are_the_embedded_ones(tmp_path):
     root = shapes(out=tmp_path / "toy", format="masks", count=3, val=0, size=64)
-    files, drawn = opened(root), open_data("shapes", "train", size=(64, 64), count=3, task="segment")
+    files, drawn = opened(root), open_data("shapes", "train", size=(64, 64), count=3, targets="semantic")
     assert files.classes == drawn.classes
     for index in range(3):
         assert np.array_equal(files.target(index)["semantic"], drawn.target(index)["semantic"])

@@ -25,8 +25,8 @@ def root(tmp_path):
 
 
 def test_what_is_read(root):
-    images = open_data(str(root), "train", size=(8, 8), task="detect")
-    assert "Pascal VOC): 2 train images, 3 classes" in describe(str(root), "detect", train=images)
+    images = open_data(str(root), "train", size=(8, 8), targets="boxes")
+    assert "Pascal VOC): 2 train images, 3 classes" in describe(str(root), "boxes", train=images)
     assert images.classes == ("cat", "cow", "dog"), "of all splits"
     assert [images.name(index) for index in range(2)] == ["train/one.png", "train/two.png"]
     objects = images[0][1]["objects"]
@@ -40,7 +40,7 @@ def test_what_is_read(root):
 def test_pages_beside_their_pictures(tmp_path):
     picture(tmp_path / "train" / "a b.jpg")
     voc_page(tmp_path / "train" / "a b.xml", [("cat", (1, 2, 3, 4), False)], name="elsewhere.jpg", size=(0, 0))
-    images = open_data(str(tmp_path), "train", size=(8, 8), task="detect")
+    images = open_data(str(tmp_path), "train", size=(8, 8), targets="boxes")
     assert (images.name(0), images.picture(0).size) == ("train/a b.jpg", (40, 30))
 
 

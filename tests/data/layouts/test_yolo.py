@@ -20,14 +20,14 @@ def write(root, text, name="a"):
     (root / "labels" / "train" / f"{name}.txt").write_text(text)
 
 
-def opened(root, task="detect"):
-    return open_data(str(root), "train", size=(8, 8), task=task)
+def opened(root, targets="boxes"):
+    return open_data(str(root), "train", size=(8, 8), targets=targets)
 
 
 def test_boxes(root):
     write(root, "1 0.5 0.5 0.25 0.2\n\n0 0.1 0.1 0.2 0.2\n")
     images = opened(root)
-    assert "YOLO): 2 train images, 2 classes" in describe(str(root), "detect", train=images)
+    assert "YOLO): 2 train images, 2 classes" in describe(str(root), "boxes", train=images)
     objects = images[0][1]["objects"]
     assert objects.boxes == pytest.approx(np.array([[15, 12, 25, 18], [0, 0, 8, 6]]))
     assert (objects.labels.tolist(), objects.masks) == ([1, 0], None)
@@ -60,7 +60,7 @@ def test_folders_the_other_way_round(tmp_path):
     (tmp_path / "valid" / "labels").mkdir()
     (tmp_path / "valid" / "labels" / "a.txt").write_text("0 0.5 0.5 1 1\n")
     (tmp_path / "data.yaml").write_text("names: [cat]\n")
-    images = open_data(str(tmp_path), "val", size=(8, 8), task="detect")
+    images = open_data(str(tmp_path), "val", size=(8, 8), targets="boxes")
     assert (images.name(0), len(images.target(0)["objects"])) == ("valid/a.jpg", 1)
 
 
@@ -108,7 +108,7 @@ def test_nothing_to_learn_is_refused(root):
     write(root, "\n")
     with pytest.raises(InputError, match=r"no text file in '.*train' names an object"):
         opened(root)
-    assert len(open_data(str(root), "train", size=(8, 8), task="detect", strict=False)) == 2, "for a check it is read"
+    assert len(open_data(str(root), "train", size=(8, 8), targets="boxes", strict=False)) == 2, "for a check it is read"
 
 
 def test_hidden_files_are_no_pictures(root):

@@ -1,4 +1,4 @@
-"""The embedded scenes give every task what it learns from, and the same picture to all of them."""
+"""The embedded scenes offer every kind of targets, with the same pictures for all of them."""
 
 import numpy as np
 import pytest
@@ -9,15 +9,15 @@ from vitreous.data.source import open_data
 SCENES = Shapes("val", count=12, size=(48, 64))
 
 
-def opened(task):
-    return open_data("shapes", "val", size=(48, 64), count=12, task=task)
+def opened(targets):
+    return open_data("shapes", "val", size=(48, 64), count=12, targets=targets)
 
 
-@pytest.mark.parametrize("task", ["classify", "detect", "segment", "keypoints"])
-def test_all_tasks_see_the_same_pictures(task):
-    images = opened(task)
-    assert images.fingerprint == opened("classify").fingerprint
-    assert images.classes == (("background", *CATEGORIES) if task == "segment" else CATEGORIES)
+@pytest.mark.parametrize("targets", ["labels", "boxes", "semantic", "keypoints"])
+def test_all_kinds_of_targets_come_with_the_same_pictures(targets):
+    images = opened(targets)
+    assert images.fingerprint == opened("labels").fingerprint
+    assert images.classes == (("background", *CATEGORIES) if targets == "semantic" else CATEGORIES)
     for index in (7, 2):
         target, picture = images.target(index), images.picture(index)
         assert np.array_equal(picture, SCENES[index].image)
@@ -27,7 +27,7 @@ def test_all_tasks_see_the_same_pictures(task):
 def test_objects():
     ids: list[int] = []
     for index in range(12):
-        scene, target = SCENES[index], opened("detect").target(index)
+        scene, target = SCENES[index], opened("boxes").target(index)
         objects = target["objects"]
         assert target["image_id"] == index + 1
         assert np.array_equal(objects.boxes, scene.boxes)
@@ -40,7 +40,7 @@ def test_objects():
 
 def test_semantic():
     assert all(
-        np.array_equal(opened("segment").target(index)["semantic"], SCENES[index].semantic) for index in range(3)
+        np.array_equal(opened("semantic").target(index)["semantic"], SCENES[index].semantic) for index in range(3)
     )
 
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitreous.data.image_set import ImageSet, own_splits, require_split
+from vitreous.data.layouts.base import Layout, expanded
 from vitreous.errors import InputError
 from vitreous.files.limits import LONGEST_NAME, MOST_CLASSES
 from vitreous.files.reading import brief, is_text, reading, require_regular
@@ -163,3 +164,13 @@ def _classes(path: Path, file: Any, labels: dict[str, NDArray[np.int64]]) -> tup
     if highest >= len(names):
         raise InputError(f"'{path}' names {len(names)} classes, but there is a label {highest}; labels count from 0")
     return names
+
+
+LAYOUT = Layout(
+    name="arrays",
+    example="FILE.npz with x_train, y_train, x_test, y_test (pictures are uint8, N x H x W x 3); classes if wanted",
+    recognises=lambda data: looks_like_arrays(expanded(data)),
+    splits=lambda data: array_splits(expanded(data)),
+    open_split=lambda request: open_arrays(request.path, request.split),
+    order=30,
+)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from vitreous.data.image_set import require_split
 from vitreous.data.layouts.arrays import ArraySet
+from vitreous.data.layouts.base import Layout, expanded
 from vitreous.errors import InputError
 from vitreous.files.limits import LARGEST_ARCHIVE
 from vitreous.files.reading import read_bytes, reason_of
@@ -193,3 +194,13 @@ class _Reader(pickle._Unpickler):
         if (module, name) not in KNOWN:
             raise ValueError(f"it asks for {module}.{name}, which has no place in it")
         return KNOWN[module, name]
+
+
+LAYOUT = Layout(
+    name="CIFAR",
+    example="cifar-10-batches-py/ or cifar-100-python/, the folder that holds it, or its .tar.gz",
+    recognises=lambda data: find_cifar(expanded(data)) is not None,
+    splits=lambda data: ("train", "test"),
+    open_split=lambda request: open_cifar(request.path, request.split),
+    order=20,
+)

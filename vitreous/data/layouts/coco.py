@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.data.annotations import Faults, Keypoints, ObjectSet, Record, mirrored_pairs, objects_of, require_objects
-from vitreous.data.image_set import SPLITS, find_split, require_split
+from vitreous.data.image_set import SPLITS, find_split, own_splits, require_split
+from vitreous.data.layouts.base import Layout, expanded
 from vitreous.errors import InputError
 from vitreous.files.limits import FARTHEST_POINT, LARGEST_ANNOTATIONS, LONGEST_NAME, MOST_CLASSES, MOST_KEYPOINTS
 from vitreous.files.reading import is_text, problem_of_path, read_json, reason_of, shown
 
-PREFIXES = {  # of files that may belong to a split, best first
-    "detect": ("instances_", "", "annotations_", "person_keypoints_"),
+PREFIXES = {  # kind of targets -> how files that may belong to a split begin, best first
+    "boxes": ("instances_", "", "annotations_", "person_keypoints_"),
     "keypoints": ("person_keypoints_", "keypoints_", "instances_", "", "annotations_"),
 }
 IN_SPLIT_FOLDER = "_annotations.coco.json"
@@ -28,7 +29,7 @@ CORRECT = "correct the file, or see all of it with `vitreous check`"
 SAMPLED = 50  # pictures by which the folder that holds them is recognised
 
 
-def coco_files(root: Path, task: str = "detect") -> dict[str, Path]:
+def coco_files(root: Path, targets: str = "boxes") -> dict[str, Path]:
     """Name of a split, as in the file's name -> annotations."""
     if not root.is_dir():
         return {}
@@ -37,7 +38,7 @@ def coco_files(root: Path, task: str = "detect") -> dict[str, Path]:
     for split in dict.fromkeys(name for names in SPLITS.values() for name in names):
         if (root / split / IN_SPLIT_FOLDER).is_file():
             found[split] = root / split / IN_SPLIT_FOLDER
-        for prefix in reversed(PREFIXES.get(task, PREFIXES["detect"])):
+        for prefix in reversed(PREFIXES[targets]):
             matching = [path for path in there if re.fullmatch(rf"{prefix}{split}_?(\d{{4}})?", path.stem)]
             if len(matching) > 1:
                 names = " and ".join(str(path) for path in matching)
@@ -47,7 +48,9 @@ def coco_files(root: Path, task: str = "detect") -> dict[str, Path]:
     return found
 
 
-def open_coco(root: Path, split: str, *, task: str = "detect", strict: bool = True, follow: bool = False) -> ObjectSet:
+def open_coco(
+    root: Path, split: str, *, targets: str = "boxes", strict: bool = True, follow: bool = False
+) -> ObjectSet:
     """The pictures of one split with their objects, or an InputError that names file and id of what is wrong.
 
     Args:
@@ -55,7 +58,7 @@ def open_coco(root: Path, split: str, *, task: str = "detect", strict: bool = Tr
             outside the picture are no reason to refuse: nothing is learnt from them, and metrics count them.
         follow: Open pictures whose names lead out of the folder, too.
     """
-    files = coco_files(root, task)
+    files = coco_files(root, targets)
     name = require_split(split, files, f"folder '{root}'")
     file, train = files[name], find_split("train", files)
 
@@ -63,7 +66,9 @@ def open_coco(root: Path, split: str, *, task: str = "detect", strict: bool = Tr
         folder = _image_folder(file, name, root, names)
         return lambda picture: folder / picture
 
-    return read_coco(file, name, train=files.get(train or ""), finder=finder, task=task, strict=strict, follow=follow)
+    return read_coco(
+        file, name, train=files.get(train or ""), finder=finder, targets=targets, strict=strict, follow=follow
+    )
 
 
 def read_coco(
@@ -72,7 +77,7 @@ def read_coco(
     *,
     train: Path | None,
     finder: Callable[[Sequence[str]], Callable[[str], Path]],
-    task: str,
+    targets: str,
     strict: bool,
     follow: bool = False,
 ) -> ObjectSet:
@@ -83,7 +88,7 @@ def read_coco(
         split: What it is called, as the first part of the pictures' names; may be empty.
         train: The file to train on, whose categories must be the same.
         finder: From the names of all pictures to a function from one of them to its file.
-        task: detect or keypoints.
+        targets: boxes or keypoints.
         strict, follow: As of `open_coco`.
     """
     content, faults = _content(file, follow), Faults(strict=strict)
@@ -96,7 +101,7 @@ def read_coco(
         tuple(category["name"] for category in categories),
         faults=faults.found,
         category_ids=tuple(category["id"] for category in categories),
-        keypoints=_keypoints(categories, file) if task == "keypoints" or _with_keypoints(categories) else None,
+        keypoints=_keypoints(categories, file) if targets == "keypoints" or _with_keypoints(categories) else None,
     )
     if strict and file == train:
         require_objects(images, str(file))
@@ -301,3 +306,16 @@ def _numbers(values: Any, count: int, limit: float = FARTHEST_POINT) -> bool:
         and len(values) == count
         and all(isinstance(value, int | float) and abs(value) <= limit for value in values)
     )
+
+
+LAYOUT = Layout(
+    name="COCO",
+    example="DIR/annotations/instances_train*.json, instances_val*.json (or person_keypoints_...) and their pictures",
+    recognises=lambda data: bool(coco_files(expanded(data))),
+    splits=lambda data: own_splits(coco_files(expanded(data))),
+    open_split=lambda request: open_coco(
+        request.path, request.split, targets=request.targets, strict=request.strict, follow=request.follow
+    ),
+    targets=("boxes", "keypoints"),
+    order=60,  # before VOC and YOLO: files of annotations are surer than folders
+)

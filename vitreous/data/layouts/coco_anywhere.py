@@ -19,6 +19,7 @@ from typing import NamedTuple
 from vitreous.data.annotations import ObjectSet
 from vitreous.data.image import SUFFIXES
 from vitreous.data.image_set import SPLITS, find_split, own_splits, require_split
+from vitreous.data.layouts.base import Layout
 from vitreous.data.layouts.coco import read_coco
 from vitreous.errors import InputError
 from vitreous.files.reading import problem_of_path
@@ -78,7 +79,7 @@ def coco_file_splits(data: str) -> tuple[str, ...]:
     return () if found is None else own_splits(found.splits)
 
 
-def open_coco_files(data: str, split: str, *, task: str, strict: bool, follow: bool = False) -> ObjectSet:
+def open_coco_files(data: str, split: str, *, targets: str, strict: bool, follow: bool = False) -> ObjectSet:
     """The pictures of one split with their objects, or of all where there are no splits; `follow` as of `open_coco`."""
     found = find_coco_files(data)
     if found is None:
@@ -91,7 +92,7 @@ def open_coco_files(data: str, split: str, *, task: str, strict: bool, follow: b
         name,
         train=train,
         finder=lambda names: _finder(found.pictures, names, name, splits[name], follow),
-        task=task,
+        targets=targets,
         strict=strict,
         follow=follow,
     )
@@ -159,3 +160,16 @@ def _ranks(root: Path, found: Mapping[str, Sequence[Path]], split: str) -> dict[
         words = set(re.findall("[a-z]+", folder.relative_to(root).as_posix().lower())) & set(WORDS)
         ranks[folder] = (0 if not words else 1 if split and words & set(SPLITS[split]) else -1, count)
     return ranks
+
+
+LAYOUT = Layout(
+    name="COCO files",
+    example="DIR --annotations TRAIN.json VAL.json, or DIR+TRAIN.json+VAL.json (pictures anywhere below DIR)",
+    recognises=lambda data: find_coco_files(data) is not None,
+    splits=coco_file_splits,
+    open_split=lambda request: open_coco_files(
+        request.data, request.split, targets=request.targets, strict=request.strict, follow=request.follow
+    ),
+    targets=("boxes", "keypoints"),
+    order=70,
+)

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from vitreous.data.image_files import holds_pictures
+from vitreous.data.layouts.base import Layout, expanded
 from vitreous.data.layouts.folder import PICTURE_FOLDERS, ClassFolder, class_names, split_folders
 
 # Splits under another name are no classes.
@@ -46,3 +47,13 @@ def _class_of_trains(root: Path, splits: list[str], names: list[str]) -> bool:
         and not split_folders(root / only)
         and holds_pictures(root / only, deeper=False)
     )
+
+
+LAYOUT = Layout(
+    name="class folders without splits",
+    example="DIR/<class>/*.jpg, of which a share is held out for validation",
+    recognises=lambda data: is_flat(expanded(data)),
+    splits=lambda data: (),
+    open_split=lambda request: FlatFolder(request.path, strict=request.strict),
+    order=130,  # late: any folder of folders with pictures looks like this
+)

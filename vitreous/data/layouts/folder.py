@@ -9,7 +9,8 @@ from typing import Any
 
 from vitreous.data.image import SUFFIXES
 from vitreous.data.image_files import picture_files
-from vitreous.data.image_set import SPLITS, EncodedSet, digest, find_split, require_split
+from vitreous.data.image_set import SPLITS, EncodedSet, digest, find_split, own_splits, require_split
+from vitreous.data.layouts.base import Layout, expanded
 from vitreous.errors import InputError
 
 # Folders of other layouts, in small letters.
@@ -109,3 +110,13 @@ def in_order(names: Iterable[str]) -> list[str]:
     """Sorted; if all are numbers, in the order of the numbers, as ImageNet's folders 0 to 999 are meant."""
     found = sorted(names)
     return sorted(found, key=int) if all(re.fullmatch("[0-9]{1,18}", name) for name in found) else found
+
+
+LAYOUT = Layout(
+    name="class folders",
+    example="DIR/train/<class>/*.jpg and DIR/val/<class>/*.jpg (or test/ instead of val/)",
+    recognises=lambda data: has_class_folders(expanded(data)),
+    splits=lambda data: own_splits(split_folders(expanded(data))),
+    open_split=lambda request: ClassFolder(request.path, request.split, strict=request.strict),
+    order=140,  # last: other layouts have folders named train, too
+)

@@ -6,6 +6,7 @@ from typing import Any
 
 from vitreous.data.image import ImageError
 from vitreous.data.image_set import EncodedSet, digest, own_splits, require_split
+from vitreous.data.layouts.base import Layout, expanded
 from vitreous.errors import InputError
 from vitreous.files.limits import LARGEST_DESCRIPTION
 from vitreous.files.reading import is_text, read_json, reading, reason_of, shown
@@ -97,3 +98,13 @@ def _columns(features: Any, folder: Path) -> tuple[str, str]:
             "one of images (datasets.Image) and one of classes (datasets.ClassLabel) are needed: cast_column makes them"
         )
     return images[0], next((name for name in LABELS if name in labels), labels[0])
+
+
+LAYOUT = Layout(
+    name="Hugging Face data set",
+    example="DIR as written by save_to_disk of Hugging Face's datasets",
+    recognises=lambda data: looks_like_hugging_face(expanded(data)),
+    splits=lambda data: hugging_face_splits(expanded(data)),
+    open_split=lambda request: HuggingFaceSet(request.path, request.split, follow=request.follow),
+    order=50,
+)

@@ -3,7 +3,8 @@
     DATA/PNGImages/*.png with DATA/PedMasks/*_mask.png, Penn-Fudan
     DATA/images/*.jpg with DATA/instances/*.png
 
-To detect, each number is an object with a box and a mask; to segment, all of them are one class beside the background.
+As boxes, each number is an object with a box and a mask; as a class for every pixel, all of them are one class beside
+the background.
 The class is called as the single line of classes.txt says, or else pedestrian (PedMasks) or object. There are no
 splits: a share is held out, see `held_out`.
 """
@@ -20,6 +21,7 @@ from vitreous.data.annotations import objects_of
 from vitreous.data.image import LOSSLESS, ImageError
 from vitreous.data.image_files import picture_files
 from vitreous.data.image_set import EncodedSet, digest
+from vitreous.data.layouts.base import Layout, expanded
 from vitreous.data.layouts.masks import file_length, read_mask, require_same_size
 from vitreous.data.run_lengths import encode_pixels
 from vitreous.errors import InputError
@@ -126,3 +128,14 @@ def _called(root: Path, kind: str) -> str:
             f"{listed} names {len(named)} classes, but masks that number objects tell nothing of classes; leave one"
         )
     return named[0] if named else kind
+
+
+LAYOUT = Layout(
+    name="pictures with masks of instances",
+    example="DIR/PNGImages/*.png, DIR/PedMasks/*_mask.png (Penn-Fudan), or DIR/images/*.jpg, DIR/instances/*.png",
+    recognises=lambda data: instance_folders(expanded(data)) is not None,
+    splits=lambda data: (),
+    open_split=lambda request: (InstancesAsOneClass if request.targets == "semantic" else InstanceMasks)(request.path),
+    targets=("boxes", "semantic"),
+    order=110,
+)

@@ -20,7 +20,8 @@ from PIL import Image
 
 from vitreous.data.image import LOSSLESS, SUFFIXES, ImageError, header, upright_size
 from vitreous.data.image_files import picture_files
-from vitreous.data.image_set import SPLITS, EncodedSet, digest, find_split, require_split
+from vitreous.data.image_set import SPLITS, EncodedSet, digest, find_split, own_splits, require_split
+from vitreous.data.layouts.base import Layout, expanded
 from vitreous.data.layouts.mask_classes import (
     CAMVID_FILE,
     IGNORE,
@@ -229,3 +230,21 @@ def file_length(file: Path) -> int:
 
 def _images_below(folder: Path, suffixes: tuple[str, ...] = SUFFIXES) -> Iterator[Path]:
     return (path for path in folder.rglob("*") if path.suffix.lower() in suffixes and not path.name.startswith("."))
+
+
+LAYOUT = Layout(
+    name="pictures with masks",
+    example="DIR/images/train/*.jpg, DIR/masks/train/*.png (or annotations/, labels/; Cityscapes, CamVid), the same "
+    "with val, or without train and val; and DIR/classes.txt",
+    recognises=lambda data: bool(mask_splits(expanded(data))),
+    splits=lambda data: own_splits(mask_splits(expanded(data))),
+    open_split=lambda request: MaskSet(
+        request.path,
+        request.split,
+        ignore=request.ignore,
+        reduce_zero_label=request.reduce_zero_label,
+    ),
+    targets=("semantic",),
+    class_values=True,
+    order=120,  # after YOLO, pets and instances, which have folders of pictures and of labels, too
+)

@@ -3,8 +3,8 @@
     DATA/images/Abyssinian_1.jpg, DATA/annotations/trimaps/Abyssinian_1.png
     DATA/annotations/trainval.txt, DATA/annotations/test.txt (the first word of a line is a picture's name)
 
-To classify, the class is the name without its number. To segment, a trimap says 1 for the animal, 2 for the background
-and 3 for the border between them, which counts as neither. Without the lists a share is held out, see `held_out`.
+The class of a picture is its name without the number. In a trimap 1 stands for the animal, 2 for the background and 3
+for the border between them, which counts as neither. Without the lists a share is held out, see `held_out`.
 """
 
 import os
@@ -17,7 +17,8 @@ from PIL import Image
 
 from vitreous.data.image import SUFFIXES, ImageError
 from vitreous.data.image_files import picture_files
-from vitreous.data.image_set import EncodedSet, digest, require_split
+from vitreous.data.image_set import EncodedSet, digest, own_splits, require_split
+from vitreous.data.layouts.base import Layout, expanded
 from vitreous.data.layouts.mask_classes import IGNORE
 from vitreous.data.layouts.masks import file_length, read_mask, require_same_size
 from vitreous.errors import InputError
@@ -131,3 +132,16 @@ def _stems(file: Path, follow: bool) -> list[str]:
         if problem := problem_of_path(word, follow=follow):
             raise InputError(f"{file} names {shown(word)}, which {problem}")
     return list(dict.fromkeys(map(_stem, words)))
+
+
+LAYOUT = Layout(
+    name="Oxford pets",
+    example="DIR/images/<class>_<number>.jpg, DIR/annotations/trimaps/*.png, DIR/annotations/{trainval,test}.txt",
+    recognises=lambda data: looks_like_pets(expanded(data)),
+    splits=lambda data: own_splits(pets_lists(expanded(data))),
+    open_split=lambda request: (PetMasks if request.targets == "semantic" else PetBreeds)(
+        request.path, request.split, follow=request.follow
+    ),
+    targets=("labels", "semantic"),
+    order=100,  # before masks: trimaps lie in a folder called annotations
+)

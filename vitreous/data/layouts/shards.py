@@ -17,6 +17,7 @@ import numpy as np
 
 from vitreous.data.image import ImageError
 from vitreous.data.image_set import SPLITS, EncodedSet, digest, own_splits, require_split
+from vitreous.data.layouts.base import Layout
 from vitreous.data.layouts.shard_index import build_index
 from vitreous.errors import InputError
 from vitreous.files.limits import MOST_CLASSES
@@ -182,3 +183,13 @@ def expand_braces(pattern: str) -> list[str]:
     if len(choices) * len(rest) > MOST_FILES:
         raise InputError(f"'{pattern}' stands for more than {MOST_FILES:,} files")
     return [pattern[: match.start()] + choice + tail for choice in choices for tail in rest]
+
+
+LAYOUT = Layout(
+    name="tar shards",
+    example="DIR/train-000000.tar, DIR/val-000000.tar, ... or a pattern such as 'DIR/{train,val}-{000..009}.tar'",
+    recognises=looks_like_shards,
+    splits=shard_splits,
+    open_split=lambda request: ShardSet(request.data, request.split),
+    order=40,
+)

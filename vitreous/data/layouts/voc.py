@@ -17,7 +17,8 @@ from xml.etree import ElementTree
 
 from vitreous.data.annotations import Faults, ObjectSet, Record, objects_of, require_objects
 from vitreous.data.image import SUFFIXES
-from vitreous.data.image_set import SPLITS, find_split, require_split
+from vitreous.data.image_set import SPLITS, find_split, own_splits, require_split
+from vitreous.data.layouts.base import Layout, expanded
 from vitreous.errors import InputError
 from vitreous.files.limits import FARTHEST_POINT, LARGEST_LIST, LARGEST_PAGE, LONGEST_NAME
 from vitreous.files.reading import problem_of_path, read_bytes, read_names, reason_of, require_regular, shown
@@ -148,3 +149,14 @@ def _number(element: ElementTree.Element, path: str) -> float | None:
     except ValueError:
         return None
     return value if math.isfinite(value) and abs(value) <= FARTHEST_POINT else None
+
+
+LAYOUT = Layout(
+    name="Pascal VOC",
+    example="DIR/JPEGImages, DIR/Annotations/*.xml, DIR/ImageSets/Main/{train,val}.txt; or DIR/train/*.jpg and *.xml",
+    recognises=lambda data: bool(voc_splits(expanded(data))),
+    splits=lambda data: own_splits(voc_splits(expanded(data))),
+    open_split=lambda request: open_voc(request.path, request.split, strict=request.strict, follow=request.follow),
+    targets=("boxes",),
+    order=80,
+)

@@ -19,7 +19,8 @@ from typing import Any
 from vitreous.data.annotations import Keypoints, objects_of
 from vitreous.data.image import SUFFIXES, ImageError, upright_size
 from vitreous.data.image_files import picture_files
-from vitreous.data.image_set import SPLITS, EncodedSet, digest, find_split, require_split
+from vitreous.data.image_set import SPLITS, EncodedSet, digest, find_split, own_splits, require_split
+from vitreous.data.layouts.base import Layout, expanded
 from vitreous.errors import InputError
 from vitreous.files.limits import (
     FARTHEST_FRACTION,
@@ -230,3 +231,14 @@ def _lines(file: Path) -> list[str]:
 
 def _length(file: Path) -> int:
     return os.stat(file).st_size if file.is_file() else -1
+
+
+LAYOUT = Layout(
+    name="YOLO",
+    example="DIR/images/train/*.jpg, DIR/labels/train/*.txt (the same with val) and DIR/data.yaml with names",
+    recognises=lambda data: bool(yolo_splits(expanded(data))),
+    splits=lambda data: own_splits(yolo_splits(expanded(data))),
+    open_split=lambda request: YoloSet(request.path, request.split, strict=request.strict),
+    targets=("boxes", "keypoints"),
+    order=90,
+)

@@ -1,4 +1,4 @@
-"""The embedded scenes as pictures with the targets of a task."""
+"""The embedded scenes as pictures with targets of any kind."""
 
 from typing import Any
 
@@ -18,12 +18,12 @@ ROUND = ("top", "top_right", "right", "bottom_right", "bottom", "bottom_left", "
 class ShapesImages(ImageSet):
     """Scenes of one split.
 
-    What `target` gives: "labels" to classify; all "objects" to detect; the largest object, whose category is the class
-    of the picture, to find keypoints; "semantic" to segment, with the background as the first class.
+    Targets of the kind "semantic" have the background as their first class; those of the kind "keypoints" are about
+    the largest object, whose category is the class of the picture.
     """
 
     def __init__(
-        self, split: str, *, task: str, size: tuple[int, int], count: int | None = None, difficulty: str = "easy"
+        self, split: str, *, targets: str, size: tuple[int, int], count: int | None = None, difficulty: str = "easy"
     ) -> None:
         self._scenes = Shapes(
             split,
@@ -32,10 +32,10 @@ class ShapesImages(ImageSet):
             seed=SHAPES_SEED,
             difficulty=difficulty,  # type: ignore[arg-type]  # checked by Shapes
         )
-        self._task, self.drawn_side = task, min(size)
+        self._targets, self.drawn_side = targets, min(size)
         self._last: tuple[int, Scene] | None = None
-        self.classes = ("background", *CATEGORIES) if task == "segment" else CATEGORIES
-        if task in ("detect", "keypoints"):
+        self.classes = ("background", *CATEGORIES) if targets == "semantic" else CATEGORIES
+        if targets in ("boxes", "keypoints"):
             self.category_ids = tuple(range(1, len(CATEGORIES) + 1))  # as `vitreous shapes --format coco` writes them
             self.keypoint_names, self.keypoint_pairs = KEYPOINTS, MIRRORED
             centre = KEYPOINTS.index("centre")
@@ -54,13 +54,13 @@ class ShapesImages(ImageSet):
         return f"{self._scenes.split}/{index}"
 
     def target(self, index: int) -> dict[str, Any]:
-        if self._task == "classify":
+        if self._targets == "labels":
             return {"labels": self._scenes.label(index)}
         scene = self._scene(index)
-        if self._task == "segment":
+        if self._targets == "semantic":
             return {"semantic": scene.semantic}
         objects = _objects(scene, index)
-        if self._task == "keypoints":
+        if self._targets == "keypoints":
             objects = objects[[int(np.where(objects.labels == scene.label, objects.area, -1).argmax())]]
         return {"objects": objects, "image_id": index + 1}
 

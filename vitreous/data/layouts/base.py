@@ -1,0 +1,43 @@
+"""What a layout of data is. A file of this folder with a `LAYOUT` is one; `data/source.py` finds it there."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitreous.data.image_set import ImageSet
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a layout is asked for; `size` and `count` matter only where pictures are drawn on the fly."""
+
+    data: str
+    split: str
+    size: tuple[int, int]  # (H, W)
+    count: int | None
+    strict: bool  # refuse what training could not use, such as a class without pictures
+    targets: str = "labels"  # one of the kinds that the layout offers
+    ignore: tuple[int, ...] | None = None  # values of masks that stand for no class
+    reduce_zero_label: bool = False  # value 0 of masks stands for no class, 1 for the first
+    follow: bool = False  # open what names in the data's files lead to, wherever it lies
+
+    @property
+    def path(self) -> Path:
+        return expanded(self.data)
+
+
+@dataclass(frozen=True)
+class Layout:
+    name: str
+    example: str  # how it looks, for errors
+    recognises: Callable[[str], bool]
+    splits: Callable[[str], tuple[str, ...]]  # those that are there; none: `open_split` gives all, and val is held out
+    open_split: Callable[[Request], ImageSet]
+    targets: tuple[str, ...] = ("labels",)  # the kinds that it offers, of TARGET_KINDS
+    order: int = 0  # the first that recognises the data wins; a layout that others could be taken for comes later
+    drawn: bool = False  # on the fly: there are no files, and as many pictures as are asked for
+    class_values: bool = False  # its masks hold values of classes, some of which may be ignored
+
+
+def expanded(data: str) -> Path:
+    return Path(data).expanduser()
