@@ -29,7 +29,7 @@ from torch.nn.modules.module import (
 )
 
 from vitreous.errors import InputError, nearest
-from vitreous.files.limits import LARGEST_ARGUMENT, MARGIN_WEIGHTS, MOST_TENSORS
+from vitreous.files.limits import EXTRA_WEIGHTS_MARGIN, MAX_ARGUMENT_VALUE, MAX_STORED_TENSORS
 
 FOLDER_PREFIX, HUB_PREFIXES = (
     "local-dir:",
@@ -199,7 +199,7 @@ def stored_arguments(name: str) -> tuple[str, dict[str, Any]]:
     with _explained(name, fetches=True):
         _, architecture, arguments = read(resolved.partition(":")[2])
         if not is_plausible_argument(arguments):
-            raise InputError(f"the model_args of {name} hold more than texts and numbers up to {LARGEST_ARGUMENT:,}")
+            raise InputError(f"the model_args of {name} hold more than texts and numbers up to {MAX_ARGUMENT_VALUE:,}")
     return architecture, arguments
 
 
@@ -209,10 +209,10 @@ def is_plausible_argument(value: Any, depth: int = 5) -> bool:
         values = value.values() if isinstance(value, dict) else value
         return (
             depth > 0
-            and len(value) <= LARGEST_ARGUMENT
+            and len(value) <= MAX_ARGUMENT_VALUE
             and all(is_plausible_argument(one, depth - 1) for one in values)
         )
-    return not isinstance(value, int | float) or abs(value) <= LARGEST_ARGUMENT
+    return not isinstance(value, int | float) or abs(value) <= MAX_ARGUMENT_VALUE
 
 
 @contextmanager
@@ -221,13 +221,17 @@ def construction_limit(stored_bytes: int) -> Iterator[None]:
 
     Torch reports every tensor before it is filled, so an oversized model is refused before it uses memory.
     """
-    tensors, weights, most = 0, 0, stored_bytes + MARGIN_WEIGHTS
+    tensors, weights, most = 0, 0, stored_bytes + EXTRA_WEIGHTS_MARGIN
 
     def count(module: nn.Module, name: str, tensor: Tensor | None) -> None:
         nonlocal tensors, weights
         tensors, weights = tensors + 1, weights + (0 if tensor is None else tensor.numel())
-        if tensors > MOST_TENSORS or weights > most:
-            what = f"more than {MOST_TENSORS:,} tensors" if tensors > MOST_TENSORS else f"more than {most:,} weights"
+        if tensors > MAX_STORED_TENSORS or weights > most:
+            what = (
+                f"more than {MAX_STORED_TENSORS:,} tensors"
+                if tensors > MAX_STORED_TENSORS
+                else f"more than {most:,} weights"
+            )
             raise InputError(f"its arguments ask for {what}, and the file of weights has {stored_bytes:,} bytes")
 
     hooks = [register_module_parameter_registration_hook(count), register_module_buffer_registration_hook(count)]

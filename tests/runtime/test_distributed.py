@@ -21,7 +21,7 @@ from vitreous.errors import InputError
 from vitreous.runs.model_folder import load_model
 from vitreous.runs.run_folder import RunFolder, read_metrics
 from vitreous.runtime import distributed
-from vitreous.runtime.distributed import LOST_CONTACT, _lost_contact, _meet, processes
+from vitreous.runtime.distributed import LOST_CONTACT, _lost_contact, _rendezvous, processes
 from vitreous.train import Training, train
 
 
@@ -257,7 +257,7 @@ def test_meetings_on_one_store_never_include_the_dead(monkeypatch):
 
         def join(rank: int, size: int = size, found: dict[int, str] = found) -> None:
             time.sleep(0.1 * (rank == 1))  # the others have seen the dead one by then
-            found[rank] = _meet(TCPStore("127.0.0.1", server.port, is_master=False, timeout=limit), rank, size)
+            found[rank] = _rendezvous(TCPStore("127.0.0.1", server.port, is_master=False, timeout=limit), rank, size)
 
         threads = [threading.Thread(target=join, args=(rank,)) for rank in range(size)]
         for thread in threads:
@@ -274,7 +274,7 @@ def test_who_waits_in_vain_is_told(monkeypatch):
     monkeypatch.setattr(distributed, "RENDEZVOUS_TIMEOUT", timedelta(seconds=0.3))
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     with pytest.raises(DistError, match="did not come"):
-        _meet(server, 0, 2)
+        _rendezvous(server, 0, 2)
 
 
 def test_processes_without_torchrun_are_told_how(monkeypatch):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from vitreous.data.image_set import ImageSet
 from vitreous.errors import InputError
-from vitreous.files.limits import LARGEST_RESULTS
+from vitreous.files.limits import MAX_RESULTS_BYTES
 from vitreous.files.reading import parse_json, read_bytes, reading, shown
 
 FARTHEST = 1e6  # pixels from the corner of the picture; no picture that can be read is so large
@@ -69,7 +69,7 @@ def read_boxes(file: Path, categories: Mapping[int, str], classes: Sequence[str]
     """
     file = Path(file)  # a text is convenient in Python
     with reading(f"--boxes {file}", remedy=FORMS):
-        content = parse_json(read_bytes(file, LARGEST_RESULTS))
+        content = parse_json(read_bytes(file, MAX_RESULTS_BYTES))
         places = {name: place for place, name in reversed(list(enumerate(classes)))}
         named: dict[str, list[Found]] = {}
         numbered: dict[int, list[Found]] = {}

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError, features
 
 from vitreous.errors import InputError, to_install, to_install_extra
-from vitreous.files.limits import MOST_PIXELS
+from vitreous.files.limits import MAX_PICTURE_PIXELS
 from vitreous.files.reading import MACHINE
 
 LOSSLESS = (".png", ".webp", ".bmp", ".tif", ".tiff")
@@ -79,7 +79,7 @@ class Stored(NamedTuple):
 
 
 def load_image(
-    source: Source, *, name: str | None = None, max_pixels: int = MOST_PIXELS, at_least: int | None = None
+    source: Source, *, name: str | None = None, max_pixels: int = MAX_PICTURE_PIXELS, at_least: int | None = None
 ) -> Image.Image:
     """Read an image as 8-bit RGB; the head of this module says what becomes of other kinds of pixels.
 

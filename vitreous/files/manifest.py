@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.errors import InputError
-from vitreous.files.limits import LARGEST_RESULTS
+from vitreous.files.limits import MAX_RESULTS_BYTES
 from vitreous.files.reading import parse_json, reason_of, require_regular
 
 MANIFEST = "manifest.json"
@@ -22,7 +22,7 @@ class DamagedError(InputError):
 def read_stored_json(path: Path) -> Any:
     """The content of a JSON file; anything wrong with it is a DamagedError that names the file."""
     try:
-        require_regular(path, LARGEST_RESULTS)
+        require_regular(path, MAX_RESULTS_BYTES)
         return parse_json(path.read_bytes())
     except FileNotFoundError as reason:
         raise DamagedError(f"{path} is missing") from reason
@@ -38,7 +38,7 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     The last line may be incomplete because its writer was killed; it is then left out.
     """
     try:
-        require_regular(path, LARGEST_RESULTS)
+        require_regular(path, MAX_RESULTS_BYTES)
         lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     except FileNotFoundError:
         return []

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import yaml
 
 from vitreous.errors import InputError
-from vitreous.files.limits import LARGEST_LIST, LONGEST_FILE_NAME, LONGEST_NAME, LONGEST_PATH
+from vitreous.files.limits import MAX_CLASS_NAME_CHARS, MAX_FILE_NAME_BYTES, MAX_LIST_BYTES, MAX_PATH_BYTES
 
 MAX_EXCERPT_CHARS = 200  # of a reason, or of a value from a file
 MACHINE = {  # failures that say nothing about the file -> what to do about them
@@ -92,7 +92,7 @@ def read_bytes(file: Path, largest: int) -> bytes:
             return opened.read(size)
 
 
-def read_text(file: Path, largest: int = LARGEST_LIST) -> str:
+def read_text(file: Path, largest: int = MAX_LIST_BYTES) -> str:
     """UTF-8, with or without a byte order mark."""
     content = read_bytes(file, largest)
     with reading(str(file), remedy="save it as UTF-8"):
@@ -122,8 +122,8 @@ def rows_in(text: str) -> list[tuple[int, str]]:
     """Number and content of each line that is not a comment (#)."""
     lines = [line.strip() for line in text.splitlines()]
     for number, line in enumerate(lines, 1):
-        if len(line) > LONGEST_NAME:
-            raise ValueError(f"line {number} has {len(line):,} characters; a name has at most {LONGEST_NAME:,}")
+        if len(line) > MAX_CLASS_NAME_CHARS:
+            raise ValueError(f"line {number} has {len(line):,} characters; a name has at most {MAX_CLASS_NAME_CHARS:,}")
     return [(number, line) for number, line in enumerate(lines, 1) if not line.startswith("#")]
 
 
@@ -199,8 +199,8 @@ def problem_of_path(name: str, *, follow: bool) -> str:
     if not name or "\0" in name:
         return "is no text that a file can be named by"
     parts = encoded.replace(b"\\", b"/").split(b"/")
-    if len(encoded) > LONGEST_PATH or max(map(len, parts)) > LONGEST_FILE_NAME:
-        return f"is longer than the {LONGEST_FILE_NAME} bytes that a file's name can have"
+    if len(encoded) > MAX_PATH_BYTES or max(map(len, parts)) > MAX_FILE_NAME_BYTES:
+        return f"is longer than the {MAX_FILE_NAME_BYTES} bytes that a file's name can have"
     if not follow and (b".." in parts or os.path.isabs(name) or os.path.splitdrive(name)[0]):
         return "leads out of the data's folder; if that is meant, add --follow"
     return ""

@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from vitreous.errors import InputError, to_install_extra
-from vitreous.files.limits import LARGEST_ANNOTATIONS
+from vitreous.files.limits import MAX_ANNOTATIONS_BYTES
 from vitreous.files.reading import read_json
 from vitreous.files.writing import write_output
 from vitreous.metrics.accuracy import unique_names
@@ -191,7 +191,7 @@ def coco_figures(truth: Source, results: Source, kind: Kind) -> dict[str, float]
 
 
 def _content(source: Source) -> Any:
-    return read_json(Path(source), LARGEST_ANNOTATIONS) if isinstance(source, str | os.PathLike) else source
+    return read_json(Path(source), MAX_ANNOTATIONS_BYTES) if isinstance(source, str | os.PathLike) else source
 
 
 def require_faster_coco_eval() -> None:

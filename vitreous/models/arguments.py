@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any, TypedDict, TypeVar
 
 from vitreous.errors import InputError, nearest
-from vitreous.files.limits import LONGEST_ARGUMENT
+from vitreous.files.limits import MAX_ARGUMENT_CHARS
 from vitreous.files.reading import brief
 from vitreous.layers.patch import HALVINGS
 
@@ -94,8 +94,8 @@ def parse_model_arg(text: str, setting: str = "model_args") -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
         raise InputError(f"{setting} '{brief(text)}' cannot be read; write name=value, e.g. clusters=(49,49,49,0)")
-    if len(text) > LONGEST_ARGUMENT:
-        raise InputError(f"{setting} '{name}' has {len(text):,} characters; at most {LONGEST_ARGUMENT:,} are read")
+    if len(text) > MAX_ARGUMENT_CHARS:
+        raise InputError(f"{setting} '{name}' has {len(text):,} characters; at most {MAX_ARGUMENT_CHARS:,} are read")
     try:
         return name, ast.literal_eval(value)
     except (ValueError, SyntaxError):

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
-from vitreous.files.limits import LARGEST_ARGUMENT, LONGEST_NAME, MOST_CLASSES
+from vitreous.files.limits import MAX_ARGUMENT_VALUE, MAX_CLASS_NAME_CHARS, MAX_DATA_CLASSES
 from vitreous.files.manifest import DamagedError, read_stored_json, verify_folder
 from vitreous.files.reading import brief, is_text, reading, shown
 from vitreous.registry import is_plausible_argument
@@ -57,11 +57,15 @@ def _checked(path: Path) -> ModelConfig:
     model_args = _field(path, content, "model_args", dict)
     for name, value in model_args.items():
         if not is_plausible_argument(value):
-            raise _wrong(path, f"model_args.{name}", value, f"made of texts and of numbers up to {LARGEST_ARGUMENT:,}")
+            raise _wrong(
+                path, f"model_args.{name}", value, f"made of texts and of numbers up to {MAX_ARGUMENT_VALUE:,}"
+            )
     for name in model_args.keys() & RESERVED:
         raise _wrong(path, f"model_args.{name}", model_args[name], "left out: it is no argument of a model")
     classes = _field(path, ours, "classes", list)
-    if len(classes) > MOST_CLASSES or not all(is_text(name) and len(name) <= LONGEST_NAME for name in classes):
+    if len(classes) > MAX_DATA_CLASSES or not all(
+        is_text(name) and len(name) <= MAX_CLASS_NAME_CHARS for name in classes
+    ):
         raise _wrong(path, "classes", classes, "a list of names")
     count = _field(path, content, "num_classes", int)
     if isinstance(count, bool) or count != len(classes):

@@ -18,7 +18,7 @@ from torch import Tensor
 from vitreous.data.image import ImageError
 from vitreous.data.pictures import Picture
 from vitreous.errors import InputError, printable
-from vitreous.files.limits import LARGEST_RESULTS
+from vitreous.files.limits import MAX_RESULTS_BYTES
 from vitreous.files.reading import read_json
 from vitreous.files.storage import remove_path, write_json
 
@@ -79,7 +79,7 @@ def _publish(staging: Path, out: Path, marker: str) -> None:
 def _listed(marker: Path) -> list[str]:
     """The files that an earlier result lists; paths that lead elsewhere are not ours."""
     try:
-        names = read_json(marker, LARGEST_RESULTS)["files"]
+        names = read_json(marker, MAX_RESULTS_BYTES)["files"]
         return [name for name in names if Path(name).name == name and (marker.parent / name).is_file()]
     except (OSError, ValueError, KeyError, TypeError):
         return []

@@ -23,7 +23,7 @@ import yaml
 from timm.models import is_model_in_modules, list_modules
 
 from vitreous.errors import InputError, nearest
-from vitreous.files.limits import LARGEST_RECIPE
+from vitreous.files.limits import MAX_RECIPE_BYTES
 from vitreous.files.reading import PlainLoader, require_regular
 from vitreous.registry import stored_arguments
 from vitreous.tasks.base import load_task
@@ -180,7 +180,7 @@ def _text(value: Any) -> str:
 
 def _read(path: Path) -> Any:
     try:
-        require_regular(path, LARGEST_RECIPE)
+        require_regular(path, MAX_RECIPE_BYTES)
         return yaml.load(path.read_bytes().decode(), _Loader)  # noqa: S506  (derived from SafeLoader)
     except OSError as reason:
         raise InputError(f"it cannot be read ({reason.strerror})") from reason

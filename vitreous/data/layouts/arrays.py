@@ -23,7 +23,7 @@ from PIL import Image
 from vitreous.data.image_set import ImageSet, own_splits, require_split
 from vitreous.data.layouts.base import Layout, expanded
 from vitreous.errors import InputError
-from vitreous.files.limits import LONGEST_NAME, MOST_CLASSES
+from vitreous.files.limits import MAX_CLASS_NAME_CHARS, MAX_DATA_CLASSES
 from vitreous.files.reading import brief, is_text, reading, require_regular
 
 AGAIN = "write it again with numpy.savez"
@@ -141,10 +141,10 @@ def _labels(path: Path, file: Any, name: str) -> NDArray[np.int64]:
         raise InputError(
             f"{name} in '{path}' is {array.dtype} of shape {array.shape}; labels are whole numbers from 0 up, one each"
         )
-    if array.max() >= MOST_CLASSES:
+    if array.max() >= MAX_DATA_CLASSES:
         raise InputError(
             f"{name} in '{path}' holds the label {array.max()}; labels count the classes from 0, and at most "
-            f"{MOST_CLASSES:,} are told apart"
+            f"{MAX_DATA_CLASSES:,} are told apart"
         )
     return array.reshape(-1).astype(np.int64)
 
@@ -154,9 +154,9 @@ def _classes(path: Path, file: Any, labels: dict[str, NDArray[np.int64]]) -> tup
     if "classes" not in file.files:
         return tuple(map(str, range(highest + 1)))
     named = _array(path, file, "classes").reshape(-1)
-    if len(named) > MOST_CLASSES or named.dtype.itemsize > 4 * LONGEST_NAME:
+    if len(named) > MAX_DATA_CLASSES or named.dtype.itemsize > 4 * MAX_CLASS_NAME_CHARS:
         raise InputError(
-            f"'{path}' names {len(named):,} classes; at most {MOST_CLASSES:,} of {LONGEST_NAME:,} characters"
+            f"'{path}' names {len(named):,} classes; at most {MAX_DATA_CLASSES:,} of {MAX_CLASS_NAME_CHARS:,} characters"
         )
     names = tuple(map(str, named))
     if not all(map(is_text, names)):

@@ -17,7 +17,13 @@ from vitreous.data.annotations import Faults, Keypoints, ObjectSet, Record, mirr
 from vitreous.data.image_set import SPLITS, find_split, own_splits, require_split
 from vitreous.data.layouts.base import Layout, expanded
 from vitreous.errors import InputError
-from vitreous.files.limits import FARTHEST_POINT, LARGEST_ANNOTATIONS, LONGEST_NAME, MOST_CLASSES, MOST_KEYPOINTS
+from vitreous.files.limits import (
+    MAX_ANNOTATIONS_BYTES,
+    MAX_CLASS_NAME_CHARS,
+    MAX_COORDINATE_PIXELS,
+    MAX_DATA_CLASSES,
+    MAX_KEYPOINTS,
+)
 from vitreous.files.reading import is_text, problem_of_path, read_json, reason_of, shown
 
 PREFIXES = {  # kind of targets -> how files that may belong to a split begin, best first
@@ -155,7 +161,7 @@ def _problem(row: Any, sizes: dict[int, Any], labels: dict[int, int], known: set
         return f"has the category {shown(row.get('category_id'))}, which the file does not list"
     if not _numbers(row.get("bbox"), 4):
         return f"has the box {shown(row.get('bbox'))}; x, y, width and height are needed"
-    if not (row.get("area") is None or _numbers([row["area"]], 1, FARTHEST_POINT**2)):
+    if not (row.get("area") is None or _numbers([row["area"]], 1, MAX_COORDINATE_PIXELS**2)):
         return f"has the area {shown(row['area'])}; a number is needed"
     if row.get("iscrowd", 0) not in (0, 1, None):
         return f"has the iscrowd {shown(row['iscrowd'])}; 0 or 1 is needed"
@@ -187,7 +193,7 @@ def _mask_problem(segmentation: Any, size: tuple[int, int] | None) -> str:
 
 def _content(file: Path, follow: bool = False) -> dict[str, Any]:
     """Images are in order; categories and annotations are looked at later."""
-    content = read_json(file, LARGEST_ANNOTATIONS)
+    content = read_json(file, MAX_ANNOTATIONS_BYTES)
     for part in ("images", "annotations", "categories"):
         if not isinstance(content, dict) or not isinstance(content.get(part), list):
             raise InputError(f"annotations {file} have no list of {part}; COCO's format is needed")
@@ -208,16 +214,16 @@ def _content(file: Path, follow: bool = False) -> dict[str, Any]:
 def _categories(listed: list[Any], file: str) -> list[dict[str, Any]]:
     if not listed:
         raise InputError(f"annotations {file} list no categories")
-    if len(listed) > MOST_CLASSES:
-        raise InputError(f"annotations {file} list {len(listed):,} categories; at most {MOST_CLASSES:,} are read")
+    if len(listed) > MAX_DATA_CLASSES:
+        raise InputError(f"annotations {file} list {len(listed):,} categories; at most {MAX_DATA_CLASSES:,} are read")
     for category in listed:
         if not isinstance(category, dict) or not _whole(category.get("id")) or not _is_name(category.get("name")):
             raise InputError(f"a category of {file} is {shown(category)}; it needs a whole number as id and a name")
         points = category.get("keypoints") or []
-        if not isinstance(points, list) or len(points) > MOST_KEYPOINTS or not all(map(is_text, points)):
+        if not isinstance(points, list) or len(points) > MAX_KEYPOINTS or not all(map(is_text, points)):
             raise InputError(
                 f"category {category['name']!r} of {file} has keypoints that are not a list of at most "
-                f"{MOST_KEYPOINTS} names"
+                f"{MAX_KEYPOINTS} names"
             )
     for key in ("id", "name"):
         seen: set[str] = set()
@@ -229,7 +235,7 @@ def _categories(listed: list[Any], file: str) -> list[dict[str, Any]]:
 
 
 def _is_name(value: Any) -> bool:
-    return (is_text(value) and len(value) <= LONGEST_NAME) or _whole(value)
+    return (is_text(value) and len(value) <= MAX_CLASS_NAME_CHARS) or _whole(value)
 
 
 @lru_cache(maxsize=4)
@@ -299,7 +305,7 @@ def _one_of(value: Any, known: dict[int, Any]) -> bool:
     return isinstance(value, int | float) and value in known
 
 
-def _numbers(values: Any, count: int, limit: float = FARTHEST_POINT) -> bool:
+def _numbers(values: Any, count: int, limit: float = MAX_COORDINATE_PIXELS) -> bool:
     """Neither NaN, which is not below the limit, nor a whole number that no float holds."""
     return (
         isinstance(values, list)

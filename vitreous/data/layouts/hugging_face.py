@@ -8,7 +8,7 @@ from vitreous.data.image import ImageError
 from vitreous.data.image_set import EncodedSet, digest, own_splits, require_split
 from vitreous.data.layouts.base import Layout, expanded
 from vitreous.errors import InputError
-from vitreous.files.limits import LARGEST_DESCRIPTION
+from vitreous.files.limits import MAX_DESCRIPTION_BYTES
 from vitreous.files.reading import is_text, read_json, reading, reason_of, shown
 
 ONE, SEVERAL = "state.json", "dataset_dict.json"  # marks of a folder with one split, or with several
@@ -82,8 +82,8 @@ def hugging_face_splits(root: Path) -> tuple[str, ...]:
 def _splits(root: Path) -> list[str]:
     with reading(f"'{root}'", remedy="save it again with save_to_disk"):
         if (root / SEVERAL).is_file():
-            return [name for name in read_json(root / SEVERAL, LARGEST_DESCRIPTION)["splits"] if is_text(name)]
-        return [str(read_json(root / ONE, LARGEST_DESCRIPTION).get("_split") or "train")]
+            return [name for name in read_json(root / SEVERAL, MAX_DESCRIPTION_BYTES)["splits"] if is_text(name)]
+        return [str(read_json(root / ONE, MAX_DESCRIPTION_BYTES).get("_split") or "train")]
 
 
 def _columns(features: Any, folder: Path) -> tuple[str, str]:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from vitreous.data.layouts.class_tree import LARGEST_VALUE, Colour, values_or_colours
 from vitreous.errors import InputError
-from vitreous.files.limits import LARGEST_DESCRIPTION
+from vitreous.files.limits import MAX_DESCRIPTION_BYTES
 from vitreous.files.reading import PlainLoader, names_in, parse_json, read_text, reading, rows_in, shown
 
 IGNORE = 255  # class number of pixels that count neither as right nor as wrong
@@ -128,7 +128,7 @@ def listed_classes(root: Path, masks: Path) -> MaskClasses | None:
 
 
 def _read_list(file: Path, reader: Callable[[str], MaskClasses]) -> MaskClasses:
-    text = read_text(file, LARGEST_DESCRIPTION)
+    text = read_text(file, MAX_DESCRIPTION_BYTES)
     with reading(f"the classes in {file}", remedy="correct the file"):
         return reader(text)
 

@@ -34,7 +34,7 @@ from vitreous.data.layouts.mask_classes import (
     with_ignored,
 )
 from vitreous.errors import InputError
-from vitreous.files.limits import LARGEST_ANNOTATIONS, MOST_PIXELS
+from vitreous.files.limits import MAX_ANNOTATIONS_BYTES, MAX_PICTURE_PIXELS
 from vitreous.files.reading import MACHINE, reason_of, require_regular
 
 PLACES = (  # folders of pictures and of masks
@@ -156,11 +156,11 @@ class MaskSet(EncodedSet):
 def read_mask(file: Path, *, coloured: bool = False) -> NDArray[np.integer]:
     """(H, W) as stored, values of a palette unchanged; or (H, W, 3) if it is stored in colours that are known."""
     try:
-        require_regular(file, LARGEST_ANNOTATIONS)
+        require_regular(file, MAX_ANNOTATIONS_BYTES)
         with file.open("rb") as opened, header(opened) as image:
-            if image.width * image.height > MOST_PIXELS:
+            if image.width * image.height > MAX_PICTURE_PIXELS:
                 raise ImageError(
-                    f"mask '{file}' has {image.width} x {image.height} pixels; at most {MOST_PIXELS:,} in all are read"
+                    f"mask '{file}' has {image.width} x {image.height} pixels; at most {MAX_PICTURE_PIXELS:,} in all are read"
                 )
             if image.format == "JPEG":
                 raise ImageError(f"mask '{file}' is a JPEG, whose values are not exact; save masks as PNG")

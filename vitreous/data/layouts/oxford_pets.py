@@ -22,7 +22,7 @@ from vitreous.data.layouts.base import Layout, expanded
 from vitreous.data.layouts.mask_classes import IGNORE
 from vitreous.data.layouts.masks import file_length, read_mask, require_same_size
 from vitreous.errors import InputError
-from vitreous.files.limits import LARGEST_LIST
+from vitreous.files.limits import MAX_LIST_BYTES
 from vitreous.files.reading import problem_of_path, read_bytes, shown
 
 LISTS = {"train": ("trainval.txt", "train.txt"), "val": ("val.txt",), "test": ("test.txt",)}
@@ -126,7 +126,7 @@ def _class_in(stem: str) -> str:
 
 
 def _stems(file: Path, follow: bool) -> list[str]:
-    lines = os.fsdecode(read_bytes(file, LARGEST_LIST)).splitlines()
+    lines = os.fsdecode(read_bytes(file, MAX_LIST_BYTES)).splitlines()
     words = [line.split()[0] for line in lines if line.strip() and not line.startswith("#")]
     for word in words:
         if problem := problem_of_path(word, follow=follow):

@@ -23,13 +23,13 @@ from vitreous.data.image_set import SPLITS, EncodedSet, digest, find_split, own_
 from vitreous.data.layouts.base import Layout, expanded
 from vitreous.errors import InputError
 from vitreous.files.limits import (
-    FARTHEST_FRACTION,
-    LARGEST_DESCRIPTION,
-    LARGEST_PAGE,
-    LONGEST_NAME,
-    MOST_CLASSES,
-    MOST_KEYPOINTS,
-    MOST_OBJECTS,
+    MAX_CLASS_NAME_CHARS,
+    MAX_COORDINATE_FRACTION,
+    MAX_DATA_CLASSES,
+    MAX_DESCRIPTION_BYTES,
+    MAX_KEYPOINTS,
+    MAX_PAGE_BYTES,
+    MAX_PICTURE_OBJECTS,
 )
 from vitreous.files.reading import brief, is_text, read_names, read_text, read_yaml, shown
 
@@ -107,12 +107,12 @@ class YoloSet(EncodedSet):
     def target(self, index: int) -> dict[str, Any]:
         width, height = upright_size(self.encoded(index))
         lines = _lines(self.text_file(index))
-        if len(lines) >= MOST_OBJECTS:
+        if len(lines) >= MAX_PICTURE_OBJECTS:
             raise ImageError(
-                f"'{self.text_file(index)}' has {len(lines):,} lines; fewer than {MOST_OBJECTS:,} are read"
+                f"'{self.text_file(index)}' has {len(lines):,} lines; fewer than {MAX_PICTURE_OBJECTS:,} are read"
             )
         rows = [
-            {**self._row(line, number, index, width, height), "id": index * MOST_OBJECTS + number}
+            {**self._row(line, number, index, width, height), "id": index * MAX_PICTURE_OBJECTS + number}
             for number, line in enumerate(lines, 1)
             if line.strip()
         ]
@@ -131,7 +131,7 @@ class YoloSet(EncodedSet):
             raise wrong(f"has the class {label:g}; there are {len(self.classes)}, from 0 on")
         if not all(map(math.isfinite, values)):
             raise wrong("holds numbers that are not finite")
-        if any(abs(value) > FARTHEST_FRACTION for value in values):
+        if any(abs(value) > MAX_COORDINATE_FRACTION for value in values):
             raise wrong("holds numbers that are no fractions of a picture")
         points = values[4:] if self._keypoints is not None else []
         if len(values) == 4 or (points and self._keypoints is not None):
@@ -179,7 +179,7 @@ def _described(root: Path) -> dict[str, Any]:
     file = next((root / name for name in DESCRIPTIONS if (root / name).is_file()), None)
     if file is None:
         return {}
-    described = read_yaml(file, LARGEST_DESCRIPTION)
+    described = read_yaml(file, MAX_DESCRIPTION_BYTES)
     return described if isinstance(described, dict) else {}
 
 
@@ -194,10 +194,10 @@ def _names(described: dict[str, Any], root: Path) -> tuple[str, ...]:
             f"'{root}' does not name its classes; write them into data.yaml, as in names: [cat, dog], in the order of "
             "their numbers"
         )
-    if len(names) > MOST_CLASSES:
-        raise InputError(f"'{root}' names {len(names):,} classes; at most {MOST_CLASSES:,} are read")
+    if len(names) > MAX_DATA_CLASSES:
+        raise InputError(f"'{root}' names {len(names):,} classes; at most {MAX_DATA_CLASSES:,} are read")
     for place, name in enumerate(names):
-        if isinstance(name, list | dict | set) or not is_text(str(name)) or len(str(name)) > LONGEST_NAME:
+        if isinstance(name, list | dict | set) or not is_text(str(name)) or len(str(name)) > MAX_CLASS_NAME_CHARS:
             raise InputError(f"class {place} in 'names' of '{root}' is {shown(name)}; a name is needed")
     return tuple(map(str, names))
 
@@ -207,9 +207,9 @@ def _keypoints(described: dict[str, Any], root: Path) -> Keypoints | None:
     if shape is None:
         return None
     whole = isinstance(shape, list) and len(shape) == 2 and all(type(number) is int for number in shape)
-    if not whole or shape[1] not in (2, 3) or not 1 <= shape[0] <= MOST_KEYPOINTS:
+    if not whole or shape[1] not in (2, 3) or not 1 <= shape[0] <= MAX_KEYPOINTS:
         raise InputError(
-            f"kpt_shape of '{root}' is {shown(shape)}; a number of keypoints, at most {MOST_KEYPOINTS}, and 2 or 3 are "
+            f"kpt_shape of '{root}' is {shown(shape)}; a number of keypoints, at most {MAX_KEYPOINTS}, and 2 or 3 are "
             "needed"
         )
     count, order = shape[0], described.get("flip_idx") or list(range(shape[0]))
@@ -224,7 +224,7 @@ def _lines(file: Path) -> list[str]:
     if not file.exists():
         return []
     try:
-        return read_text(file, LARGEST_PAGE).splitlines()
+        return read_text(file, MAX_PAGE_BYTES).splitlines()
     except InputError as reason:
         raise ImageError(str(reason)) from reason
 
