@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from vitreous.data.image_set import ImageSet
 from vitreous.errors import InputError
 from vitreous.files.limits import MAX_RESULTS_BYTES
-from vitreous.files.reading import parse_json, read_bytes, reading, shown
+from vitreous.files.reading import excerpt, parse_json, read_bytes, reading
 
 FARTHEST = 1e6  # pixels from the corner of the picture; no picture that can be read is so large
 FORMS = "give predictions.json of a detector, or a list of COCO's results"
@@ -92,14 +92,14 @@ def _found(row: dict[str, Any], name: str | None, places: Mapping[str, int], lea
     x, y, width, height = (float(value) for value in row["bbox"])
     score = float(row["score"])
     if not all(abs(value) <= FARTHEST for value in (x, y, width, height)):  # NaN is no number of pixels either
-        raise ValueError(f"the box {shown(row['bbox'])}; x, y, width and height in pixels are needed")
+        raise ValueError(f"the box {excerpt(row['bbox'])}; x, y, width and height in pixels are needed")
     if not math.isfinite(score):
-        raise ValueError(f"the score {shown(row['score'])}; a number is needed")
+        raise ValueError(f"the score {excerpt(row['score'])}; a number is needed")
     wanted = name in places and score >= least and width > 0 and height > 0
     return [Found((x, y, x + width, y + height), places[name], score)] if wanted and name is not None else []
 
 
 def _whole(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{shown(value)} in place of a whole number")
+        raise ValueError(f"{excerpt(value)} in place of a whole number")
     return value

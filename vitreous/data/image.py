@@ -32,7 +32,7 @@ from PIL import Image, UnidentifiedImageError, features
 
 from vitreous.errors import InputError, to_install, to_install_extra
 from vitreous.files.limits import MAX_PICTURE_PIXELS
-from vitreous.files.reading import MACHINE
+from vitreous.files.reading import MACHINE_REMEDIES
 
 LOSSLESS = (".png", ".webp", ".bmp", ".tif", ".tiff")
 # Of the files looked for in folders. What HEIC and AVIF need may be missing; such files are then told as unreadable,
@@ -160,8 +160,12 @@ def _opened(source: Source, name: str) -> Iterator[IO[bytes]]:
     except FileNotFoundError:
         raise ImageError(f"image {name!r} does not exist; check the path") from None
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
-        if isinstance(error, OSError) and error.errno in MACHINE:  # no fault of the picture, which must not be left out
-            raise InputError(f"image {name!r} cannot be opened: {error.strerror}; {MACHINE[error.errno]}") from error
+        if (
+            isinstance(error, OSError) and error.errno in MACHINE_REMEDIES
+        ):  # no fault of the picture, which must not be left out
+            raise InputError(
+                f"image {name!r} cannot be opened: {error.strerror}; {MACHINE_REMEDIES[error.errno]}"
+            ) from error
         reason = getattr(error, "strerror", None) or str(error)
         raise ImageError(f"image {name!r} cannot be opened: {reason}; check path and permissions") from error
     with file:

@@ -21,7 +21,7 @@ from vitreous.errors import InputError
 from vitreous.files.limits import MAX_CLASS_NAME_CHARS, MAX_FILE_NAME_BYTES, MAX_LIST_BYTES, MAX_PATH_BYTES
 
 MAX_EXCERPT_CHARS = 200  # of a reason, or of a value from a file
-MACHINE = {  # failures that say nothing about the file -> what to do about them
+MACHINE_REMEDIES = {  # failures that say nothing about the file -> what to do about them
     errno.EMFILE: "raise the limit of open files (ulimit -n), or use fewer --workers",
     errno.ENFILE: "close other programs: the machine has no open files left",
     errno.ENOMEM: "free some memory",
@@ -39,8 +39,8 @@ def reading(what: str, *, remedy: str = "correct it, or copy or download it agai
     except (InputError, ImportError):
         raise
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in MACHINE:
-            remedy = MACHINE[error.errno]
+        if isinstance(error, OSError) and error.errno in MACHINE_REMEDIES:
+            remedy = MACHINE_REMEDIES[error.errno]
         raise InputError(f"{what} cannot be read: {reason_of(error)}; {remedy}") from error
 
 
@@ -53,21 +53,21 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        return brief(f"line {error.problem_mark.line + 1}: {error.problem or error.context}")
+        return truncate(f"line {error.problem_mark.line + 1}: {error.problem or error.context}")
     text = " ".join(str(error).split())
-    return brief(text if isinstance(error, ValueError) and text else f"{type(error).__name__}: {text}".rstrip(": "))
+    return truncate(text if isinstance(error, ValueError) and text else f"{type(error).__name__}: {text}".rstrip(": "))
 
 
-def brief(text: str, most: int = MAX_EXCERPT_CHARS) -> str:
+def truncate(text: str, most: int = MAX_EXCERPT_CHARS) -> str:
     return text if len(text) <= most else f"{text[:most]}…"
 
 
-def shown(value: Any) -> str:
+def excerpt(value: Any) -> str:
     """A value from a file, shortened for a message."""
     if isinstance(value, list | tuple | dict) and len(value) > 8:
         return f"a {type(value).__name__} of {len(value)}"
     try:
-        return brief(repr(value))
+        return truncate(repr(value))
     except (ValueError, RecursionError, MemoryError):  # a number of thousands of digits, nesting
         return f"a {type(value).__name__} too long to show"
 
@@ -114,7 +114,7 @@ def names_in(text: str) -> list[str]:
         raise ValueError(f"line {empty} is empty, and names count by their lines; write a name there, or delete it")
     names = [row for _, row in rows]
     if len(names) == 1 and any(mark in names[0] for mark in ",;\t"):
-        raise ValueError(f"its only line is {shown(names[0])}; write each name on a line of its own")
+        raise ValueError(f"its only line is {excerpt(names[0])}; write each name on a line of its own")
     return names
 
 

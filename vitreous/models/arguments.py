@@ -8,7 +8,7 @@ from typing import Any, TypedDict, TypeVar
 
 from vitreous.errors import InputError, nearest
 from vitreous.files.limits import MAX_ARGUMENT_CHARS
-from vitreous.files.reading import brief
+from vitreous.files.reading import truncate
 from vitreous.layers.patch import HALVINGS
 
 Settings = TypeVar("Settings")
@@ -93,7 +93,7 @@ def parse_model_arg(text: str, setting: str = "model_args") -> tuple[str, Any]:
     """Parse `clusters=(49,49,49,0)` into a name and a Python value; anything but a literal is a string."""
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
-        raise InputError(f"{setting} '{brief(text)}' cannot be read; write name=value, e.g. clusters=(49,49,49,0)")
+        raise InputError(f"{setting} '{truncate(text)}' cannot be read; write name=value, e.g. clusters=(49,49,49,0)")
     if len(text) > MAX_ARGUMENT_CHARS:
         raise InputError(f"{setting} '{name}' has {len(text):,} characters; at most {MAX_ARGUMENT_CHARS:,} are read")
     try:

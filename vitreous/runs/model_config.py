@@ -8,7 +8,7 @@ from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.files.limits import MAX_ARGUMENT_VALUE, MAX_CLASS_NAME_CHARS, MAX_DATA_CLASSES
 from vitreous.files.manifest import DamagedError, read_stored_json, verify_folder
-from vitreous.files.reading import brief, is_text, reading, shown
+from vitreous.files.reading import excerpt, is_text, reading, truncate
 from vitreous.registry import is_plausible_argument
 from vitreous.version import __version__
 
@@ -92,7 +92,7 @@ def _field(path: Path, content: dict[str, Any], name: str, kind: type) -> Any:
 
 
 def _wrong(path: Path, name: str, given: Any, accepted: str) -> DamagedError:
-    return DamagedError(f"{path}: the field '{name}' is {shown(given)}; it must be {brief(accepted, 400)}")
+    return DamagedError(f"{path}: the field '{name}' is {excerpt(given)}; it must be {truncate(accepted, 400)}")
 
 
 def tuples(value: Any) -> Any:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.files.manifest import MANIFEST, DamagedError
-from vitreous.files.reading import brief
+from vitreous.files.reading import truncate
 from vitreous.files.storage import find_published, publish_folder, write_json
 from vitreous.models.arguments import parse_model_arg
 from vitreous.models.base import Backbone
@@ -263,12 +263,12 @@ def build_architecture(folder: Path, config: ModelConfig) -> nn.Module:
             return task.model(create_model(config.architecture, features_only=True, **config.model_args))
     except InputError as reason:
         raise InputError(
-            f"{folder / CONFIG} describes no model that can be built: {brief(str(reason), 800)}"
+            f"{folder / CONFIG} describes no model that can be built: {truncate(str(reason), 800)}"
         ) from reason
     except Exception as reason:  # arguments that do not fit make models fail in their own ways, all meaning this
         raise InputError(
-            f"{folder / CONFIG}: 'model_args' does not fit the architecture '{brief(config.architecture)}' "
-            f"({type(reason).__name__}: {brief(str(reason), 800)})"
+            f"{folder / CONFIG}: 'model_args' does not fit the architecture '{truncate(config.architecture)}' "
+            f"({type(reason).__name__}: {truncate(str(reason), 800)})"
         ) from reason
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vitreous.errors import InputError
 from vitreous.files.manifest import read_stored_json
-from vitreous.files.reading import reason_of, shown
+from vitreous.files.reading import excerpt, reason_of
 from vitreous.models.base import Backbone
 from vitreous.models.weights import (
     REBUILT_KEYS,
@@ -31,8 +31,8 @@ from vitreous.models.weights import (
     read_tensors,
 )
 from vitreous.registry import ALIASES, ENTRIES, create_model, resolve_name, stored_arguments
+from vitreous.runs.model_config import CONFIG
 
-CONFIG = "config.json"
 # Prefixes of keys that only models with a head have, in OpenMMLab's toolboxes.
 OPENMMLAB_PREFIXES = ("neck.", "decode_head.", "bbox_head.", "rpn_head.", "roi_head.", "keypoint_head.")
 # Under which keys training scripts store their settings, and in these the name of the model.
@@ -193,7 +193,7 @@ def explain_bad_arguments(name: str, arguments: dict[str, Any]) -> Iterator[None
 
 
 def describe_arguments(arguments: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={shown(value)}" for name, value in arguments.items())
+    return ", ".join(f"{name}={excerpt(value)}" for name, value in arguments.items())
 
 
 def classes_in(architecture: str, state: dict[str, Tensor]) -> int:

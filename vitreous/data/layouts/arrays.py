@@ -24,7 +24,7 @@ from vitreous.data.image_set import ImageSet, own_splits, require_split
 from vitreous.data.layouts.base import Layout, expanded
 from vitreous.errors import InputError
 from vitreous.files.limits import MAX_CLASS_NAME_CHARS, MAX_DATA_CLASSES
-from vitreous.files.reading import brief, is_text, reading, require_regular
+from vitreous.files.reading import is_text, reading, require_regular, truncate
 
 AGAIN = "write it again with numpy.savez"
 PICTURES = re.compile(r"x_(?P<after>\w+)|(?P<before>\w+)_images")  # name of an array -> split
@@ -99,7 +99,7 @@ def _array(path: Path, file: Any, name: str) -> NDArray[Any]:
             raise ValueError("it holds Python objects; only plain numbers and texts are read (allow_pickle is off)")
         if promised != stored:
             raise ValueError(
-                f"its head tells of {brief(str(shape))} {dtype}, {promised:,} bytes, but it has {stored:,}"
+                f"its head tells of {truncate(str(shape))} {dtype}, {promised:,} bytes, but it has {stored:,}"
             )
         if promised > memory_bytes():
             raise ValueError(f"it has {promised:,} bytes, this machine's memory {memory_bytes():,}")
@@ -156,7 +156,8 @@ def _classes(path: Path, file: Any, labels: dict[str, NDArray[np.int64]]) -> tup
     named = _array(path, file, "classes").reshape(-1)
     if len(named) > MAX_DATA_CLASSES or named.dtype.itemsize > 4 * MAX_CLASS_NAME_CHARS:
         raise InputError(
-            f"'{path}' names {len(named):,} classes; at most {MAX_DATA_CLASSES:,} of {MAX_CLASS_NAME_CHARS:,} characters"
+            f"'{path}' names {len(named):,} classes; at most {MAX_DATA_CLASSES:,} of "
+            f"{MAX_CLASS_NAME_CHARS:,} characters"
         )
     names = tuple(map(str, named))
     if not all(map(is_text, names)):

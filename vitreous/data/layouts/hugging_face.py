@@ -9,7 +9,7 @@ from vitreous.data.image_set import EncodedSet, digest, own_splits, require_spli
 from vitreous.data.layouts.base import Layout, expanded
 from vitreous.errors import InputError
 from vitreous.files.limits import MAX_DESCRIPTION_BYTES
-from vitreous.files.reading import is_text, read_json, reading, reason_of, shown
+from vitreous.files.reading import excerpt, is_text, read_json, reading, reason_of
 
 ONE, SEVERAL = "state.json", "dataset_dict.json"  # marks of a folder with one split, or with several
 LABELS = ("label", "labels", "fine_label")  # names preferred where several columns hold classes
@@ -56,7 +56,7 @@ class HuggingFaceSet(EncodedSet):
             return stored["bytes"]
         if stored.get("path") and not self._follow:
             raise ImageError(
-                f"image {self.name(index)!r} is not among the data, but the file {shown(stored['path'])}; "
+                f"image {self.name(index)!r} is not among the data, but the file {excerpt(stored['path'])}; "
                 "if that is meant, add --follow"
             )
         if stored.get("path"):

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from vitreous.data.layouts.class_tree import LARGEST_VALUE, Colour, values_or_colours
 from vitreous.errors import InputError
 from vitreous.files.limits import MAX_DESCRIPTION_BYTES
-from vitreous.files.reading import PlainLoader, names_in, parse_json, read_text, reading, rows_in, shown
+from vitreous.files.reading import PlainLoader, excerpt, names_in, parse_json, read_text, reading, rows_in
 
 IGNORE = 255  # class number of pixels that count neither as right nor as wrong
 MOST = 255  # classes
@@ -76,7 +76,7 @@ class MaskClasses:
             raise InputError(f"the masks have {len(self.names)} classes; at most {MOST} can be told apart")
         for value in self.values:
             if not 0 <= value <= LARGEST_VALUE:
-                raise InputError(f"masks cannot hold the value {shown(value)}; give values from 0 to {LARGEST_VALUE}")
+                raise InputError(f"masks cannot hold the value {excerpt(value)}; give values from 0 to {LARGEST_VALUE}")
 
     def numbers(self, mask: NDArray[np.integer]) -> NDArray[np.int16]:
         """(H, W) of values or (H, W, 3) of colours to class numbers; `UNKNOWN` where none is known."""

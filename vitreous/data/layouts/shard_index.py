@@ -22,7 +22,7 @@ from vitreous.data.image import SUFFIXES
 from vitreous.data.image_set import digest
 from vitreous.errors import InputError
 from vitreous.files.limits import MAX_CLASS_NAME_CHARS, MAX_LABEL_BYTES, MAX_PATH_BYTES
-from vitreous.files.reading import brief, parse_json, reading, reason_of
+from vitreous.files.reading import parse_json, reading, reason_of, truncate
 
 MEMBER = re.compile(r"(?P<key>(?:.*/)?[^./][^./]*)\.(?P<kind>[^/]+)")
 LABEL_KEYS = ("label", "cls", "class")  # of a sample's .json
@@ -126,8 +126,8 @@ def _members(path: Path, file: IO[bytes]) -> tuple[dict[str, tarfile.TarInfo], d
     for key, label in labels.items():
         if len(label) > MAX_CLASS_NAME_CHARS or not _is_utf8(label):
             raise InputError(
-                f"the label of {brief(key)!r} in shard '{path}' is {brief(repr(label))}; a number or a name in UTF-8 "
-                f"of at most {MAX_CLASS_NAME_CHARS:,} bytes is accepted"
+                f"the label of {truncate(key)!r} in shard '{path}' is {truncate(repr(label))}; a number or a name in "
+                f"UTF-8 of at most {MAX_CLASS_NAME_CHARS:,} bytes is accepted"
             )
     return pictures, labels
 

@@ -21,7 +21,7 @@ from vitreous.data.image_set import SPLITS, find_split, own_splits, require_spli
 from vitreous.data.layouts.base import Layout, expanded
 from vitreous.errors import InputError
 from vitreous.files.limits import MAX_CLASS_NAME_CHARS, MAX_COORDINATE_PIXELS, MAX_LIST_BYTES, MAX_PAGE_BYTES
-from vitreous.files.reading import problem_of_path, read_bytes, read_names, reason_of, require_regular, shown
+from vitreous.files.reading import excerpt, problem_of_path, read_bytes, read_names, reason_of, require_regular
 
 LISTS = Path("ImageSets", "Main")
 SECOND_COLUMN = ("1", "-1", "0")  # of lists of single classes: shown, not shown, hard to tell
@@ -67,7 +67,7 @@ def open_voc(root: Path, split: str, *, strict: bool = True, follow: bool = Fals
         raise InputError(f"split '{name}' of '{root}' lists no picture")
     for path in splits[name] if (root / "Annotations").is_dir() else ():
         if problem := problem_of_path(os.path.relpath(path, root / "Annotations"), follow=follow):
-            raise InputError(f"{root / LISTS / name}.txt names {shown(path.stem)}, which {problem}")
+            raise InputError(f"{root / LISTS / name}.txt names {excerpt(path.stem)}, which {problem}")
     pages = {path: _page(path, faults) for path in splits[name]}
     classes = _classes(root, splits, pages)
     images = ObjectSet(_records(name, pages, classes, faults), classes, faults=faults.found)

@@ -31,7 +31,7 @@ from vitreous.files.limits import (
     MAX_PAGE_BYTES,
     MAX_PICTURE_OBJECTS,
 )
-from vitreous.files.reading import brief, is_text, read_names, read_text, read_yaml, shown
+from vitreous.files.reading import excerpt, is_text, read_names, read_text, read_yaml, truncate
 
 PLACES = (("images/{}", "labels/{}"), ("{}/images", "{}/labels"))
 DESCRIPTIONS = ("data.yaml", "dataset.yaml", "data.yml")
@@ -121,7 +121,7 @@ class YoloSet(EncodedSet):
 
     def _row(self, line: str, number: int, index: int, width: int, height: int) -> dict[str, Any]:
         def wrong(what: str) -> ImageError:
-            return ImageError(f"line {number} of '{self.text_file(index)}' {what}: {brief(line.strip())!r}")
+            return ImageError(f"line {number} of '{self.text_file(index)}' {what}: {truncate(line.strip())!r}")
 
         try:
             label, *values = map(float, line.split())
@@ -198,7 +198,7 @@ def _names(described: dict[str, Any], root: Path) -> tuple[str, ...]:
         raise InputError(f"'{root}' names {len(names):,} classes; at most {MAX_DATA_CLASSES:,} are read")
     for place, name in enumerate(names):
         if isinstance(name, list | dict | set) or not is_text(str(name)) or len(str(name)) > MAX_CLASS_NAME_CHARS:
-            raise InputError(f"class {place} in 'names' of '{root}' is {shown(name)}; a name is needed")
+            raise InputError(f"class {place} in 'names' of '{root}' is {excerpt(name)}; a name is needed")
     return tuple(map(str, names))
 
 
@@ -209,13 +209,13 @@ def _keypoints(described: dict[str, Any], root: Path) -> Keypoints | None:
     whole = isinstance(shape, list) and len(shape) == 2 and all(type(number) is int for number in shape)
     if not whole or shape[1] not in (2, 3) or not 1 <= shape[0] <= MAX_KEYPOINTS:
         raise InputError(
-            f"kpt_shape of '{root}' is {shown(shape)}; a number of keypoints, at most {MAX_KEYPOINTS}, and 2 or 3 are "
-            "needed"
+            f"kpt_shape of '{root}' is {excerpt(shape)}; a number of keypoints, at most {MAX_KEYPOINTS}, and 2 or 3 "
+            "are needed"
         )
     count, order = shape[0], described.get("flip_idx") or list(range(shape[0]))
     places = [place for place in order if type(place) is int] if isinstance(order, list) else []
     if sorted(places) != list(range(count)) or len(order) != count:
-        raise InputError(f"flip_idx of '{root}' is {shown(order)}; the places 0 to {count - 1} are needed, each once")
+        raise InputError(f"flip_idx of '{root}' is {excerpt(order)}; the places 0 to {count - 1} are needed, each once")
     pairs = tuple((place, other) for place, other in enumerate(order) if place < other)
     return Keypoints(tuple(f"point {place + 1}" for place in range(count)), pairs)
 
