@@ -32,9 +32,12 @@ class Levels(nn.Module):
         self.body, self.taken = keep_maps(network, [index[stride] for stride in self.strides])
         self.transposed = getattr(network, "output_fmt", None) == "NHWC"
 
-    def forward(self, images: Tensor) -> list[Tensor]:
+    def maps(self, images: Tensor) -> list[Tensor]:
         maps = self.body(images)
         return [maps[i].permute(0, 3, 1, 2) if self.transposed else maps[i] for i in self.taken]
+
+    def forward(self, images: Tensor) -> Any:
+        return self.maps(images)
 
     @property
     def backbone(self) -> Any:

@@ -57,8 +57,8 @@ class Pyramid(Levels):
         self.own_levels = len(self.strides)  # those that are not `extra`
         self.strides = (*self.strides, *(self.strides[-1] * times for times in EXTRA_STRIDES[extra]))
 
-    def forward(self, images: Tensor) -> OrderedDict[str, Tensor]:  # type: ignore[override]
-        return self.fpn(OrderedDict((str(level), features) for level, features in enumerate(super().forward(images))))
+    def forward(self, images: Tensor) -> OrderedDict[str, Tensor]:
+        return self.fpn(OrderedDict((str(level), features) for level, features in enumerate(self.maps(images))))
 
 
 def pyramid(

@@ -62,8 +62,8 @@ class ShrinkingMaps(Levels):
         self.extra = nn.ModuleList(block(*pair) for pair in pairwise(self.channels[start:]))
         self.strides = (*self.strides, *(self.strides[-1] * 2 ** (i + 1) for i in range(len(widths))))
 
-    def forward(self, images: Tensor) -> OrderedDict[str, Tensor]:  # type: ignore[override]
-        maps = super().forward(images)
+    def forward(self, images: Tensor) -> OrderedDict[str, Tensor]:
+        maps = self.maps(images)
         for block in self.extra:
             maps.append(block(maps[-1]))
         return OrderedDict((str(level), features) for level, features in enumerate(maps))

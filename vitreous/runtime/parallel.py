@@ -39,16 +39,13 @@ def replicate(model: nn.Module, device: torch.device) -> DistributedDataParallel
     same after a restart.
     """
     # Synchronised batch norms keep their statistics equal by themselves.
-    alike = "forward_sync_buffers" if "forward_sync_buffers" in _ddp_options() else "broadcast_buffers"
+    known = inspect.signature(DistributedDataParallel).parameters
+    sync = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
     device_ids = [device] if device.type == "cuda" else None
     # Kernels with one channel have two equivalent memory layouts.
     warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
-    options: dict[str, Any] = {"find_unused_parameters": True, "gradient_as_bucket_view": True, alike: False}
+    options: dict[str, Any] = {"find_unused_parameters": True, "gradient_as_bucket_view": True, sync: False}
     return DistributedDataParallel(_Copy(model), device_ids=device_ids, **options)
-
-
-def _ddp_options() -> set[str]:
-    return set(inspect.signature(DistributedDataParallel).parameters)
 
 
 def require_shardable(model: nn.Module, processes: int) -> None:

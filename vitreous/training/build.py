@@ -110,7 +110,10 @@ def build_backbone(settings: TrainSettings, arguments: dict[str, Any]) -> BuiltM
     seed_everything(settings.seed, INITIAL_WEIGHTS)
     notes: tuple[str, ...] = ()
     try:
-        if settings.weights is not None and not has_head_weights(settings.weights):
+        with_head = settings.weights is not None and (
+            dense_folder(settings.weights) is not None or is_openmmlab_release(settings.weights)
+        )
+        if settings.weights is not None and not with_head:
             with _limit_of(settings):
                 model: Any = _from_weights(settings, settings.weights, arguments, features_only=True)
             notes = (f"weights: the backbone's are those of {settings.weights}; the head is new",)
@@ -213,10 +216,6 @@ def is_openmmlab_release(weights: str) -> bool:
     """Whether this is a file that one of OpenMMLab's toolboxes wrote, with a head."""
     path = local_file(weights)
     return path.is_file() and any(key.startswith(OPENMMLAB_PREFIXES) for key in read_tensors(path))
-
-
-def has_head_weights(weights: str) -> bool:
-    return dense_folder(weights) is not None or is_openmmlab_release(weights)
 
 
 def preprocess_for(model: Any, settings: TrainSettings) -> Preprocess:

@@ -9,7 +9,6 @@ import os
 import re
 import sys
 import tarfile
-import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +22,7 @@ from vitreous.data.image_set import digest
 from vitreous.errors import InputError
 from vitreous.files.limits import MAX_CLASS_NAME_CHARS, MAX_LABEL_BYTES, MAX_PATH_BYTES
 from vitreous.files.reading import parse_json, reading, reason_of, truncate
+from vitreous.files.writing import atomic_file
 
 MEMBER = re.compile(r"(?P<key>(?:.*/)?[^./][^./]*)\.(?P<kind>[^/]+)")
 LABEL_KEYS = ("label", "cls", "class")  # of a sample's .json
@@ -224,12 +224,6 @@ def _keep(places: Sequence[Path], kept: Kept) -> None:
     for place in places:
         with suppress(OSError):
             place.parent.mkdir(parents=True, exist_ok=True)
-            descriptor, aside = tempfile.mkstemp(dir=place.parent, prefix=".vitreous-")
-            try:
-                with os.fdopen(descriptor, "wb") as file:
-                    np.savez_compressed(file, stamps=kept.stamps, **kept.samples._asdict())
-                os.replace(aside, place)
-            except OSError:
-                os.unlink(aside)
-                raise
+            with atomic_file(place, unique=True) as file:
+                np.savez_compressed(file, stamps=kept.stamps, **kept.samples._asdict())
             return

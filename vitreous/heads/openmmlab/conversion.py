@@ -86,7 +86,8 @@ def load_release(
     path = next(path for path, module in model.named_modules() if module is backbone)
     renamed, origin, left = translate_keys(state, backbone, f"{path}.", rules)
     own = {key: value for key, value in model.state_dict().items() if not REBUILT_KEYS.search(key)}
-    restarts = f"{may_differ}|{reset_pattern(backbone, path)}"
+    resized = getattr(backbone, "reset_when_resized", "$^")  # parameters whose shapes may change between tasks
+    restarts = rf"{may_differ}|{re.escape(path)}\.\S*(?:{resized})"
     decisions = [*left, *compare_tensors(own, renamed, origin, restarts)]
     report = Conversion(decisions)
     misfits = report.having(*MISFITS)
@@ -148,11 +149,6 @@ def backbone_tensors(inner: dict[str, Tensor], backbone: Any) -> tuple[dict[str,
     keys = list(inner)
     sources = {ours: keys[int(number.flatten()[0])] for ours, number in backbone.translate(numbers).items()}
     return backbone.translate(bare), sources
-
-
-def reset_pattern(backbone: Any, path: str) -> str:
-    """Regular expression of the backbone's parameters whose shapes may change between tasks."""
-    return rf"{re.escape(path)}\.\S*(?:{getattr(backbone, 'reset_when_resized', '$^')})"
 
 
 def compare_tensors(
