@@ -41,7 +41,7 @@ PVT = ("fused", "written out")
 
 
 class Memory(Allocations):
-    """`peak` of activations, and `whole`, the peak if gradients, which go as soon as they are there, had stayed."""
+    """`peak` of activations, and `whole`, the peak if gradients, which are freed at once, had stayed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ def main(
     one: str | None = None,
     saving: Literal["off", "blocks", "mlp"] = "off",
 ) -> None:
-    """`one` and `saving` are what each process of its own is asked to measure."""
+    """`one` and `saving` are for the separate process of each measurement."""
     if one is not None:
         print(json.dumps(measure(one, height, width, saving)))
         return

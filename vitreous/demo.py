@@ -34,7 +34,7 @@ def demo(
     """Train a small PaCa on the embedded shapes, test it on images it has not seen, and explain some of them.
 
     Takes under four minutes on two CPU cores and needs no download. Started again, it keeps the trained model and
-    writes the explanation anew.
+    rewrites the explanation.
 
     Examples:
         vitreous demo

@@ -97,7 +97,7 @@ def check_pixel_labels(labels: Tensor, classes: int) -> None:
 
 
 def best_classes(logits: Tensor, size: Sequence[int]) -> Tensor:
-    """The best class (H, W) of every pixel of logits (K, h, w) brought to `size`.
+    """The best class (H, W) of every pixel of logits (K, h, w), resized to `size`.
 
     That is `resize` and `argmax`, but a few rows at a time, and with the classes contiguous in memory: a large picture
     with many classes would otherwise take gigabytes, and more time than the network.

@@ -1,4 +1,4 @@
-"""The original PaCa-ViT release: model names, files, published figures, and parameter names in terms of ours."""
+"""The original PaCa-ViT release: model names, files, published figures, and a translation of its keys to ours."""
 
 import re
 
@@ -83,9 +83,9 @@ CLUSTERING_KEY = re.compile(r"(.*\.clustering)\.clustering\.(\d)\.(weight|bias)$
 
 
 def translate_entry(key: str, value: Tensor, state: dict[str, Tensor]) -> tuple[str, Tensor]:
-    """One entry of an original checkpoint in our names and shapes; entries already ours stay as they are."""
+    """Translate one entry of an original checkpoint to our keys and shapes; our own entries stay."""
     clustering = CLUSTERING_KEY.match(key)
-    if clustering:  # the same positions mean other layers in each kind, told apart by how many there are
+    if clustering:  # positions mean different layers in each kind; the number of layers tells the kind
         path, position, kind = clustering.groups()
         count = sum(f"{path}.clustering.{i}.weight" in state for i in (0, 2, 4))
         layers = {3: ("depthwise", "pointwise", "logits"), 2: ("fc1", "logits"), 1: ("logits",)}[count]

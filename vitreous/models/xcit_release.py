@@ -1,6 +1,6 @@
-"""The original XCiT release: files by tag, published figures, and parameter names in terms of ours.
+"""The original XCiT release: files by tag, published figures, and a translation of its keys to ours.
 
-timm's port of the same weights uses nearly the same names; both layouts are translated.
+Timm's port of the same weights uses nearly the same keys; both layouts are translated.
 """
 
 import re
@@ -61,9 +61,9 @@ XCIT_KEYS: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
 
 
 def translate_state(state: dict[str, Tensor], starts: Sequence[int]) -> dict[str, Tensor]:
-    """A state dict in the original's or timm's names, in ours; one that is ours already stays as it is.
+    """Translate a state dict with the original's or timm's keys to ours; one with our keys stays.
 
-    `starts` are the numbers of the blocks with which our stages begin.
+    `starts` are the indices of the blocks with which our stages begin.
     """
     renamed: dict[str, Tensor] = {}
     for key, value in state.items():
@@ -81,6 +81,6 @@ def translate_state(state: dict[str, Tensor], starts: Sequence[int]) -> dict[str
 
 
 def block_path(number: int, starts: Sequence[int]) -> str:
-    """Block `number` of the column, by stage and place within it."""
+    """Path of block `number` of the column: its stage, and its index within the stage."""
     stage = max(i for i, start in enumerate(starts) if number >= start)
     return f"stages.{stage}.blocks.{number - starts[stage]}."

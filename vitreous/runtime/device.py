@@ -1,4 +1,4 @@
-"""Devices, precision, and what the CPU and its memory allocator need to be told."""
+"""Devices, precision, and settings of the CPU and its memory allocator."""
 
 import ctypes
 import logging

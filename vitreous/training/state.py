@@ -37,7 +37,7 @@ class Position:
 class TrainState:
     """Model, optimiser, loss scaler, averaged weights and position.
 
-    There is no random state: whatever is random in a run is keyed by seed and position.
+    There is no random state: all random numbers of a run are functions of seed and position.
     """
 
     model: nn.Module

@@ -194,7 +194,7 @@ def test_what_is_no_such_checkpoint() -> None:
         load_segmenter(model, {"stem.weight": torch.zeros(1)})
     with pytest.raises(InputError, match=r"no known head among the parts of this checkpoint \(backbone\)"):
         describe_segmenter({"backbone.x": torch.zeros(1)})
-    with pytest.raises(InputError, match="lacks the layer that names the classes"):
+    with pytest.raises(InputError, match="lacks the classification layer"):
         describe_segmenter({key: value for key, value in state.items() if "conv_seg" not in key})
     state["decode_head.conv_seg.bias"] = torch.full((CLASSES,), torch.nan)
     with pytest.raises(InputError, match=r"NaN or infinite values in 1 tensors, first decoder\.classifier\.bias"):

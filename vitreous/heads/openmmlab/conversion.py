@@ -1,7 +1,7 @@
-"""Weights of a whole model from a checkpoint with the names of OpenMMLab's toolboxes, with a report of every key.
+"""Loads a whole model from a checkpoint of one of OpenMMLab's toolboxes, with a report of every key.
 
-Such a checkpoint has parts: `backbone.`, whose names are those of the backbone's own release, and `neck.`,
-`decode_head.`, … whose names a table of rules turns into ours.
+Such a checkpoint has parts: `backbone.`, with the keys of the backbone's own release, and `neck.`, `decode_head.`, …,
+whose keys a table of rules translates to ours.
 """
 
 import logging
@@ -36,8 +36,8 @@ class Decision(NamedTuple):
     """What became of one tensor."""
 
     outcome: Outcome
-    theirs: str | None  # key in the checkpoint; None if it lacks one
-    ours: str | None  # key in the model; None if it has no use for the tensor
+    theirs: str | None  # key in the checkpoint; None if it has none
+    ours: str | None  # key in the model; None if the tensor is unused
     shape: tuple[int, ...]  # in the checkpoint, or in the model if the checkpoint lacks it
     reason: str = ""
 
@@ -69,12 +69,12 @@ def load_release(
     may_differ: str,
     strict: bool = True,
 ) -> Conversion:
-    """Load a checkpoint into a model; what does not fit is an error, before anything is touched, if `strict`.
+    """Load a checkpoint into a model; if `strict`, a misfit is an error before anything is changed.
 
     Args:
         backbone: The part of the model that `backbone.` belongs to.
-        rules: For the names of all other parts. A name that no rule matches is unexpected.
-        may_differ: Regular expression of our names that start afresh where shapes differ, such as the classifier's.
+        rules: For the keys of all other parts. A key that no rule matches is unexpected.
+        may_differ: Regular expression of our keys that are re-initialised if shapes differ, such as the classifier's.
     """
     state = read_tensors(source)
     name = str(source) if isinstance(source, (str, Path)) else "the given state dict"
@@ -110,7 +110,7 @@ def load_release(
 def translate_keys(
     state: dict[str, Tensor], backbone: Any, path: str, rules: Rules
 ) -> tuple[dict[str, Tensor], dict[str, str], list[Decision]]:
-    """Tensors in our names, where each comes from, and decisions on what has no name of ours."""
+    """Tensors by our keys, the original key of each, and decisions on those without a key of ours."""
     left: list[Decision] = []
     renamed: dict[str, Tensor] = {}
     origin: dict[str, str] = {}
@@ -135,16 +135,16 @@ def translate_keys(
 
 
 def halve_numbers(key: str) -> str:
-    """A name in which `{i/2}` stands for half of the number i: they count the layers between convolutions too."""
+    """Replace `{i/2}` by half of i: their indices also count the layers between convolutions."""
     return re.sub(r"\{(\d+)/(\d+)\}", lambda match: str(int(match[1]) // int(match[2])), key)
 
 
 def backbone_tensors(inner: dict[str, Tensor], backbone: Any) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors of the backbone in our names, and where each comes from."""
+    """Tensors of the backbone by our keys, and the original key of each."""
     bare = {key.removeprefix(BACKBONE_PREFIX): value for key, value in inner.items()}
     if not isinstance(backbone, Backbone):
         return bare, {key: BACKBONE_PREFIX + key for key in bare}
-    # The same translation of tensors that all hold their own number tells what became of which.
+    # Translating tensors filled with their own index shows which became which.
     numbers = {key: torch.tensor(float(i)).expand(value.shape) for i, (key, value) in enumerate(bare.items())}
     keys = list(inner)
     sources = {ours: keys[int(number.flatten()[0])] for ours, number in backbone.translate(numbers).items()}

@@ -5,7 +5,7 @@
     model = build_detector(backbone, release.head, release.classes, **release.head_args)
     print(load_detector(model, "mask_rcnn_….pth"))     # what became of every tensor
 
-The same there and here: the order of anchors (ratios first, then sizes, around the cells' first corners), that of a
+Equal there and here: the order of anchors (ratios first, then sizes, around the cells' first corners), that of a
 box's four codes, their scales (10, 10, 5, 5 in the second stage and ATSS, else 1), one logit for an object in the first
 stage, regions aligned to half pixels. Different, and changed on the way: the background is their last class and our
 first (in version 1 it was first, and boxes had codes for it too), codes that all classes share are repeated for each,
@@ -71,7 +71,7 @@ DETECTOR_CLASSIFIERS = r"box_predictor\.|mask_predictor\.mask_fcn_logits\.|class
 
 
 def load_detector(model: Detector, source: str | Path | dict[str, Any], *, strict: bool = True) -> Conversion:
-    """Load a detection checkpoint. With other classes the layers that name them start afresh."""
+    """Load a detection checkpoint. With other classes, the classification layers are re-initialised."""
     rules = DETECTOR_RULES.get(type(model))
     if rules is None or not isinstance(model.backbone, Pyramid):
         raise InputError(
@@ -91,7 +91,7 @@ def load_detector(model: Detector, source: str | Path | dict[str, Any], *, stric
 
 
 def pyramid_rules(backbone: Pyramid) -> Rules:
-    """Their levels behind the last are numbered on; ours are called p6 and p7."""
+    """Their extra levels continue the numbering; ours are called p6 and p7."""
     last = backbone.own_levels
     return [
         (rf"^neck\.fpn_convs\.{last}\.conv\.", "backbone.fpn.extra_blocks.p6."),
@@ -104,7 +104,7 @@ def pyramid_rules(backbone: Pyramid) -> Rules:
 
 
 def rearrange(state: dict[str, Tensor]) -> dict[str, str]:
-    """Bring tensors whose order or number differs into ours, in place; for each of their names, what was done."""
+    """Rearrange tensors whose order or number differs, in place; returns what was done, by their keys."""
     reasons: dict[str, str] = {}
     for key in [key for key in state if re.search(r"bbox_head\.fc_cls\.(?:weight|bias)$", key)]:
         codes, mask = key.replace("fc_cls", "fc_reg"), key.replace("bbox_head.fc_cls", "mask_head.conv_logits")
@@ -132,7 +132,7 @@ def rearrange(state: dict[str, Tensor]) -> dict[str, str]:
 
 
 def describe_detector(source: str | Path | dict[str, Any]) -> Release:
-    """Read from the names and shapes of a checkpoint what to build for it."""
+    """What to build for a checkpoint, from its keys and shapes."""
     state = read_tensors(source)
     lateral = first_match(state, r"^neck\.lateral_convs\.0\.conv\.weight$")
     arguments = {} if lateral is None else {"channels": int(lateral.shape[0])}

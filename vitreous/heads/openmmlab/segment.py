@@ -5,7 +5,7 @@
     model = build_segmenter(backbone, release.head, release.classes, **release.head_args)
     print(load_segmenter(model, "pacahead_….pth"))    # what became of every tensor
 
-What has to be known of these heads, and is the same here: maps are resized with half-pixel centres
+What these heads have in common with ours: maps are resized with half-pixel centres
 (`align_corners=False`), convolutions before a batch norm have no bias, those of Semantic FPN's pyramid have one and no
 norm, PaCa's clusters are classes in the order of its answer, and ADE20K's class 0 is "wall": its models were trained
 with the label 0 ("other") of the data ignored and all others counted down by one (`reduce_zero_label`).
@@ -62,7 +62,7 @@ SEGMENTER_CLASSIFIERS = r"decoder\.(?:auxiliary_)?classifier\.|decoder\.clusteri
 
 
 class Release(NamedTuple):
-    """What a checkpoint says of the model it was made for."""
+    """What a checkpoint says about its model."""
 
     head: str  # "fpn", "upernet", "paca" or "keypoints"
     classes: int  # joints of "keypoints"
@@ -71,13 +71,13 @@ class Release(NamedTuple):
 
 
 def load_segmenter(model: Segmenter, source: str | Path | dict[str, Any], *, strict: bool = True) -> Conversion:
-    """Load a segmentation checkpoint. With other classes classifiers start afresh, with other clusters clusterings."""
+    """Load a segmentation checkpoint. Layers that depend on other classes or clusters are re-initialised."""
     rules = SEGMENTER_RULES[type(model.decoder)]
     return load_release(model, model.levels.backbone, source, rules, may_differ=SEGMENTER_CLASSIFIERS, strict=strict)
 
 
 def load_keypoints(model: SimpleBaseline, source: str | Path | dict[str, Any], *, strict: bool = True) -> Conversion:
-    """Load a keypoint checkpoint. The last layer starts afresh if it has other joints."""
+    """Load a keypoint checkpoint. With other joints, the last layer is re-initialised."""
     rules = SEGMENTER_RULES[SimpleBaseline]
     return load_release(model, model.levels.backbone, source, rules, may_differ=SEGMENTER_CLASSIFIERS, strict=strict)
 
@@ -100,7 +100,7 @@ WIDTH_KEYS = {  # argument of a head -> the tensor whose first axis tells it
 
 
 def describe_segmenter(source: str | Path | dict[str, Any]) -> Release:
-    """Read from the names and shapes of a checkpoint what to build for it."""
+    """What to build for a checkpoint, from its keys and shapes."""
     state = read_tensors(source)
     head = next((head for head, sign in HEAD_KEYS.items() if first_match(state, sign) is not None), None)
     if head is None:
@@ -113,7 +113,7 @@ def describe_segmenter(source: str | Path | dict[str, Any]) -> Release:
     widths = {name: int(value.shape[0]) for name, value in found.items() if value is not None}
     last = first_match(state, r"^decode_head\.conv_seg\.weight|^(?:keypoint_head|head)\.final_layer\.weight")
     if last is None:
-        raise InputError("this checkpoint lacks the layer that names the classes; it is not whole")
+        raise InputError("this checkpoint lacks the classification layer; it is incomplete")
     return Release(head, int(last.shape[0]), widths, clusters_of(state))
 
 
