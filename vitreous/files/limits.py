@@ -34,6 +34,4 @@ MAX_ARGUMENT_CHARS = 10_000  # characters of name=value on the command line
 # ---- models built from a stored description
 MAX_ARGUMENT_VALUE = 1 << 14  # a number among a stored model's arguments; pictures, channels and depths all lie below
 MAX_STORED_TENSORS = 10_000  # of a stored model; the deepest models of timm have some 2,000
-EXTRA_WEIGHTS_MARGIN = (
-    1 << 28
-)  # numbers of a model beyond the bytes of its file: a head that is built and then left out
+EXTRA_WEIGHTS_MARGIN = 1 << 28  # weights of a model beyond the bytes of its file: a head that is built, then dropped
