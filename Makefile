@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 CORE := $(VENV)/core-installed
 DEV := $(VENV)/dev-installed
 
-.PHONY: demo test test-slow check format figures bench docs wheel clean
+.PHONY: demo lint types test test-all test-slow check format figures bench docs wheel clean
 
 $(CORE): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -21,17 +21,24 @@ $(DEV): $(CORE)
 demo: $(CORE)
 	$(BIN)/vitreous demo
 
+lint: $(DEV)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(DEV)
+	$(BIN)/mypy
+
+# All but the tests that start processes or a browser (`system`) and those that take minutes (`slow`).
 test: $(DEV)
 	$(BIN)/pytest --numprocesses 2 --dist worksteal
+
+test-all: $(DEV)
+	$(BIN)/pytest --numprocesses 2 --dist worksteal -m "not slow"
 
 test-slow: $(DEV)
 	$(BIN)/pytest -m slow
 
-check: $(DEV)
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/pytest --numprocesses 2 --dist worksteal
+check: lint types test
 
 format: $(DEV)
 	$(BIN)/ruff format .

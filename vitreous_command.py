@@ -17,10 +17,13 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
-from functools import partial
+from dataclasses import is_dataclass
+from functools import partial, reduce
 from itertools import takewhile
+from operator import or_
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, get_args, get_type_hints
 
 VERBS = {
     "info": "list the models, or show one: parameters, MACs, taps, arguments, growth with the image",
@@ -29,6 +32,8 @@ VERBS = {
     "evaluate": "measure a trained model on held-out data",
     "predict": "what a model says about images: classes, objects, a class for every pixel, keypoints",
     "explain": "why a model answered so: maps, clusters and how faithful they are, as one HTML report",
+    "score": "how faithful each explanation method is to a model, over a data set",
+    "atlas": "what each cluster of a model does, over a data set",
     "serve": "explore a model in the browser: drop an image, switch clusters off, watch the prediction",
     "plot": "draw the curves of training runs, as a picture and one HTML page",
     "demo": "train, evaluate and explain a small model in a few minutes",
@@ -47,6 +52,8 @@ EXTRAS = {
     "tensorboard": "log",
     "datasets": "data",
 }
+
+MOVED = {"explain": ("score", "atlas")}  # verbs that were options of another
 
 # Aliases of options on the command line. In Python, `model` is the argument that says where the model is.
 ALSO = {"architecture": "model"}
@@ -100,6 +107,10 @@ def dispatch(arguments: list[str]) -> int:
     if verb not in VERBS:
         complain(f"unknown verb {verb!r}; nearest: {', '.join(nearest_verbs(verb))}\n\n{overview()}")
         return BAD_INPUT
+    for other in MOVED.get(verb, ()):
+        if f"--{other}" in rest:
+            complain(f"--{other} is a verb of its own now: vitreous {other} RUN DATA (see: vitreous {other} --help)")
+            return BAD_INPUT
     return run(verb, rest)
 
 
@@ -179,7 +190,7 @@ def as_command(function: Callable[..., Any], named: set[str]) -> Callable[..., C
     """
     hints = get_type_hints(function, include_extras=True)
     signature = inspect.signature(function)
-    parameters = [p.replace(annotation=displayed(p, hints[p.name])) for p in signature.parameters.values()]
+    parameters = [p.replace(annotation=displayed(p, for_shell(hints[p.name]))) for p in signature.parameters.values()]
 
     left = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} - named
 
@@ -191,6 +202,13 @@ def as_command(function: Callable[..., Any], named: set[str]) -> Callable[..., C
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command
+
+
+def for_shell(hint: Any) -> Any:
+    """The type hint without settings objects, which only Python can give: of `str | Masking | None`, `str | None`."""
+    if not isinstance(hint, UnionType):
+        return hint
+    return reduce(or_, (kind for kind in get_args(hint) if not is_dataclass(kind)))
 
 
 def displayed(parameter: inspect.Parameter, hint: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Does the memory of `vitreous explain --atlas` grow with the number of images?
+"""Does the memory of `vitreous atlas` grow with the number of images?
 
     python benchmarks/atlas_memory.py
     python benchmarks/atlas_memory.py --images 5000 --clusters 49
@@ -17,12 +17,12 @@ import torch
 import tyro
 
 import vitreous  # noqa: F401  (registers the models)
-from vitreous.clusters.atlas import Atlas, look_at
+from vitreous.clusters.atlas import Atlas, measure_clusters
 from vitreous.clusters.gates import cluster_layer
 from vitreous.data.shapes.images import ShapesImages
 from vitreous.data.shapes.samples import CATEGORIES
 from vitreous.data.transforms import Preprocess
-from vitreous.explanations.atlas import batches
+from vitreous.explanations.dataset import read_batches
 from vitreous.runs.model_folder import TrainedModel
 
 
@@ -42,8 +42,8 @@ def main(images: int = 50_000, clusters: int = 100, size: int = 32, seconds: flo
     layer, atlas, seen = cluster_layer(network), Atlas(clusters, len(CATEGORIES)), 0
     start, told = time.process_time(), 0
     print(f"torch {torch.__version__}, before: {resident():.0f} MB", flush=True)
-    for batch in batches(trained, data, range(images), 64):
-        atlas.add(look_at(network, batch.inputs, layer), batch.numbers, batch.labels, batch.objects)
+    for batch in read_batches(trained, data, range(images), 64, label="atlas"):
+        atlas.add(measure_clusters(network, batch.inputs, layer), batch.numbers, batch.labels, batch.objects)
         seen, used = seen + len(batch.numbers), time.process_time() - start
         if seen // every > told or seen == images or used > seconds:
             told = seen // every

@@ -20,7 +20,7 @@ import tyro
 
 import vitreous
 from vitreous.attribution.target import ClassTarget
-from vitreous.clusters.gates import Rest, cluster_layer
+from vitreous.clusters.gates import PartialForward, cluster_layer
 from vitreous.clusters.importance import RANKINGS
 from vitreous.clusters.token_gradient import TokenGradient
 
@@ -40,7 +40,7 @@ def main(model: str = "paca_tiny", size: int = 224, rounds: int = 3, threads: in
     network = timm.create_model(model).eval()
     images = torch.randn(batch, 3, size, size)
     image, target, layer = images[:1], ClassTarget(labels=torch.tensor([0])), cluster_layer(network)
-    clusters = Rest(network, image, layer).count
+    clusters = PartialForward(network, image, layer).count
 
     def plain() -> None:
         with torch.no_grad():

@@ -23,13 +23,13 @@ from vitreous.attribution.catalogue import find_method
 from vitreous.attribution.controls import OracleMask
 from vitreous.attribution.method import resolve
 from vitreous.attribution.target import Target
-from vitreous.clusters.gates import Rest, cluster_layer, maps_of
+from vitreous.clusters.gates import PartialForward, cluster_layer, maps_of
 from vitreous.clusters.groups import ablate_groups, group_gates, group_maps
 from vitreous.clusters.load import causal_load
 from vitreous.data.source import open_data
 from vitreous.evaluate import evaluate
-from vitreous.explanations.dataset import batches
-from vitreous.faithfulness.scoring import DECIDES, Batch, measured
+from vitreous.explanations.scores import class_batches
+from vitreous.faithfulness.scoring import DECIDES, ScoringBatch, measured
 from vitreous.files.storage import write_json
 from vitreous.runs.model_folder import load_classifier
 from vitreous.train import train
@@ -88,14 +88,14 @@ def figures(
     trained = load_classifier(run / "final", size=None, device="cpu")
     pictures = open_data("shapes", "test", size=trained.preprocess.size)
     values: dict[str, list[float]] = {"top1": [top1]}
-    for batch in batches(trained, pictures, images, 20):
+    for batch in class_batches(trained, pictures, images, 20):
         for name, numbers in of_batch(trained.model, batch, maps, portions).items():
             values.setdefault(name, []).extend(numbers.tolist())
     write_json(stored, values)
     return values
 
 
-def of_batch(model: nn.Module, batch: Batch, maps: Sequence[str], portions: int) -> dict[str, Tensor]:
+def of_batch(model: nn.Module, batch: ScoringBatch, maps: Sequence[str], portions: int) -> dict[str, Tensor]:
     target = resolve(model, batch.images, None)
     values = {}
     for load in causal_load(model, batch.images, target):
@@ -119,7 +119,7 @@ def top_group(model: nn.Module, images: Tensor, target: Target) -> dict[str, Ten
     with torch.no_grad():
         maps = maps_of(model, images, layer)[1]
         for b in range(len(images)):
-            rest, own = Rest(model, images[b : b + 1], layer), target.select(torch.full((1 + DRAWS,), b))
+            rest, own = PartialForward(model, images[b : b + 1], layer), target.select(torch.full((1 + DRAWS,), b))
             label = group_maps(maps[b])
             worst = group_gates(label)[ablate_groups(rest, own.select(torch.tensor([0])), label)[0].argmax()]
             sets = [worst[torch.randperm(len(worst), generator=random)] for _ in range(DRAWS)]

@@ -1,6 +1,9 @@
 """Shared by all tests: where reference data lies, and quiet, reproducible torch."""
 
 import os
+import subprocess
+import sys
+from multiprocessing import popen_forkserver
 from pathlib import Path
 
 import pytest
@@ -19,6 +22,24 @@ SHARED = Path(__file__).parents[2] / "shared"
 @pytest.fixture(autouse=True)
 def _reproducible():
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _no_other_python(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a test marked `system` may start Python once more. Workers of a loader, which are forks, are free to all."""
+    if request.node.get_closest_marker("system") is None:
+        start = subprocess.Popen.__init__
+
+        def checked_start(process: subprocess.Popen, arguments: object, *more: object, **options: object) -> None:
+            if isinstance(arguments, list) and sys.executable in arguments:
+                pytest.fail("this test starts Python and is not marked `system`")
+            start(process, arguments, *more, **options)
+
+        def refuse(_: object) -> None:
+            pytest.fail("this test starts a process by fork server and is not marked `system`")
+
+        monkeypatch.setattr(subprocess.Popen, "__init__", checked_start)
+        monkeypatch.setattr(popen_forkserver.Popen, "_launch", refuse)
 
 
 @pytest.fixture(scope="session")

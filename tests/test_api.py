@@ -18,11 +18,13 @@ def in_a_new_process(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
+@pytest.mark.system
 def test_importing_loads_models_and_registry_only():
     code = "import sys, vitreous; print(*{m.split('.')[1] for m in sys.modules if m.startswith('vitreous.')})"
     assert set(in_a_new_process(code).split()) == LOADED_AT_ONCE
 
 
+@pytest.mark.system
 def test_a_verb_stays_a_function_when_its_module_is_imported_first():
     code = "import vitreous, vitreous.train; from vitreous.plot import plot; print(vitreous.train, vitreous.plot)"
     assert in_a_new_process(code).count("<function") == 2

@@ -32,6 +32,7 @@ def verb(monkeypatch):
     return put
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["--version"], ["no-such-verb"]])
 def test_table_of_verbs_needs_no_torch(arguments):
     code = (
@@ -48,6 +49,7 @@ def test_table_of_verbs_needs_no_torch(arguments):
         assert all(f"  {verb}" in shown for verb in VERBS)
 
 
+@pytest.mark.system
 def test_python_dash_m_is_the_same_command():
     done = subprocess.run([sys.executable, "-m", "vitreous", "--version"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0
@@ -59,6 +61,15 @@ def test_unknown_verb_names_the_nearest(capsys):
     out, err = capsys.readouterr()
     assert out == ""
     assert "unknown verb 'explian'; nearest: explain" in err
+
+
+@pytest.mark.parametrize("verb", ["score", "atlas"])
+def test_what_became_a_verb_of_its_own_is_named(capsys, verb):
+    assert main(["explain", "runs/demo", "--data", "shapes", f"--{verb}"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert (
+        line == f"vitreous: --{verb} is a verb of its own now: vitreous {verb} RUN DATA (see: vitreous {verb} --help)"
+    )
 
 
 @pytest.mark.parametrize("verb", WRITTEN)
@@ -78,6 +89,7 @@ def test_verb_is_a_function_of_the_same_name(verb):
     assert inspect.isfunction(function)
 
 
+@pytest.mark.system
 def test_every_verb_is_a_function_of_the_package_and_needs_no_extra():
     code = (
         "import sys, vitreous, vitreous_command\n"
@@ -189,6 +201,7 @@ def test_interrupt_exits_with_130(verb, capsys):
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.system
 def test_closed_pipe_is_quiet():
     reader, writer = os.pipe()
     os.close(reader)

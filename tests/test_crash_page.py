@@ -46,6 +46,7 @@ TINY = (
 )
 
 
+@pytest.mark.system
 def test_commands_work(tmp_path: Path) -> None:
     """In a shell, as they stand there, but for small sizes and for waiting no longer than needed."""
     (script,) = blocks(PAGE, "bash")

@@ -265,7 +265,7 @@ def test_resuming_and_averages_work_as_for_classifiers(tmp_path, monkeypatch):
         (dict(head_args=("width",)), "head_args 'width' cannot be read; write name=value"),
         (
             dict(mixup=0.5),
-            r"mixup 0.5 cannot be used; it must be left out: it is for the task classify, and this is se",
+            r"mixup 0.5 cannot be used; it must be left out: it is for --task classify, and this is se",
         ),
         (dict(task="classify", head_args=(), crop=(), rescale=()), r"short \(64,\) cannot be used"),
         (dict(crop=(64,)), "--crop .* needs a height and a width"),

@@ -20,7 +20,7 @@ TINY = {
     "train": "--epochs 1 --batch-size 3 --workers 0 --device cpu",
     "evaluate": "--workers 0 --device cpu",
     "predict": "--device cpu",
-    "explain": "--top-k 2 --limit 2 --device cpu",
+    "explain": "--top-k 2 --limit 1 --device cpu --method grad_cam",
 }
 SMALLER = {
     "detect": "--short 64 --longest 64 --head-args channels=16 convs=1",

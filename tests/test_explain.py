@@ -9,13 +9,12 @@ import torch.nn.functional as F
 from PIL import Image
 
 from tests.support.tiny_model import save_tiny_model
-from vitreous.attribution.catalogue import methods_for
+from vitreous.clusters.masking import Masking
 from vitreous.data.pictures import find_pictures
 from vitreous.data.shapes.samples import CATEGORIES, Shapes
 from vitreous.data.transforms import to_unit_tensor
 from vitreous.errors import InputError
 from vitreous.explain import explain, select
-from vitreous.explanations.dataset import methods_to_score
 from vitreous.layers.tap import record
 from vitreous.runs.model_folder import load_model
 
@@ -96,14 +95,24 @@ def test_equal_inputs_give_equal_bytes(model, tmp_path):
     [
         {"source": "attention"},
         {"source": "attention", "head": 2},
-        {"stage": 1, "mask_space": "pixels", "ranking": "masking"},
-        {"interpolation": "nearest", "size": 96, "ranking": "masking", "mask_fill": "blur"},
+        {"stage": 1, "ranking": Masking(space="pixels")},
+        {"size": 96, "ranking": Masking(interpolation="nearest", fill="blur")},
         {"ranking": "attention_mass"},
     ],
 )
 def test_options(model, tmp_path, options):
     report = explain(model, ("shapes:val:0",), out=tmp_path / "out", method=BLOB, **options)
     assert report.is_file()
+
+
+def test_the_settings_of_masking_reach_the_report(model, tmp_path):
+    picture = Image.new("RGB", (50, 50), "teal")
+    for settings, hole in ((Masking("pixels"), "a black hole"), (Masking(fill="blur"), "a blurred hole")):
+        report = explain(model, ("shapes:val:0",), out=tmp_path / "out", method=BLOB, ranking=settings)
+        assert numbers(tmp_path / "out")["ranking"] == "masking"
+        page = explain(load_model(model), picture, method=BLOB, ranking=settings).html()
+        for text in (report.read_text(), page):
+            assert hole in " ".join(text.split())
 
 
 def test_limit_takes_a_spread_selection(capsys):
@@ -164,48 +173,6 @@ def test_two_runs_side_by_side(model, tmp_path):
     assert len(numbers(tmp_path / "out")["beside"]) == 1
 
 
-def test_score_names_the_default_which_explanations_take(tmp_path, capsys):
-    model = save_tiny_model(tmp_path / "model")
-    chosen = ("token_gradient", "cluster_group")
-    settings = dict(data="shapes", score=True, limit=3, method=chosen, batch_size=2)
-    report = explain(model, out=tmp_path / "scores", **settings)
-    shown = " ".join(capsys.readouterr().out.split())
-    written = json.loads((tmp_path / "scores" / "faithfulness.json").read_text())
-    assert written["images"] == 3
-    assert {row["method"] for row in written["methods"]} >= {*chosen, "centre_blob", "random_map", "oracle_mask"}
-    row = next(row for row in written["methods"] if row["method"] == "token_gradient")
-    low, mean, high = (row["measures"]["insertion_minus_deletion"][key] for key in ("low", "mean", "high"))
-    assert low <= mean <= high
-    assert f"{mean:.2f} ({low:.2f} to {high:.2f})" in report.read_text()
-    assert "faithfulness.png" in report.read_text()
-    assert Image.open(tmp_path / "scores" / "faithfulness.png").width > 600
-    assert f"default map: {written['default']['method']}" in shown
-
-    explain(model, ("shapes:val:0",), out=tmp_path / "out", top_k=1)
-    (item,) = numbers(tmp_path / "out")["images"]
-    assert item["default"] == {"method": written["default"]["method"], "reason": written["default"]["reason"]}
-    assert "3 images of shapes (val)" in item["default"]["reason"]
-    assert item["default"]["reason"].endswith("So few images prove little: score more.")
-    first = item["methods"][0]
-    assert first["method"] == written["default"]["method"]
-    assert first["beats_controls"] is written["default"]["verdicts"][first["method"]]
-
-    capsys.readouterr()
-    explain(model, **settings | dict(limit=1, method=("grad_cam",)), out=tmp_path / "trial")
-    assert f"replaces {written['default']['method']}, which was measured on 3 images" in capsys.readouterr().out
-
-    (tmp_path / "model" / "explain.json").write_text("{}")
-    with pytest.raises(InputError, match="remove it, or score again"):
-        explain(model, ("shapes:val:0",), out=tmp_path / "out")
-
-
-def test_other_methods_than_the_default_can_be_asked_for(tmp_path, capsys):
-    model = save_tiny_model(tmp_path / "model", clusters=(0, 0, 0, 0))
-    explain(model, data="shapes", score=True, limit=2, method=("grad_cam",), out=tmp_path / "scores")
-    explain(model, ("shapes:val:0",), out=tmp_path / "out", method=BLOB)
-    assert "centre_blob: insertion − deletion" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -219,34 +186,12 @@ def test_other_methods_than_the_default_can_be_asked_for(tmp_path, capsys):
         ({"source": "attention", "ranking": "ablation"}, "'masking' hides what a map shows"),
         ({"method": ("grad_cma",)}, "nearest: grad_cam"),
         ({"method": ("class_attention",)}, "PaCa has no class_attention; it has"),
-        ({"data": "shapes"}, "--data shapes goes with --score"),
-        ({"score": True, "data": "shapes"}, "but images"),
+        ({"score": True}, r"score=True given, which is a verb of its own: vitreous\.score\(model, data\)"),
+        ({"atlas": True}, "atlas=True given, which is a verb of its own"),
         ({"compare": "nowhere/at/all"}, "no folder 'nowhere/at/all'"),
-        ({"tie_tolerance": -0.1}, "--tie-tolerance -0.1"),
-        ({"tie_tolerance": math.nan}, "--tie-tolerance nan"),
     ],
 )
 def test_bad_options(model, tmp_path, options, message):
     with pytest.raises(InputError, match=message):
         explain(model, ("shapes:val:0",), out=tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"label": "circle"}, "--label circle does not go with --score; leave it out"),
-        ({"stage": 2}, "--stage 2 does not go with --score"),
-        ({"method": ("centre_blob", "random_map")}, "--method centre_blob random_map names controls only"),
-        ({"method": ("grad_cma",)}, "nearest: grad_cam"),
-    ],
-)
-def test_bad_options_of_score(model, tmp_path, options, message):
-    with pytest.raises(InputError, match=message):
-        explain(model, data="shapes", score=True, limit=1, out=tmp_path / "out", **options)
-    assert not (tmp_path / "out").exists()
-
-
-def test_all_methods_can_be_asked_for_when_scoring(model):
-    network = load_model(model).model
-    assert methods_to_score(network, ("all",)) == methods_to_score(network, ()) == methods_for(network)

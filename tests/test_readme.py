@@ -2,24 +2,23 @@
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import timm
 import torch
 
+import vitreous_command
 from tests.support.pages import ROOT, blocks, dead_links, read
 
 README = read("README.md")
+TARGETS = dict(re.findall(r"^([\w-]+):.*\n((?:\t.*\n)*)", read("Makefile"), re.M))
 TINY = {  # what makes a README command quick enough for a test
     "train": "--size 32 --epochs 1 --batch-size 8 --workers 0",
     "evaluate": "--workers 0",
     "predict": "",
     "explain": "--top-k 2 --limit 1 --method grad_cam",
     "shapes": "--count 20 --val 10 --size 32",
-    "demo": "--epochs 1 --train-count 32 --test-count 10 --explained 1 --workers 0 --size 32",
 }
 
 
@@ -28,22 +27,18 @@ def commands() -> list[str]:
     return [line for line in lines if line.startswith("vitreous ")]
 
 
-def run(command: str, folder: Path) -> str:
+def run(command: str) -> None:
     verb = command.split()[1]
-    words = [*shlex.split(command)[1:], *shlex.split(TINY[verb])]
-    done = subprocess.run(
-        [sys.executable, "-m", "vitreous", *words], cwd=folder, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+    assert vitreous_command.main([*shlex.split(command)[1:], *shlex.split(TINY[verb])]) == 0, command
 
 
-def test_commands_work_in_order(tmp_path: Path) -> None:
+def test_commands_work_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     assert "vitreous shapes --out photos" in README
-    run("vitreous shapes --out photos", tmp_path)
+    run("vitreous shapes --out photos")
     assert [command.split()[1] for command in commands()] == ["train", "evaluate", "predict", "explain"]
     for command in commands():
-        run(command, tmp_path)
+        run(command)
     assert (tmp_path / "runs/photos/explanation/report.html").stat().st_size > 10_000
     assert (tmp_path / "runs/photos/predictions/predictions.json").exists()
 
@@ -63,13 +58,21 @@ def test_snippets_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_make_targets_exist_and_run_what_the_readme_says() -> None:
-    makefile = (ROOT / "Makefile").read_text()
-    targets = dict(re.findall(r"^([\w-]+):.*\n((?:\t.*\n)*)", makefile, re.M))
-    for target in re.findall(r"\bmake ([a-z-]+)", README):
-        assert target in targets, f"the README speaks of make {target}"
-    assert "vitreous demo" in targets["demo"]
-    assert "pytest" in targets["test"]
-    assert "make test" in (ROOT / ".ci/run").read_text()
+    for target in re.findall(r"\bmake ([a-z-]+)", README + read("CONTRIBUTING.md")):
+        assert target in TARGETS, f"the README or CONTRIBUTING speaks of make {target}"
+    assert "vitreous demo" in TARGETS["demo"]
+    assert "pytest" in TARGETS["test"]
+
+
+def test_continuous_integration_runs_everything_but_the_slow_tests() -> None:
+    (wanted,) = re.findall(r"^make (.+)$", (ROOT / ".ci/run").read_text(), re.M)
+    assert wanted.split() == ["lint", "types", "test-all", "docs", "wheel"]
+    assert set(wanted.split()) <= TARGETS.keys()
+    assert TARGETS["test-all"].strip().endswith('-m "not slow"')
+    workflow = (ROOT / ".github/workflows/tests.yml").read_text()
+    for command in ("ruff format --check . && ruff check .", "mypy", "make docs wheel"):
+        assert f"- run: {command}\n" in workflow
+    assert '-m "not slow"' in workflow
 
 
 def test_tables_are_what_info_prints(capsys: pytest.CaptureFixture[str]) -> None:

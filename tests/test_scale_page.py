@@ -40,6 +40,7 @@ def settings_are_accepted(words: list[str]) -> None:
     assert main([*words, "--print"]) == 0
 
 
+@pytest.mark.system
 def test_commands_and_snippets_work_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for language, text in re.findall(r"```(bash|python)\n(.*?)```", read(PAGE), re.S):
@@ -126,6 +127,7 @@ def submit(folder: Path, *, seconds: float, code: int) -> subprocess.Popen:
     return subprocess.Popen(["bash", ROOT / "docs/examples/train.sbatch"], cwd=folder, env=environment)
 
 
+@pytest.mark.system
 def test_slurm_example_starts_what_torchrun_and_vitreous_take(tmp_path: Path, monkeypatch) -> None:
     assert submit(tmp_path, seconds=0, code=0).wait(20) == 0
     monkeypatch.chdir(tmp_path)
@@ -138,6 +140,7 @@ def test_slurm_example_starts_what_torchrun_and_vitreous_take(tmp_path: Path, mo
     settings_are_accepted(parsed.training_script_args)
 
 
+@pytest.mark.system
 def test_slurm_example_queues_again_when_its_time_is_up_and_not_when_it_failed(tmp_path: Path) -> None:
     assert submit(tmp_path, seconds=0, code=3).wait(20) == 3
     assert not (tmp_path / "requeued").exists()

@@ -13,7 +13,7 @@ from vitreous.data.image import load_image
 from vitreous.data.shapes.samples import CATEGORIES, KEYPOINTS, Shapes
 from vitreous.errors import InputError
 from vitreous.runtime import progress
-from vitreous.shapes import run_lengths, shapes
+from vitreous.shapes import run_length_counts, shapes
 
 
 def picture(path) -> np.ndarray:
@@ -86,7 +86,7 @@ def test_label_masks(tmp_path):
 
 @pytest.mark.parametrize("mask", [np.zeros((3, 4), bool), np.ones((3, 4), bool), np.eye(3, 4, dtype=bool)])
 def test_run_lengths_return_to_the_mask(mask):
-    assert np.array_equal(decoded({"size": mask.shape, "counts": run_lengths(mask)}), mask)
+    assert np.array_equal(decoded({"size": mask.shape, "counts": run_length_counts(mask)}), mask)
 
 
 def test_without_held_out_images(tmp_path):

@@ -19,7 +19,7 @@ from vitreous.train import Training, train
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory) -> Path:
-    return finish(tmp_path_factory.mktemp("uninterrupted") / "run")
+    return train(**TINY, out=tmp_path_factory.mktemp("uninterrupted") / "run")
 
 
 def test_a_run_folder_holds_what_it_promises(uninterrupted):
@@ -51,6 +51,7 @@ def test_the_table_shows_the_loss_of_the_whole_epoch(tmp_path, capsys):
     assert float(row[1]) == pytest.approx(sum(batches) / 5, abs=1e-4)
 
 
+@pytest.mark.system
 def test_killed_at_several_moments_ends_with_the_same_bits(uninterrupted, tmp_path):
     out = tmp_path / "run"
     # before the first checkpoint, mid-epoch, at an epoch's edge (validation, best/ or checkpoint being written), late
@@ -60,6 +61,7 @@ def test_killed_at_several_moments_ends_with_the_same_bits(uninterrupted, tmp_pa
 
 
 @pytest.mark.slow
+@pytest.mark.system
 @pytest.mark.parametrize("workers", [0, 2])
 def test_killed_twenty_times_ends_with_the_same_bits(tmp_path, workers):
     out, rng = tmp_path / "run", random.Random(workers)
@@ -71,6 +73,7 @@ def test_killed_twenty_times_ends_with_the_same_bits(tmp_path, workers):
     assert fingerprint(finish(out, workers=workers, epochs=20)) == fingerprint(whole)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(("number", "step"), [(signal.SIGTERM, 3), (signal.SIGINT, 5), (signal.SIGUSR1, 7)])
 def test_signals_write_a_checkpoint_and_say_how_to_go_on(uninterrupted, tmp_path, number, step):
     out = tmp_path / "run"
@@ -84,10 +87,12 @@ def test_signals_write_a_checkpoint_and_say_how_to_go_on(uninterrupted, tmp_path
     assert fingerprint(finish(out)) == fingerprint(uninterrupted)
 
 
+@pytest.mark.system
 def test_workers_and_repetition_change_nothing(uninterrupted, tmp_path):
     assert fingerprint(finish(tmp_path / "run", workers=2)) == fingerprint(uninterrupted)
 
 
+@pytest.mark.system
 def test_damaged_checkpoint_falls_back_and_says_so(tmp_path, capsys):
     out = tmp_path / "run"
     assert interrupt(out, 5, signal.SIGTERM) == 143

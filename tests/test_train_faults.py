@@ -29,7 +29,7 @@ from tests.support.tiny_runs import (
     start,
     wait_for_step,
 )
-from vitreous.data.loader import GLANCE
+from vitreous.data.loader import WORKER_POLL_SECONDS
 from vitreous.errors import InputError, limit_reached, to_install_extra
 from vitreous.files.manifest import manifest_of
 from vitreous.files.storage import write_json
@@ -68,6 +68,7 @@ def hide_package() -> None:
     sys.modules["faster_coco_eval"] = None  # type: ignore[assignment]
 
 
+@pytest.mark.system
 def test_a_missing_package_in_several_processes(tmp_path):
     settings = TASKS["detect"] | dict(out=tmp_path / "run")
     ranks = Ranks(2, ["train", *arguments(settings)], tmp_path / "logs", hide_package)
@@ -244,6 +245,7 @@ def test_a_missing_package_after_an_epoch_costs_nothing(tmp_path, monkeypatch, c
     assert "at step 2 of 2" in capsys.readouterr().out
 
 
+@pytest.mark.system
 def test_two_processes_keep_an_epoch_whose_evaluation_fails(tmp_path):
     settings = TINY_PACA_RUN | dict(checkpoint_steps=0, out=tmp_path / "run")
     ranks = Ranks(2, ["train", *arguments(settings)], tmp_path / "logs", break_evaluation)
@@ -280,6 +282,7 @@ def children(pid: int) -> list[int]:
 needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows the children of a process")
 
 
+@pytest.mark.system
 @needs_proc
 @pytest.mark.timeout(150)
 def test_a_signal_ends_a_run_whose_loader_is_stopped(tmp_path):
@@ -290,7 +293,7 @@ def test_a_signal_ends_a_run_whose_loader_is_stopped(tmp_path):
     assert len(workers) >= 2
     for pid in workers:
         os.kill(pid, signal.SIGSTOP)
-    time.sleep(3 * GLANCE)  # what was prepared is used up, and the run waits
+    time.sleep(3 * WORKER_POLL_SECONDS)  # what was prepared is used up, and the run waits
     os.kill(process.pid, signal.SIGTERM)
     process.join(60)
     assert process.exitcode == 143
@@ -298,6 +301,7 @@ def test_a_signal_ends_a_run_whose_loader_is_stopped(tmp_path):
     assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
 
 
+@pytest.mark.system
 @needs_proc
 @pytest.mark.timeout(150)
 def test_a_run_whose_loader_is_stopped_ends_and_keeps_what_it_has_learnt(tmp_path):
@@ -320,6 +324,7 @@ def on_terminal(terminal: str, out: Path) -> None:
     run_tiny(out, dict(train_count=4000, checkpoint_steps=0))
 
 
+@pytest.mark.system
 @pytest.mark.timeout(150)
 def test_a_lost_terminal_writes_a_checkpoint(tmp_path):
     here, there = pty.openpty()
@@ -384,6 +389,7 @@ def little_memory() -> None:
     Training.train_epoch = train_epoch  # type: ignore[method-assign]
 
 
+@pytest.mark.system
 @needs_proc
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import pytest
 
 import vitreous_command
 from tests.support.tiny_data import DRAWN_COUNTS, as_folders, as_png, drawn_pictures
-from tests.support.tiny_runs import PLAIN, fingerprint, finish, interrupt
+from tests.support.tiny_runs import PLAIN, TINY, fingerprint, finish, interrupt
 from vitreous.errors import InputError
 from vitreous.runs.run_folder import read_metrics
 from vitreous.train import train
@@ -151,7 +151,7 @@ def listed(out: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def whole(damaged, tmp_path_factory) -> Path:
-    return finish(tmp_path_factory.mktemp("whole") / "run", **LONG | dict(data=str(damaged)))
+    return train(**TINY | LONG | dict(data=str(damaged)), out=tmp_path_factory.mktemp("whole") / "run")
 
 
 def test_every_damaged_picture_is_counted_and_named(damaged, whole):
@@ -160,12 +160,14 @@ def test_every_damaged_picture_is_counted_and_named(damaged, whole):
     assert [line["bad_images"] for line in lines if line["split"] == "val"] == [3, 3, 3]
 
 
+@pytest.mark.system
 def test_workers_change_nothing_about_it(damaged, whole, tmp_path):
     out = finish(tmp_path / "run", **LONG | dict(data=str(damaged), workers=2))
     assert fingerprint(out) == fingerprint(whole)
     assert listed(out) == listed(whole)
 
 
+@pytest.mark.system
 def test_kills_change_nothing_about_it(damaged, whole, tmp_path):
     out, changes = tmp_path / "run", LONG | dict(data=str(damaged))
     for step in (1, 4, 9):
@@ -239,6 +241,7 @@ vitreous.create_model("xcit_nano_12_p16")
 """
 
 
+@pytest.mark.system
 def test_nothing_asks_for_the_network(tmp_path):
     photo = sorted((as_folders(tmp_path / "data") / "val").rglob("*.png"))[0]
     command = [sys.executable, "-c", OFFLINE, str(tmp_path / "run"), str(photo)]

@@ -67,7 +67,7 @@ def evaluated(model, data, capsys, **options) -> int:
 def test_flat_folder_in_other_verbs(tmp_path, capsys):
     root = flat(tmp_path / "photos")
     out = train(**PLAIN | dict(model="paca_tiny", model_args=TINY), data=str(root), out=tmp_path / "run")
-    command = ["explain", str(out), "--data", str(root), "--score", "--limit", "2", "--method", "grad_cam"]
+    command = ["score", str(out), str(root), "--limit", "2", "--method", "grad_cam"]
     assert vitreous_command.main([*command, "--device", "cpu", "--out", str(tmp_path / "score")]) == 0
     assert "20% of it is held out" in capsys.readouterr().out
     assert vitreous_command.main(["predict", str(out), str(root), "--device", "cpu"]) == 0

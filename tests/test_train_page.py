@@ -18,7 +18,7 @@ TINY = {
     "train": "--size 32 --epochs 1 --batch-size 8 --workers 0 --device cpu",
     "evaluate": "--workers 0 --device cpu",
     "predict": "--device cpu",
-    "explain": "--top-k 2 --limit 2 --device cpu",
+    "explain": "--top-k 2 --limit 1 --device cpu --method grad_cam",
 }
 ONLINE = ("fb_dist_in1k photos", "resnet18 photos")  # these fetch weights: only their settings are looked at
 

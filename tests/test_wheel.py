@@ -4,7 +4,11 @@ import subprocess
 import sys
 import zipfile
 
+import pytest
+
 from tests.support.pages import ROOT
+
+pytestmark = pytest.mark.system
 
 
 def test_wheel_contents(tmp_path):

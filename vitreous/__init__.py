@@ -28,27 +28,42 @@ from vitreous.registry import create_model, list_models
 from vitreous.version import __version__
 
 if TYPE_CHECKING:
+    from vitreous.atlas import atlas
     from vitreous.attribution.target import Target
     from vitreous.check import check
     from vitreous.demo import demo
     from vitreous.evaluate import evaluate
     from vitreous.explain import explain
-    from vitreous.explanations.explanation import Explanation
     from vitreous.heads.detect import build_detector
     from vitreous.heads.pyramid import pyramid
     from vitreous.info import info
     from vitreous.plot import plot
     from vitreous.predict import predict
+    from vitreous.reports.explanation import Explanation
     from vitreous.runs.model_folder import TrainedModel, load_model
+    from vitreous.score import score
     from vitreous.serve import serve
     from vitreous.shapes import shapes
     from vitreous.train import train
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # verbs show what is logged; the library is silent
 
-VERBS = ("check", "demo", "evaluate", "explain", "info", "plot", "predict", "serve", "shapes", "train")
+VERBS = (
+    "atlas",
+    "check",
+    "demo",
+    "evaluate",
+    "explain",
+    "info",
+    "plot",
+    "predict",
+    "score",
+    "serve",
+    "shapes",
+    "train",
+)
 HOMES = {  # of everything else that loads when it is first used
-    "Explanation": "vitreous.explanations.explanation",
+    "Explanation": "vitreous.reports.explanation",
     "Target": "vitreous.attribution.target",
     "TrainedModel": "vitreous.runs.model_folder",
     "build_detector": "vitreous.heads.detect",
@@ -88,44 +103,10 @@ def for_python(verb: str) -> Any:
     from vitreous.runs.model_folder import TrainedModel
     from vitreous.runtime.calling import natural
 
-    module = import_module(f"vitreous.{verb}")
-    function = getattr(module, verb)
+    function = getattr(import_module(f"vitreous.{verb}"), verb)
     if verb == "explain":
-        return either(natural(function, pictures="images"), natural(module.explain_model))
+        return function  # does so itself, for both kinds of models
     return natural(function, pictures="images", trained=TrainedModel) if verb == "predict" else natural(function)
-
-
-def either(explain_run: Any, explain_model: Any) -> Any:
-    """`explain` for both kinds of models: what it returns depends on what it is given."""
-    from functools import wraps
-    from inspect import signature
-
-    from torch import nn
-
-    from vitreous.runs.model_folder import TrainedModel
-    from vitreous.runtime.calling import with_known_names
-
-    @wraps(explain_run)
-    def explain(model: Any, *args: Any, **kwargs: Any) -> Any:
-        in_memory = isinstance(model, nn.Module | TrainedModel)
-        function, other = (explain_model, explain_run) if in_memory else (explain_run, explain_model)
-        known, elsewhere = signature(function), signature(other).parameters
-        for word in with_known_names(kwargs, known):
-            if word in elsewhere and word not in known.parameters:
-                raise InputError(f"{word} given, which goes with {WITHOUT[in_memory]}")
-        if in_memory:
-            given = known.bind_partial(model, *args, **with_known_names(kwargs, known)).arguments
-            if isinstance(given.get("image"), list | tuple):
-                return [function(**given | {"image": one}) for one in given["image"]]
-        return function(model, *args, **kwargs)
-
-    return explain
-
-
-WITHOUT = {  # what takes a keyword that was given to the other kind of model; by whether the model is in memory
-    True: 'a folder, file or name of a model, of which a report is written: vitreous.explain("runs/demo", ...)',
-    False: "a model in memory, of which an object is returned: vitreous.explain(vitreous.load_model(...), ...)",
-}
 
 
 __all__ = [
@@ -134,6 +115,7 @@ __all__ = [
     "Target",
     "TrainedModel",
     "__version__",
+    "atlas",
     "build_detector",
     "check",
     "create_model",
@@ -147,6 +129,7 @@ __all__ = [
     "predict",
     "pyramid",
     "record",
+    "score",
     "serve",
     "shapes",
     "tap_names",

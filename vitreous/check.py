@@ -1,4 +1,4 @@
-"""`vitreous check`: look at every picture of a data set before a model does."""
+"""`vitreous check`: examine every picture of a data set before a model sees it."""
 
 import shlex
 from collections import Counter
@@ -11,12 +11,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from vitreous.data.doctor import Finding, Seen, findings, look_at
+from vitreous.data.data_checks import ExaminedPicture, Finding, examine_split, findings
 from vitreous.data.image_set import ImageSet
 from vitreous.data.layouts.coco_anywhere import with_annotations
 from vitreous.data.layouts.folder import in_order
 from vitreous.data.layouts.held_out import VAL_FRACTION
-from vitreous.data.quarantine import quarantine_text, usual_place
+from vitreous.data.quarantine import quarantine_file, quarantine_text
 from vitreous.data.source import Layout, describe, open_raw, recognise, usable_as
 from vitreous.data.targets import TARGET_KINDS, Wording
 from vitreous.errors import InputError, printable
@@ -28,11 +28,11 @@ from vitreous.tasks.base import Task, load_task, load_tasks, task_options
 
 Reason = Literal["unreadable", "annotations", "boxes", "empty", "conflicts", "leaks", "duplicates"]
 
-MOST_SHOWN = 10  # names below a finding, and classes at either end of the table; the rest is in --json
-MOST_CLASSES = 40
-BAR = 30  # characters
-SIDES = (32, 64, 128, 256, 512, 1024, 2048)
-RATIOS = (0.5, 0.8, 1.25, 2.0)  # width / height
+MOST_SHOWN = 10  # names below a finding, and classes at either end of the table; --json has the rest
+MOST_CLASSES_SHOWN = 40
+BAR_CHARACTERS = 30
+SIDE_EDGES = (32, 64, 128, 256, 512, 1024, 2048)
+RATIO_EDGES = (0.5, 0.8, 1.25, 2.0)  # width / height
 PROBLEMS_FOUND = 1
 
 
@@ -45,7 +45,7 @@ class Report:
     targets: str  # the kind of targets that the task learns from
     layout: str
     images: dict[str, int]  # split -> images
-    counts: dict[str, dict[str, int]]  # split -> class -> images, or objects where a picture shows several
+    counts: dict[str, dict[str, int]]  # split -> class -> images, or objects
     sides: dict[str, int]  # length of the shorter side -> images
     shapes: dict[str, int]  # width / height -> images
     findings: list[Finding]
@@ -96,20 +96,20 @@ def check(
     json: Path | None = None,
     workers: int = 2,
 ) -> Report:
-    """Look at every picture of a data set: what cannot be read, what is there twice, what is in the wrong place.
+    """Examine every picture of a data set: unreadable, duplicate and misplaced ones.
 
-    Problems are pictures that cannot be read, the same picture in several classes or in several splits, classes
-    without pictures, and splits whose classes differ. Copies within a split, odd kinds of pixels, turned and very
-    small pictures and uneven classes are remarks.
+    Problems are unreadable pictures, the same picture in several classes or splits, classes without pictures, and
+    splits with different classes. Remarks are duplicates within a split, unusual pixel formats, rotated and very small
+    pictures, and uneven classes.
 
-    Of data to detect, segment or find keypoints the annotations are looked at too. Problems are then also annotations
-    that cannot be used (an unknown class, the mask of another picture, values that are no class, a missing file) and
-    boxes that are inverted, without area or outside the picture; pictures without objects are a remark.
+    Annotations are examined, too. Problems are annotations that cannot be used (an unknown class, the mask of another
+    picture, values that stand for no class, a missing file) and boxes that are inverted, without area or outside the
+    picture; pictures without objects are a remark.
 
-    Pictures that are better left out are listed in quarantine.txt in the data's folder; train and evaluate go without
-    them and say so. An earlier list there is replaced, whoever wrote it.
+    Pictures to leave out are listed in quarantine.txt in the data's folder; train and evaluate skip them and say so.
+    An earlier list there is replaced, whoever wrote it.
 
-    The exit code is 0 if there are no problems, 1 if there are some, 2 if the data cannot be opened at all.
+    The exit code is 0 without problems, 1 with some, and 2 if the data cannot be opened at all.
 
     Examples:
         vitreous check photos
@@ -122,20 +122,20 @@ def check(
 
     Args:
         data: A folder or file of any layout that train takes.
-        task: What the data are for, as --task of train; default: the first task that the data fit. The others that
-            they fit are named.
-        near: Also look for pictures that are nearly the same.
-        smallest: Pictures with a shorter side than this are remarked on.
+        task: Task that the data are for, such as detect (see `vitreous train --help`); default: the first that fits.
+            Others that fit are named.
+        near: Also find pictures that are nearly the same.
+        smallest: Remark on pictures with a shorter side below this many pixels.
         leave_out: What goes on the list; of leaks the held-out picture stays, of duplicates the first.
-        ignore: Values of masks that stand for no class; default: 255.
-        reduce_zero_label: Value 0 of masks stands for no class, value 1 for the first one.
-        annotations: COCO files of the pictures below DATA, as in train.
-        val_fraction: Share held out as val of data without splits, as in train; 1 makes it all val.
-        follow: Open pictures that the data's own files name outside of the data's folder (.. or an absolute path).
+        ignore: Mask values that stand for no class; default: 255.
+        reduce_zero_label: Mask value 0 stands for no class, and 1 for the first class.
+        annotations: COCO files that annotate the pictures below DATA, as in train.
+        val_fraction: Share held out as val where the data have no splits, as in train; 1 = all of it.
+        follow: Open pictures outside the data's folder if its own files name them (.. or an absolute path).
         write: --no-write only reports.
-        out: Write the list to this file instead, and give it to train and evaluate as --quarantine.
-        json: Write all that was found to this file.
-        workers: Processes that look at pictures; 0 = the main one does it.
+        out: Write the list to this file instead; give it to train and evaluate as --quarantine.
+        json: Write everything that was found to this file.
+        workers: Processes that examine pictures; 0 = the main process does it.
     """
     data = with_annotations(data, annotations)
     _check_options(smallest, workers, {"--json": json, "--out": out})
@@ -147,14 +147,14 @@ def check(
     examined = [
         one
         for split, images in splits.items()
-        for one in track(look_at(images, split, workers=workers), total=len(images), label=f"look at {split}")
+        for one in track(examine_split(images, split, workers=workers), total=len(images), label=f"look at {split}")
     ]
     report = _report(data, layout, tasks[0], splits, examined, findings(splits, examined, smallest, near), leave_out)
-    show(report)
+    print_report(report)
     if json is not None:
         write_output(json, json_text(report.as_json()))
     if write and (out is not None or not layout.drawn):  # drawn pictures have no folder for a list
-        _write_list(out if out is not None else usual_place(data), report.quarantine, chosen=out is not None)
+        _write_list(out if out is not None else quarantine_file(data), report.quarantine, chosen=out is not None)
     return report
 
 
@@ -168,7 +168,7 @@ def _check_options(smallest: int, workers: int, files: dict[str, Path | None]) -
 
 
 def _fitting_tasks(data: str) -> list[type[Task]]:
-    """The tasks that can learn from the data, of which there is at least one."""
+    """The tasks that can learn from the data, at least one."""
     kinds = usable_as(data, Wording(options=task_options))
     fitting = [task for task in load_tasks().values() if task.targets in kinds]
     if not fitting:
@@ -188,7 +188,7 @@ def _report(
     layout: Layout,
     task: type[Task],
     splits: dict[str, ImageSet],
-    examined: list[Seen],
+    examined: list[ExaminedPicture],
     found: list[Finding],
     leave_out: tuple[Reason, ...],
 ) -> Report:
@@ -206,10 +206,10 @@ def _report(
     )
 
 
-def _histograms(seen: list[Seen]) -> tuple[dict[str, int], dict[str, int]]:
-    sizes = [one.size for one in seen if not one.error]
+def _histograms(examined: list[ExaminedPicture]) -> tuple[dict[str, int], dict[str, int]]:
+    sizes = [one.size for one in examined if not one.error]
     sides, shapes = (min(size) for size in sizes), (width / height for width, height in sizes)
-    return _histogram(sides, SIDES), _histogram(shapes, RATIOS)
+    return _histogram(sides, SIDE_EDGES), _histogram(shapes, RATIO_EDGES)
 
 
 def _histogram(values: Any, edges: tuple[float, ...]) -> dict[str, int]:
@@ -225,7 +225,7 @@ def _histogram(values: Any, edges: tuple[float, ...]) -> dict[str, int]:
 
 
 def _write_list(file: Path, named: dict[str, str], *, chosen: bool) -> None:
-    """An earlier list whose reasons are gone is emptied; without any, nothing is written."""
+    """Empties an earlier list if nothing is to be left out any more; without one, writes nothing then."""
     if not named and not file.exists() and not chosen:
         return
     try:
@@ -240,7 +240,7 @@ def _write_list(file: Path, named: dict[str, str], *, chosen: bool) -> None:
 # ---- on the console --------------------------------------------------------------------------------------------
 
 
-def show(report: Report) -> None:
+def print_report(report: Report) -> None:
     console = Console(highlight=False)
     console.print(_class_table(report.counts, TARGET_KINDS[report.targets].counted))
     for title, bars in (("shorter side, pixels", report.sides), ("width / height", report.shapes)):
@@ -264,16 +264,16 @@ def show(report: Report) -> None:
 
 
 def _class_table(counts: dict[str, dict[str, int]], counted: str) -> Table:
-    """How much there is of each class; of many classes those with the most and the fewest."""
+    """Counts of each class; of many classes, only the largest and the smallest."""
     splits = list(counts)
     totals = Counter({name: 0 for classes in counts.values() for name in classes})
     for classes in counts.values():
         totals.update(classes)
-    names = in_order(totals) if len(totals) <= MOST_CLASSES else [name for name, _ in totals.most_common()]
+    names = in_order(totals) if len(totals) <= MOST_CLASSES_SHOWN else [name for name, _ in totals.most_common()]
     table = Table("class", *splits, "", title=f"{len(totals)} classes{counted}", title_justify="left")
     largest = max(totals.values(), default=0)
     for place, name in enumerate(names):
-        if MOST_SHOWN <= place < len(names) - MOST_SHOWN and len(names) > MOST_CLASSES:
+        if MOST_SHOWN <= place < len(names) - MOST_SHOWN and len(names) > MOST_CLASSES_SHOWN:
             if place == MOST_SHOWN:
                 table.add_row("…", *("…" for _ in splits), "")
             continue
@@ -295,5 +295,5 @@ def _bars(title: str, counts: dict[str, int]) -> Table:
 
 
 def _bar(count: int, largest: int) -> str:
-    """At least a sliver for what is not nothing."""
-    return "█" * max(round(BAR * count / max(largest, 1)), int(count > 0))
+    """At least one character for a count above 0."""
+    return "█" * max(round(BAR_CHARACTERS * count / max(largest, 1)), int(count > 0))

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 import torch
 from PIL import Image
 
-from vitreous.clusters.masking import class_probabilities
 from vitreous.data.detector_boxes import DetectorBoxes, read_boxes
 from vitreous.data.pictures import Picture, find_pictures
 from vitreous.drawing.annotate import enlarged, with_legend
@@ -264,7 +263,8 @@ def rank_classes(trained: TrainedModel, images: Sequence[Image.Image], top_k: in
     """For each image its most probable classes with their probabilities."""
     device = next(trained.model.parameters()).device
     inputs = torch.stack([trained.preprocess(image) for image in images]).to(device)
-    probabilities = class_probabilities(trained.model, inputs).cpu()
+    with torch.inference_mode():
+        probabilities = trained.model(inputs).float().softmax(-1).cpu()  # (B, K)
     require_numbers(trained.name, probabilities)
     best = probabilities.topk(min(top_k, len(trained.classes)))
     return [

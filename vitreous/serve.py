@@ -14,7 +14,7 @@ from vitreous.data.pictures import Picture, find_pictures
 from vitreous.data.shapes.samples import CATEGORIES
 from vitreous.errors import InputError
 from vitreous.explanations.answers import ask
-from vitreous.explanations.default_method import read_chosen
+from vitreous.explanations.default_method import read_default_method
 from vitreous.runs.model_folder import TrainedModel, load_model
 from vitreous.runs.results import load_readable, report_skipped, require_numbers, require_positive
 from vitreous.tasks.base import WithHead
@@ -96,7 +96,7 @@ def open_explorer(
 ) -> Explorer:
     trained = load_model(model, architecture=architecture, model_args=model_args, size=size, device=device)
     check_answers(trained)
-    explorer = (Explorer if trained.task == "classify" else Finder)(trained, read_chosen(model))
+    explorer = (Explorer if trained.task == "classify" else Finder)(trained, read_default_method(model))
     if explorer.chosen.method is not None:
         explorer.method(explorer.chosen.method)  # one that does not fit shows here
     return explorer

@@ -1,4 +1,4 @@
-"""`vitreous shapes`: write the embedded data set as files, to try every file-based path on it."""
+"""`vitreous shapes`: write the embedded data set as files, in several layouts."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image
 
-from vitreous.data.run_lengths import run_lengths
+from vitreous.data.run_lengths import run_length_counts
 from vitreous.data.shapes.samples import CATEGORIES, KEYPOINTS, Difficulty, Scene, Shapes
 from vitreous.errors import InputError
 from vitreous.files.writing import write_text
@@ -70,19 +70,19 @@ def shapes(
     return Path(out)
 
 
-def _check_counts(count: int, held_out: int, format: str) -> None:
+def _check_counts(count: int, held_out: int, layout: str) -> None:
     # Every run of len(CATEGORIES) samples holds each class once; fewer would leave class folders out.
-    least = len(CATEGORIES) if format == "folder" else 1
+    least = len(CATEGORIES) if layout == "folder" else 1
     if count < least or (held_out and held_out < least):
         raise InputError(
-            f"count={count} and val={held_out} for format {format!r}; at least {least} images are needed in each split "
+            f"count={count} and val={held_out} for format {layout!r}; at least {least} images are needed in each split "
             "so that no class is missing, or val 0 for no held-out images"
         )
 
 
 @contextmanager
 def _complete_or_absent(out: Path) -> Iterator[Path]:
-    """A folder beside `out` to write into; it becomes `out` at the end, or vanishes if anything goes wrong."""
+    """A folder beside `out` to write to; it becomes `out` at the end, or is removed if anything fails."""
     if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
         raise InputError(f"output {str(out)!r} is already in use; give a new or an empty folder")
     unfinished = out.absolute().with_name(f".{out.absolute().name}.unfinished-{os.getpid()}")
@@ -162,7 +162,7 @@ def _annotation(scene: Scene, number: int) -> dict[str, Any]:
         "bbox": [x0, y0, x1 - x0, y1 - y0],
         "area": int(np.count_nonzero(scene.masks[number])),
         "iscrowd": 0,
-        "segmentation": {"size": list(scene.masks[number].shape), "counts": run_lengths(scene.masks[number])},
+        "segmentation": {"size": list(scene.masks[number].shape), "counts": run_length_counts(scene.masks[number])},
         "keypoints": [round(value, 2) for value in points.flatten().tolist()],
         "num_keypoints": int(np.count_nonzero(points[:, 2])),
     }

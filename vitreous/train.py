@@ -227,7 +227,7 @@ class Training:
             drop_last=True,
             pieces=settings.accumulate,
             repeats=settings.repeats,
-            stretches=train_images.stretches,
+            file_lengths=train_images.file_lengths,
             rank=self.world.rank,
             world=self.world.size,
         )

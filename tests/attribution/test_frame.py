@@ -5,11 +5,11 @@ import torch
 
 from tests.support.explained_models import QUICK_METHODS, family, pictures
 from vitreous.attribution.catalogue import controls_for, methods_for
-from vitreous.attribution.frame import Framed, framed, of_picture, shares
+from vitreous.attribution.frame import Framed, cell_shares, framed, of_picture
 from vitreous.attribution.target import ClassTarget
 from vitreous.clusters.gates import cluster_layer
 from vitreous.clusters.importance import RANKINGS, patch_attention
-from vitreous.clusters.masking import layer_maps
+from vitreous.clusters.layer import layer_maps
 from vitreous.faithfulness.curves import curves
 
 SIZE, FILLED = (64, 96), (64, 128)
@@ -39,7 +39,7 @@ def test_cells_that_end_where_the_picture_ends_stay_as_they_are():
 
 @pytest.mark.parametrize(("cells", "kept"), [(8, 7.25), (8, 6.5), (4, 0.3), (5, 5.0), (7, 0.999)])
 def test_no_cell_takes_anything_from_beyond_the_picture(cells, kept):
-    part = shares(cells, kept)
+    part = cell_shares(cells, kept)
     assert part.shape == (max(1, round(kept)), cells)
     assert part.sum(1).tolist() == pytest.approx([1.0] * len(part))
     assert (part[:, torch.arange(cells) >= kept] == 0).all()

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.support.explained_models import FAMILIES, QUICK_METHODS, entering, family, pictures
-from vitreous.attribution.catalogue import ALL, controls_for, find_method, methods_for
+from vitreous.attribution.catalogue import all_methods, controls_for, find_method, methods_for
 from vitreous.attribution.controls import CentreBlob, OracleMask, RandomMap, RandomWeights, shuffled
 from vitreous.attribution.fill import baseline, blurred
 from vitreous.attribution.gradient import GradCam, InputGradient, IntegratedGradients
@@ -240,7 +240,7 @@ def test_what_cannot_be_explained_is_said():
     with pytest.raises(InputError, match="'mean', 'blur'"):
         baseline(IMAGES, "green")
     assert find_method("occlusion", model) == Occlusion()
-    assert len({method.name for method in ALL}) == len(ALL)
+    assert len({method.name for method in all_methods()}) == len(all_methods())
 
 
 def test_blur_keeps_the_mean_light_and_removes_detail():

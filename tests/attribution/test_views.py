@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.support.explained_models import FAMILIES, entering, family, pictures
-from vitreous.attribution.views import BY_NAME, Look, decided, look, received, views
+from vitreous.attribution.views import MAP_KINDS, ViewMethod, decided, received, view_stacks, views
 from vitreous.errors import InputError
 from vitreous.layers.tap import record
 
@@ -44,7 +44,7 @@ def test_looking_does_not_change_the_output(name):
 def test_stacks_are_pictures_and_equal_for_single_images(name):
     model = family(name, scale=1)  # four times larger weights make features, and their rounding, huge in some families
     found = views(model)
-    stacks, alone = look(model, IMAGES, found), look(model, IMAGES[1:], found)
+    stacks, alone = view_stacks(model, IMAGES, found), view_stacks(model, IMAGES[1:], found)
     assert {view.tap for view in found} == set(stacks)
     for view in found:
         stack = stacks[view.tap]
@@ -69,7 +69,7 @@ def test_paca_clusters_and_attention():
         attention, patches = block.attention, y.flatten(1, 2)
         tokens = attention.cluster_norm(again @ patches)
         a = weights(heads(attention.q(patches), 3), heads(attention.k(tokens), 3))  # (B, h, N, M)
-        stack = look(model, EXACT, [views(model, "patch_to_cluster")[2]])["stages.2.blocks.0.attention.map"]
+        stack = view_stacks(model, EXACT, [views(model, "patch_to_cluster")[2]])["stages.2.blocks.0.attention.map"]
         torch.testing.assert_close(stack.flatten(2), a.mean(1).transpose(1, 2).float())
     torch.testing.assert_close(z.sum((2, 3)), torch.ones(2, 6).double())
     torch.testing.assert_close(stack.sum(1), torch.ones(2, 4, 4))
@@ -106,7 +106,7 @@ def test_xcit_channel_attention():
         a = (q @ k.transpose(-2, -1) * attention.temperature).softmax(-1)
     torch.testing.assert_close(seen, a)
     with pytest.raises(InputError, match="no picture of the image"):
-        Look("channel_attention")(model, EXACT)
+        ViewMethod("channel_attention")(model, EXACT)
 
 
 def test_mat_abstract_token_mixing_and_fusion():
@@ -220,7 +220,7 @@ def test_decided_is_one_for_a_choice_and_zero_for_none():
 def test_a_kind_the_model_does_not_have_is_explained():
     model = family()
     with pytest.raises(InputError, match=r"PaCa has no class_attention; it has .*clusters"):
-        Look("class_attention")(model, IMAGES)
+        ViewMethod("class_attention")(model, IMAGES)
     with pytest.raises(InputError, match="unknown kind of map 'clustres'"):
         views(model, "clustres")
-    assert set(BY_NAME) >= {"clusters", "class_attention", "abstract_fusion", "background_query", "gate"}
+    assert set(MAP_KINDS) >= {"clusters", "class_attention", "abstract_fusion", "background_query", "gate"}

@@ -5,7 +5,7 @@ import torch
 
 from tests.support.explained_models import counting, entering, family, pictures
 from vitreous.attribution.target import ClassTarget
-from vitreous.clusters.gates import Rest, cluster_layer, gated, users, without
+from vitreous.clusters.gates import PartialForward, cluster_layer, gated, users, without
 from vitreous.errors import InputError
 from vitreous.layers.tap import record
 
@@ -58,7 +58,7 @@ def test_gated_attention_is_the_same_with_and_without_a_listener():
 def test_the_rest_of_the_network_gives_what_the_whole_does(changes, stage):
     model = family("paca_tiny_teacher" if changes is TEACHER else "paca_tiny", **changes)
     layer = cluster_layer(model, stage)
-    rest = Rest(model, IMAGES, layer)
+    rest = PartialForward(model, IMAGES, layer)
     gates = torch.rand(4, 6, generator=torch.Generator().manual_seed(0)).round()
     gates[:, 1] = 1
     whole = []
@@ -76,7 +76,7 @@ def test_the_rest_of_the_network_gives_what_the_whole_does(changes, stage):
 def test_several_threads_give_what_one_does(monkeypatch, changes):
     """Copies of the model are gated, which share its weights; the model itself is not touched."""
     model = family("paca_tiny_teacher" if changes is TEACHER else "paca_tiny", **changes)
-    rest, gates = Rest(model, IMAGES, cluster_layer(model)), 1 - torch.eye(6)
+    rest, gates = PartialForward(model, IMAGES, cluster_layer(model)), 1 - torch.eye(6)
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
@@ -105,7 +105,7 @@ def test_what_comes_before_runs_once():
         "stage 3": model.stages[2].blocks[0].mlp,
     }
     calls = {name: counting(module) for name, module in watched.items()}
-    rest = Rest(model, IMAGES, cluster_layer(model, 3))
+    rest = PartialForward(model, IMAGES, cluster_layer(model, 3))
     rest.scores(TARGET, 1 - torch.eye(6))
     for _list, end in calls.values():
         end()
@@ -125,7 +125,7 @@ def test_removing_every_cluster_is_refused():
         pass
     both = torch.stack([torch.ones(6), torch.zeros(6)])
     with pytest.raises(InputError, match="keep at least one"):
-        Rest(model, IMAGES[:1], cluster_layer(model)).scores(TARGET, both)
+        PartialForward(model, IMAGES[:1], cluster_layer(model)).scores(TARGET, both)
 
 
 @pytest.mark.parametrize(

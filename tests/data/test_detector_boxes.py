@@ -64,5 +64,5 @@ def test_a_file_that_is_not_there(tmp_path):
 
 @pytest.mark.parametrize("content", [[], {"images": []}])
 def test_a_file_without_a_picture(tmp_path, content):
-    with pytest.raises(InputError, match=r"--boxes .*boxes\.json is empty: it tells of no picture; give predictions"):
+    with pytest.raises(InputError, match=r"--boxes .*boxes\.json is empty: it names no picture; give predictions"):
         read_boxes(written(tmp_path, content), CATEGORIES, CLASSES)

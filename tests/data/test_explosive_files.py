@@ -15,13 +15,13 @@ from PIL import Image
 from tests.support.mutations import bounded, look_through
 from tests.support.tiny_data import CATEGORIES, annotation, coco, mask, picture, voc_page, write_shard, yolo
 from vitreous.data.annotations import objects_of
-from vitreous.data.doctor import Looker
+from vitreous.data.data_checks import Examiner
 from vitreous.data.joint import DetectView
 from vitreous.data.layouts.arrays import memory_bytes
 from vitreous.data.layouts.cifar import EDITIONS
 from vitreous.data.layouts.masks import read_mask
 from vitreous.data.quarantine import read_quarantine
-from vitreous.data.run_lengths import decode
+from vitreous.data.run_lengths import decode_mask
 from vitreous.data.source import open_data, open_raw
 from vitreous.data.transforms import Preprocess
 from vitreous.data.window import Window
@@ -64,7 +64,7 @@ def test_a_metric_of_others_sees_the_same_pixels_without_the_walk(tmp_path):
     far, near = target["objects"].masks
     assert isinstance(far, dict), "its outline is longer than the picture has pixels"
     assert near == [[1, 1, 9, 1, 9, 9]]
-    assert np.array_equal(decode(far, 30, 40), decode([FAR * 1_001], 30, 40))
+    assert np.array_equal(decode_mask(far, 30, 40), decode_mask([FAR * 1_001], 30, 40))
     with bounded(seconds=60):
         metric = CocoMetric("segm", images.classes, images.category_ids)
         metric.update(
@@ -80,10 +80,10 @@ def test_fifty_thousand_triangles_in_one_annotation(tmp_path):
     view = DetectView(Preprocess(size=(30, 40)), short=(30,), longest=40)
     with bounded(seconds=90):
         images = opened(tmp_path)
-        assert not Looker(images, "train")[0].notes
+        assert not Examiner(images, "train")[0].notes
         assert view(*images[0])[1]["masks"].any()
     with bounded(seconds=30), pytest.raises(ValueError, match=r"cross 199,\d{3},\d{3} columns of pixels; at most"):
-        decode((np.random.default_rng(0).uniform(0, 4_000, (50_000, 6))).tolist(), 4_000, 4_000)
+        decode_mask((np.random.default_rng(0).uniform(0, 4_000, (50_000, 6))).tolist(), 4_000, 4_000)
 
 
 def test_a_few_masks_do_not_fill_the_memory_of_a_large_picture():
@@ -449,7 +449,7 @@ def test_many_numbered_objects_take_one_look_at_the_mask(tmp_path):
         found = open_data(str(tmp_path), "val", size=(8, 8), targets="boxes", val_fraction=1).target(0)["objects"]
     assert len(found) == 9_999
     assert (found.area == 225).all()
-    assert np.array_equal(decode(found.masks[122], 1_500, 1_500), numbers == 123)
+    assert np.array_equal(decode_mask(found.masks[122], 1_500, 1_500), numbers == 123)
     assert found.boxes[122].tolist() == [345, 15, 360, 30]
     (tmp_path / "classes.txt").write_bytes(b"a\xff")
     with pytest.raises(InputError, match=r"classes\.txt cannot be read: .*save it as UTF-8"):

@@ -1,4 +1,4 @@
-"""Picture files that cannot be read are told, never passed over in silence."""
+"""Picture files that cannot be read are describe_passed_over, never passed over in silence."""
 
 import io
 import sys
@@ -12,7 +12,7 @@ from tests.support.tiny_data import picture
 from vitreous.check import check
 from vitreous.data import image
 from vitreous.data.image import ImageError, load_image, stored_as, upright_size
-from vitreous.data.image_files import picture_files, told
+from vitreous.data.image_files import describe_passed_over, picture_files
 from vitreous.data.pictures import find_pictures
 from vitreous.data.source import describe, open_data
 from vitreous.errors import InputError
@@ -91,4 +91,4 @@ def test_order_and_hidden_files(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
     assert picture_files(tmp_path) == (["a/y.jfif", "a/z.JPG", "b.png"], ())
-    assert told((".gif",)) == "1 file passed over (1 .gif): JPEG, PNG, WebP, BMP and TIFF are read"
+    assert describe_passed_over((".gif",)) == "1 file passed over (1 .gif): JPEG, PNG, WebP, BMP and TIFF are read"

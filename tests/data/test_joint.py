@@ -13,7 +13,7 @@ from PIL import Image
 from vitreous.data.annotations import Objects
 from vitreous.data.joint import IGNORE, DetectView, JointViews, KeypointView, SegmentView, collate_dense
 from vitreous.data.loader import BatchSampler, Loader, moved_to, seed_everything
-from vitreous.data.run_lengths import run_lengths
+from vitreous.data.run_lengths import run_length_counts
 from vitreous.data.source import open_data
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
@@ -36,7 +36,7 @@ def painted(box, *, polygon: bool, size=SIZE):
         np.zeros(1, bool),
         np.array([mask.sum()], np.float64),
         np.array([7]),
-        (outline if polygon else {"size": list(size), "counts": run_lengths(mask)},),
+        (outline if polygon else {"size": list(size), "counts": run_length_counts(mask)},),
         np.array([[[x0, y0, 2], [x1, y0, 2], [x0, y1, 1], [x1, y1, 2], [0, 0, 0]]], np.float32),
         ((0, 1), (2, 3)),
     )

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from tests.support.random_samples import Noise, batches, flat
 from vitreous.data.loader import (
-    GLANCE,
     USUAL_FILES,
+    WORKER_POLL_SECONDS,
     WORKER_TIMEOUT,
     BatchSampler,
     Loader,
@@ -108,12 +108,14 @@ def test_bad_input_in_a_worker_keeps_its_message(workers):
         batches(workers=workers, samples=Broken(refuse))
 
 
+@pytest.mark.system
 @pytest.mark.timeout(60)
 def test_a_killed_worker_is_reported():
     with pytest.raises(InputError, match="--workers 0"):
         batches(workers=1, samples=Broken(die))
 
 
+@pytest.mark.system
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("action", [refuse, die, hang])
 def test_no_worker_outlives_a_failure(action):
@@ -122,7 +124,7 @@ def test_no_worker_outlives_a_failure(action):
         list(loader)
     loader.close()
     assert not multiprocessing.active_children()
-    assert WORKER_TIMEOUT + 2 * GLANCE < 30, "seconds after which a worker that hangs has been noticed"
+    assert WORKER_TIMEOUT + 2 * WORKER_POLL_SECONDS < 30, "seconds after which a worker that hangs has been noticed"
 
 
 def test_loading_leaves_the_global_generators_alone():
@@ -174,6 +176,7 @@ class Freezing(Noise):
 needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows the states of processes as files")
 
 
+@pytest.mark.system
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("freeze", [stop_itself, stuck_in_c])
@@ -205,6 +208,7 @@ def images_and_words(samples):
     return torch.stack([image for image, _ in samples]), {"words": [words for _, words in samples]}
 
 
+@pytest.mark.system
 @needs_proc
 @pytest.mark.timeout(60)
 def test_a_worker_stopped_in_the_middle_of_a_message():
@@ -219,6 +223,7 @@ def test_a_worker_stopped_in_the_middle_of_a_message():
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.system
 @pytest.mark.timeout(60)
 def test_a_worker_stopped_between_two_epochs():
     loader = Loader(Noise(), BatchSampler(23, 4), stack, workers=2, worker_timeout=1.5)
@@ -229,6 +234,7 @@ def test_a_worker_stopped_between_two_epochs():
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.system
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("taken", [1, 6], ids=["in an epoch", "after it"])
 def test_a_stopped_worker_does_not_keep_a_loader_from_closing(taken):

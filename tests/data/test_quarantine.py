@@ -79,8 +79,8 @@ def test_leaving_out_all_is_refused(root):
         opened(root)
 
 
-def test_stretches_shrink_with_what_is_left_out(root):
+def test_lengths_of_files_shrink_with_what_is_left_out(root):
     images = opened(root)
-    images.stretches = (2, 1, 3)
+    images.file_lengths = (2, 1, 3)
     kept = Without(images, {"train/ant/0.png", "train/ant/2.png"}, "a list")
-    assert kept.stretches == (1, 3)
+    assert kept.file_lengths == (1, 3)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pycocotools import mask as reference
 
-from vitreous.data.run_lengths import counts_of, decode, encode, encode_pixels, fill, run_lengths, text_of
+from vitreous.data.run_lengths import counts_of, decode_mask, encode, encode_pixels, run_length_counts, text_of
 
 SIDES = st.integers(1, 40)
 
@@ -25,7 +25,7 @@ def outlines(draw):
 def test_polygons_are_filled_as_by_pycocotools(drawn):
     height, width, polygon = drawn
     expected = reference.decode(reference.merge(reference.frPyObjects([polygon], height, width)))
-    assert np.array_equal(fill(polygon, height, width), expected.astype(bool))
+    assert np.array_equal(decode_mask([polygon], height, width), expected.astype(bool))
 
 
 @settings(max_examples=100, deadline=None)
@@ -34,9 +34,11 @@ def test_masks_survive_every_code(height, width, seed, share):
     mask = np.random.default_rng(seed).random((height, width)) < share
     coded = encode(mask)
     assert coded["counts"] == reference.encode(np.asfortranarray(mask, np.uint8))["counts"].decode()
-    assert np.array_equal(decode(coded, height, width), mask)
+    assert np.array_equal(decode_mask(coded, height, width), mask)
     assert encode_pixels(np.flatnonzero(mask.flatten(order="F")), mask.shape) == coded
-    assert np.array_equal(decode({"size": [height, width], "counts": run_lengths(mask)}, height, width), mask)
+    assert np.array_equal(
+        decode_mask({"size": [height, width], "counts": run_length_counts(mask)}, height, width), mask
+    )
 
 
 @given(st.lists(st.integers(0, 2**31)))
@@ -46,7 +48,7 @@ def test_text_and_counts_are_each_others_inverse(counts):
 
 def test_several_polygons_make_one_mask():
     left, right = [0, 0, 2, 0, 2, 4, 0, 4], [3, 0, 5, 0, 5, 4, 3, 4]
-    assert np.array_equal(decode([left, right], 4, 6), fill(left, 4, 6) | fill(right, 4, 6))
+    assert np.array_equal(decode_mask([left, right], 4, 6), decode_mask([left], 4, 6) | decode_mask([right], 4, 6))
 
 
 @pytest.mark.parametrize(
@@ -65,4 +67,4 @@ def test_several_polygons_make_one_mask():
 )
 def test_what_is_wrong_is_said(segmentation, message):
     with pytest.raises(ValueError, match=message):
-        decode(segmentation, 4, 4)
+        decode_mask(segmentation, 4, 4)

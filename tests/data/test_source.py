@@ -61,6 +61,7 @@ def test_layouts_are_asked_in_a_fixed_order_and_offer_known_kinds():
     assert all(set(layout.targets) <= set(TARGET_KINDS) for layout in layouts)
 
 
+@pytest.mark.system
 def test_optional_packages_are_not_imported():
     code = "import sys; from vitreous.data.source import load_layouts; load_layouts(); print('datasets' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"

@@ -1,4 +1,4 @@
-"""`vitreous explain --atlas`: its numbers once more by hand, memory that does not grow, what is written and refused."""
+"""`vitreous atlas`: its numbers once more by hand, memory that does not grow, what is written and refused."""
 
 import json
 import pickle
@@ -13,17 +13,17 @@ from PIL import Image
 from tests.support.browser import browser, needs_chromium
 from tests.support.explained_models import family
 from tests.support.tiny_model import save_tiny_model
-from vitreous.clusters.atlas import MEASURE, Atlas, look_at
-from vitreous.clusters.atlas_figures import of_classes, of_clusters, whole
+from vitreous.atlas import atlas as write_atlas
+from vitreous.clusters.atlas import ATLAS_RANKING, Atlas, measure_clusters
+from vitreous.clusters.atlas_figures import atlas_classes, atlas_clusters, atlas_summary
 from vitreous.clusters.gates import cluster_layer, gated
-from vitreous.clusters.top_k import Kept
+from vitreous.clusters.top_k import TopK
 from vitreous.data.shapes.images import ShapesImages
 from vitreous.data.shapes.samples import CATEGORIES
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
-from vitreous.explain import explain
-from vitreous.explanations.atlas import batches, gather
-from vitreous.explanations.dataset import selection
+from vitreous.explanations.atlas import gather
+from vitreous.explanations.dataset import read_batches, selection
 from vitreous.layers.tap import record
 from vitreous.reports.atlas_regions import TILE, alike, draw_region, regions_of
 from vitreous.runs.model_folder import TrainedModel, load_model
@@ -39,7 +39,7 @@ def model(tmp_path_factory):
 @pytest.fixture(scope="module")
 def folder(model, tmp_path_factory):
     out = tmp_path_factory.mktemp("atlas") / "out"
-    explain(model, data="shapes", atlas=True, limit=IMAGES, out=out, batch_size=10, like="shapes:val:3", cluster=2)
+    write_atlas(model, "shapes", limit=IMAGES, out=out, batch_size=10, like="shapes:val:3", cluster=2)
     return out
 
 
@@ -56,7 +56,7 @@ def given():
 def gathered(given, batch_size=7):
     trained, images = given
     layer = cluster_layer(trained.model)
-    return gather(trained, images, layer, measure="logit_gate", limit=None, batch_size=batch_size)
+    return gather(trained, images, layer, ranking="logit_gate", limit=None, batch_size=batch_size)
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ def close(value, expected):
 
 
 def test_figures_of_clusters_are_those_by_hand(atlas, by_hand):
-    clusters = of_clusters(atlas, CATEGORIES)
+    clusters = atlas_clusters(atlas, CATEGORIES)
     assert sorted(one.number for one in clusters) == list(range(12))
     assert [one.share for one in clusters] == sorted((one.share for one in clusters), reverse=True)
     wrong = [item for item in by_hand if item["label"] != item["answer"]]
@@ -138,7 +138,7 @@ def test_figures_of_clusters_are_those_by_hand(atlas, by_hand):
 
 
 def test_figures_of_classes_are_those_by_hand(atlas, by_hand):
-    for k, one in enumerate(of_classes(atlas, CATEGORIES)):
+    for k, one in enumerate(atlas_classes(atlas, CATEGORIES)):
         answered = [item for item in by_hand if item["answer"] == k]
         own = [item for item in by_hand if item["label"] == k]
         assert (one.images, one.answered) == (len(own), len(answered))
@@ -163,8 +163,8 @@ def test_load_is_that_of_even_maps(given, atlas):
         handle.remove()
     answer = before.argmax(1, keepdim=True)
     odds = [p.gather(1, answer).logit() for p in (before.double().softmax(1), after.double().softmax(1))]
-    close(whole(atlas).lost, (odds[0] - odds[1]).mean())
-    close(whole(atlas).changed, (after.argmax(1, keepdim=True) != answer).double().mean())
+    close(atlas_summary(atlas).lost, (odds[0] - odds[1]).mean())
+    close(atlas_summary(atlas).changed, (after.argmax(1, keepdim=True) != answer).double().mean())
 
 
 def test_kept_regions_are_the_best_of_all(atlas, by_hand):
@@ -196,8 +196,8 @@ def test_state_does_not_grow(given):
     trained, _ = given
     layer, atlas, sizes = cluster_layer(trained.model), Atlas(12, 10), {}
     images = ShapesImages("train", targets="labels", size=(32, 32), count=128)
-    for batch in batches(trained, images, range(128), 16):
-        atlas.add(look_at(trained.model, batch.inputs, layer), batch.numbers, batch.labels, batch.objects)
+    for batch in read_batches(trained, images, range(128), 16, label="atlas"):
+        atlas.add(measure_clusters(trained.model, batch.inputs, layer), batch.numbers, batch.labels, batch.objects)
         sizes[int(atlas.labelled.sum())] = len(pickle.dumps(atlas))
     assert atlas.kept["typical"].count(0) == 6
     assert sizes[32] == sizes[128]
@@ -206,7 +206,7 @@ def test_state_does_not_grow(given):
 def test_kept_is_what_sorting_everything_keeps():
     scores = torch.rand(3, 40).mul(10).round()  # many are equal
     scores[2, 3:] = -torch.inf
-    kept = Kept(3, 5)
+    kept = TopK(3, 5)
     for part in torch.arange(40).split(7):
         kept.offer(scores[:, part], {"image": part.expand(3, -1)})
     for row in range(3):
@@ -246,7 +246,7 @@ def test_region_is_cut_around_the_peak_and_outlined():
 def test_folder_holds_page_pictures_and_numbers(folder):
     content = json.loads((folder / "atlas.json").read_text())
     assert content["summary"]["images"] == IMAGES
-    assert content["importance_by"] == MEASURE == "integrated"
+    assert content["importance_by"] == ATLAS_RANKING == "integrated"
     assert sorted(one["number"] for one in content["clusters"]) == list(range(6))
     assert {path.name for path in folder.iterdir()} == {*content["files"], "atlas.json"}
     page = (folder / "index.html").read_text()
@@ -305,7 +305,7 @@ def test_page_in_a_browser(folder, tmp_path):
 
 
 def test_equal_inputs_give_equal_bytes(model, folder, tmp_path):
-    explain(model, data="shapes", atlas=True, limit=IMAGES, out=tmp_path, batch_size=10, like="shapes:val:3", cluster=2)
+    write_atlas(model, "shapes", limit=IMAGES, out=tmp_path, batch_size=10, like="shapes:val:3", cluster=2)
     for path in folder.iterdir():
         assert path.read_bytes() == (tmp_path / path.name).read_bytes(), path.name
 
@@ -322,7 +322,7 @@ def save_pictures(folder, count=2):
 def test_damaged_picture_is_skipped_and_objects_may_be_unknown(model, tmp_path, capsys):
     data = save_pictures(tmp_path / "data")
     (tmp_path / "data" / "val" / CATEGORIES[0] / "0.png").write_bytes(b"no picture")
-    explain(model, data=data, atlas=True, out=tmp_path / "out")
+    write_atlas(model, data, out=tmp_path / "out")
     told = capsys.readouterr().err
     assert "skipped:" in told
     assert "1 of 4 images could not be read" in told
@@ -336,7 +336,7 @@ def test_names_are_escaped(model, tmp_path):
     data = tmp_path / "data"
     save_pictures(data)
     (data / "val" / CATEGORIES[0] / "0.png").rename(data / "val" / CATEGORIES[0] / "<b>&.png")
-    explain(model, data=str(data), atlas=True, out=tmp_path / "out")
+    write_atlas(model, str(data), out=tmp_path / "out")
     page = (tmp_path / "out" / "index.html").read_text()
     assert "&lt;b&gt;&amp;.png" in page
     assert "<b>&.png" not in page
@@ -358,36 +358,29 @@ def test_nan_is_refused(model, tmp_path):
     with torch.no_grad():
         trained.model.stages[2].blocks[0].clustering.logits.weight.fill_(torch.nan)
     with pytest.raises(InputError, match="the map of the clusters for image 0 is not finite"):
-        gather(trained, images, layer, measure="logit_gate", limit=None, batch_size=2)
+        gather(trained, images, layer, ranking="logit_gate", limit=None, batch_size=2)
 
 
 def test_model_without_clusters_says_what_it_has(tmp_path):
     model = save_tiny_model(tmp_path / "plain", clusters=(0, 0, 0, 0))
     with pytest.raises(
-        InputError, match=r"--atlas shows clusters, and this model .* has no clusters\. Inside it has patch_to_patch"
+        InputError, match=r"an atlas shows clusters, and this model .* has no clusters\. Inside it has patch_to_patch"
     ):
-        explain(model, data="shapes", atlas=True, out=tmp_path / "out")
+        write_atlas(model, "shapes", out=tmp_path / "out")
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(atlas=True), "no --data given; use: vitreous explain RUN --data DATA --atlas"),
-        (dict(atlas=True, data="shapes", images=("a.jpg",)), "images .* given"),
-        (dict(atlas=True, score=True, data="shapes"), "--score and --atlas were given"),
-        (dict(atlas=True, data="shapes", ranking="masking"), "--atlas takes logit_gate, value_gate"),
-        (dict(atlas=True, data="shapes", stage=4), "stage 4 has no clusters"),
-        (dict(atlas=True, data="shapes", source="attention"), "leave out --source and --head"),
-        (dict(atlas=True, data="shapes", method=("rise",)), "--method rise does not go with --atlas"),
-        (dict(atlas=True, data="shapes", finding=2), "--finding 2 does not go with --atlas"),
-        (dict(atlas=True, data="shapes", cluster=3), "--cluster 3 goes with --like"),
-        (dict(atlas=True, data="shapes", like="shapes:val:0", cluster=6), "clusters 0 to 5"),
-        (dict(atlas=True, data="shapes", like="shapes:val:0-3"), "stands for 4 images; give one"),
-        (dict(images=("shapes:val:0",), like="shapes:val:0"), "--like shapes:val:0 goes with --atlas"),
-        (dict(data="shapes"), "--data shapes goes with --score or --atlas"),
+        (dict(ranking="masking"), "the atlas takes logit_gate, value_gate"),
+        (dict(stage=4), "stage 4 has no clusters"),
+        (dict(limit=0), "--limit 0"),
+        (dict(cluster=3), "--cluster 3 goes with --like"),
+        (dict(like="shapes:val:0", cluster=6), "clusters 0 to 5"),
+        (dict(like="shapes:val:0-3"), "stands for 4 images; give one"),
     ],
 )
 def test_bad_options(model, tmp_path, options, message):
     with pytest.raises(InputError, match=message):
-        explain(model, out=tmp_path / "out", **options)
+        write_atlas(model, "shapes", out=tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""`--score` and `--atlas` of models that find things: the best finding of each picture, against what the data say."""
+"""`score` and `atlas` of models that find things: the best finding of each picture, against what the data say."""
 
 import json
 
@@ -9,14 +9,15 @@ from PIL import Image
 
 import vitreous
 from tests.support.tiny_model import save_tiny_dense
+from vitreous.atlas import atlas as write_atlas
 from vitreous.attribution.target import BoxTarget, JointTarget, RegionTarget
-from vitreous.clusters.atlas_figures import whole
+from vitreous.clusters.atlas_figures import atlas_summary
 from vitreous.clusters.gates import cluster_layer
 from vitreous.data.shapes.images import ShapesImages
 from vitreous.data.shapes.samples import CATEGORIES, KEYPOINTS
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
-from vitreous.explain import explain, opened
+from vitreous.explain import explain
 from vitreous.explanations import findings
 from vitreous.explanations.atlas import NOT_THERE, classes_of, gather
 from vitreous.explanations.best_findings import Tally, best_findings
@@ -24,6 +25,7 @@ from vitreous.explanations.dataset import selection
 from vitreous.explanations.explaining import ON_THIS_IMAGE
 from vitreous.explanations.truth import NOTHING, truth_of, truth_view
 from vitreous.runs.model_folder import load_model
+from vitreous.score import open_for, score
 from vitreous.tasks.base import load_task
 
 CLASSES = {"detect": CATEGORIES, "segment": ("background", *CATEGORIES), "keypoints": CATEGORIES}
@@ -45,7 +47,7 @@ def easily_sure(monkeypatch):
 
 
 def scored(run, out, **options):
-    report = explain(run, data="shapes", score=True, out=out, device="cpu", **{"limit": 1, "method": QUICK} | options)
+    report = score(run, "shapes", out=out, device="cpu", **{"limit": 1, "method": QUICK} | options)
     return json.loads((report.parent / "faithfulness.json").read_text()), report
 
 
@@ -93,7 +95,7 @@ def test_the_scores_of_a_finding_are_those_of_its_report_and_name_its_default(
 def test_without_a_score_the_reason_tells_how_to_get_one(tmp_path):
     run = save_tiny_dense(tmp_path / "run", "segment", CLASSES["segment"])
     report = explain(run, ("shapes:val:0",), out=tmp_path / "out", method=("grad_cam",), device="cpu")
-    advice = f"{ON_THIS_IMAGE} Faithfulness to this model was not measured on a data set; vitreous explain RUN"
+    advice = f"{ON_THIS_IMAGE} Faithfulness to this model was not measured on a data set; vitreous score RUN"
     assert numbers(report)["default"]["reason"].startswith(advice)
 
 
@@ -101,7 +103,7 @@ def test_pictures_without_a_finding_are_left_out_and_counted(runs, tmp_path, mon
     trained = load_model(runs["detect"])
     monkeypatch.setattr(findings, "SURE", 0.0)
     best = []
-    images = opened(trained, "shapes", "val", follow=False)
+    images = open_for(trained, "shapes", "val", follow=False)
     for found in best_findings(trained, images, selection(len(images), 4), Tally(), label="look"):
         best.append(found.target.on("probability")(trained.model(found_inputs(trained, found))).item())
     least = sorted(best)
@@ -110,9 +112,9 @@ def test_pictures_without_a_finding_are_left_out_and_counted(runs, tmp_path, mon
     assert (written["images"], written["nothing_found"]) == (3, 1)
     assert "left out: 1 of 4 images, in which the model found nothing" in capsys.readouterr().out
     monkeypatch.setattr(findings, "SURE", 0.99)
-    for option in ("score", "atlas"):
+    for verb in (score, write_atlas):
         with pytest.raises(InputError, match="found nothing in any of 2 images"):
-            explain(runs["detect"], data="shapes", limit=2, out=tmp_path / "none", device="cpu", **{option: True})
+            verb(runs["detect"], "shapes", limit=2, out=tmp_path / "none", device="cpu")
     assert not (tmp_path / "none").exists()
 
 
@@ -125,7 +127,7 @@ def test_data_of_another_kind_are_refused(runs, tmp_path, easily_sure):
     (tmp_path / "data" / "val" / "cat").mkdir(parents=True)
     Image.new("RGB", (32, 32)).save(tmp_path / "data" / "val" / "cat" / "1.png")
     with pytest.raises(InputError, match=r"cannot use data .* to detect: it looks like class folders"):
-        explain(runs["detect"], data=str(tmp_path / "data"), score=True, out=tmp_path / "out", device="cpu")
+        score(runs["detect"], str(tmp_path / "data"), out=tmp_path / "out", device="cpu")
     other = save_tiny_dense(tmp_path / "joints", "keypoints", CATEGORIES, names=("top", "left", "right"))
     with pytest.raises(InputError, match=r"the joints of the data \(.*\) are not those of the model \(top, left, ri"):
         scored(other, tmp_path / "out")
@@ -233,7 +235,7 @@ def test_what_fills_a_picture_up_is_no_background_of_an_atlas(runs, tmp_path):
     label = trained.classes.index(item.answer.finding["class"])
     Image.new("L", (91, 50), label).save(tmp_path / "whole" / "masks" / "val" / "1.png")
     (tmp_path / "whole" / "classes.txt").write_text("\n".join(CLASSES["segment"]))
-    explain(runs["segment"], data=str(tmp_path / "whole"), atlas=True, out=tmp_path / "atlas", device="cpu")
+    write_atlas(runs["segment"], str(tmp_path / "whole"), out=tmp_path / "atlas", device="cpu")
     summary = json.loads((tmp_path / "atlas" / "atlas.json").read_text())["summary"]
     assert summary["area"] == pytest.approx(0.0, abs=1e-6)
     assert summary["background"] == pytest.approx(0.0, abs=1e-6)
@@ -241,7 +243,7 @@ def test_what_fills_a_picture_up_is_no_background_of_an_atlas(runs, tmp_path):
 
 def test_an_atlas_of_pictures_that_differ_in_shape(runs, streets, tmp_path, capsys):
     out = tmp_path / "atlas"
-    page = explain(runs["segment"], data=streets, atlas=True, like="shapes:val:1", out=out, device="cpu")
+    page = write_atlas(runs["segment"], streets, like="shapes:val:1", out=out, device="cpu")
     written = json.loads((out / "atlas.json").read_text())
     assert written["summary"]["images"] == 3
     assert [one["name"] for one in written["classes"]] == [*CLASSES["segment"], NOT_THERE]
@@ -257,9 +259,9 @@ def test_an_atlas_of_pictures_that_differ_in_shape(runs, streets, tmp_path, caps
 @pytest.mark.parametrize("task", ["detect", "keypoints"])
 def test_an_atlas_counts_findings_by_what_is_really_there(runs, easily_sure, task):
     trained = load_model(runs[task])
-    images = opened(trained, "shapes", "val", follow=False)
+    images = open_for(trained, "shapes", "val", follow=False)
     tally, layer = Tally(), cluster_layer(trained.model)
-    atlas = gather(trained, images, layer, measure="logit_gate", limit=6, batch_size=4, tally=tally)
+    atlas = gather(trained, images, layer, ranking="logit_gate", limit=6, batch_size=4, tally=tally)
     names = classes_of(trained)
     assert names == (*(KEYPOINTS if task == "keypoints" else CATEGORIES), NOT_THERE)
     answered, labelled, right = torch.zeros(len(names)), torch.zeros(len(names)), 0
@@ -273,7 +275,7 @@ def test_an_atlas_counts_findings_by_what_is_really_there(runs, easily_sure, tas
         right += answer == label
     assert atlas.answered.tolist() == answered.tolist()
     assert atlas.labelled.tolist() == labelled.tolist()
-    assert whole(atlas).right == right
-    assert whole(atlas).images == 6 - tally.unknown - tally.nothing_found
+    assert atlas_summary(atlas).right == right
+    assert atlas_summary(atlas).images == 6 - tally.unknown - tally.nothing_found
     assert atlas.strength.isfinite().all()
-    assert task == "detect" or whole(atlas).background is None  # what surrounds a joint is no background
+    assert task == "detect" or atlas_summary(atlas).background is None  # what surrounds a joint is no background

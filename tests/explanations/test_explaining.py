@@ -13,13 +13,12 @@ import vitreous
 from tests.support.explained_models import FAMILIES, family, trained
 from vitreous.attribution.catalogue import find_method
 from vitreous.attribution.target import ClassTarget, RegionTarget
-from vitreous.clusters.gates import Rest, cluster_layer, gated, without
+from vitreous.clusters.gates import PartialForward, cluster_layer, gated, without
 from vitreous.clusters.importance import RANKINGS
 from vitreous.clusters.load import causal_load
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
-from vitreous.explanations.explaining import ON_THIS_IMAGE, PORTIONS, Plan, explain_image
-from vitreous.explanations.explanation import as_json
+from vitreous.explanations.explaining import IMAGE_PORTIONS, ON_THIS_IMAGE, Plan, explain_image
 from vitreous.explanations.folder import print_summary
 from vitreous.faithfulness.curves import curves
 from vitreous.reports import sheet
@@ -49,7 +48,7 @@ def test_parts_are_what_they_say():
 
     heat = find_method("grad_cam stage 3", model)(model, x, target)
     torch.testing.assert_close(item.maps["grad_cam stage 3"], heat[0], atol=1e-4, rtol=1e-3)
-    blur = curves(model, x, heat, target, fill="blur", portions=PORTIONS)
+    blur = curves(model, x, heat, target, fill="blur", portions=IMAGE_PORTIONS)
     assert item.scores["grad_cam stage 3"]["insertion_blur"] == pytest.approx(blur.insertion_area.item(), abs=1e-3)
 
     layer = cluster_layer(model)
@@ -71,7 +70,7 @@ def test_groups_cover_all_clusters_and_their_drop_is_that_of_their_removal():
     with torch.no_grad(), gated(model, logit_gate=without(clusters.groups[0], 12)):
         after = target(model(images[:1])).item()
     assert clusters.group_drop[0] == pytest.approx(clusters.before - after, abs=1e-3)
-    rest = Rest(model, images[:1], clusters.layer)
+    rest = PartialForward(model, images[:1], clusters.layer)
     first = clusters.order[:1]
     assert clusters.left["ablation"][0] == pytest.approx(rest.scores(target, without(first, 12)[None]).item(), abs=1e-3)
 
@@ -89,7 +88,7 @@ def test_without_a_measurement_the_most_faithful_on_the_picture_leads_everywhere
     best = best_of(item)
     assert item.default == best
     assert item.reason == ON_THIS_IMAGE
-    assert as_json(item)["default"] == {"method": best, "reason": ON_THIS_IMAGE}
+    assert item.to_dict()["default"] == {"method": best, "reason": ON_THIS_IMAGE}
     page = item.html()
     assert f'Look first at <span class="name">{best}</span>' in page
     names = [part.partition("<")[0] for part in page.split('<b class="name">')[1:]]

@@ -13,9 +13,9 @@ from vitreous.clusters.cluster_map import ClusterMap
 from vitreous.errors import InputError
 from vitreous.faithfulness.curves import Curves, area, curves, place_in_order
 from vitreous.faithfulness.intervals import bootstrap, paired
-from vitreous.faithfulness.localisation import energy, near, overlap, pointing
-from vitreous.faithfulness.sanity import alike, randomisation, stability
-from vitreous.faithfulness.scoring import DECIDES, Batch, Scores, score_methods
+from vitreous.faithfulness.localisation import energy, near, object_iou, pointing
+from vitreous.faithfulness.sanity import map_similarity, randomisation, stability
+from vitreous.faithfulness.scoring import DECIDES, MethodScores, ScoringBatch, score_methods
 
 
 class Corner(nn.Module):
@@ -77,13 +77,13 @@ def test_localisation_on_a_map_with_one_point():
     assert pointing(heat, mask, 1.5).item() == 0
     assert near(mask, 1).sum() == 16 + 16  # a disc adds no corners
     assert energy(mask.float(), mask).item() == 1
-    assert overlap(mask.float(), mask).item() == 1
+    assert object_iou(mask.float(), mask).item() == 1
     heat = mask.float()
     heat[0, 0, :16] = 1
     assert energy(heat, mask).item() == 0.5
     half = torch.zeros(1, 16, 16)
     half[0, 4:8, 6:10] = 1
-    assert overlap(half, mask).item() == pytest.approx(8 / 24)
+    assert object_iou(half, mask).item() == pytest.approx(8 / 24)
     with pytest.raises(InputError, match="mask of image 0 is empty"):
         energy(heat, mask & False)
 
@@ -96,8 +96,8 @@ def test_sanity_checks():
     assert stability(RandomMap(), model, images, target).abs().max() < 0.6
     assert stability(GradCam(stage=2), model, images, target, noise=0.0).min() > 0.999
     ramp = torch.arange(6.0).view(1, 2, 3)
-    assert alike(ramp, ramp**3).item() == pytest.approx(1)
-    assert alike(ramp, -ramp).item() == pytest.approx(-1)
+    assert map_similarity(ramp, ramp**3).item() == pytest.approx(1)
+    assert map_similarity(ramp, -ramp).item() == pytest.approx(-1)
 
 
 def test_bootstrap_intervals_hold_the_mean_and_shrink():
@@ -143,7 +143,7 @@ def test_the_table_has_methods_controls_and_all_measures(table):
 
 def test_batches_give_the_same_table(table):
     model, images, labels, masks = trained()
-    batches = (Batch(images[r], labels[r], masks[r]) for r in torch.arange(8).split(3))
+    batches = (ScoringBatch(images[r], labels[r], masks[r]) for r in torch.arange(8).split(3))
     again = score_methods(model, batches, methods=[GradCam(stage=3)], portions=6, sanity=0)
     for measure, tolerance in ((DECIDES, 5e-3), ("energy", 1e-4)):  # rounding may swap two pixels in the order
         one, other = (scores.values["grad_cam stage 3"][measure] for scores in (again, table))
@@ -152,7 +152,7 @@ def test_batches_give_the_same_table(table):
 
 def test_objects_may_be_known_in_some_images_only():
     model, images, labels, masks = trained()
-    batches = [Batch(images[:1], labels[:1], masks[:1]), Batch(images[1:3], labels[1:3])]
+    batches = [ScoringBatch(images[:1], labels[:1], masks[:1]), ScoringBatch(images[1:3], labels[1:3])]
     scores = score_methods(model, batches, methods=[GradCam(stage=3)], portions=2, sanity=0)
     rows = {row["method"]: row for row in scores.rows()}
     assert [len(scores.values[name][DECIDES]) for name in ("oracle_mask", "grad_cam stage 3")] == [1, 3]
@@ -164,7 +164,9 @@ def test_a_method_that_does_not_beat_its_controls_is_labelled():
     random = np.random.default_rng(0)
     noise = random.normal(0, 0.05, (3, 100))
     values = {"random_map": noise[0], "centre_blob": 0.4 + noise[1], "good": 0.7 + noise[2], "poor": 0.3 + noise[2]}
-    scores = Scores({name: {DECIDES: row.tolist()} for name, row in values.items()}, ("random_map", "centre_blob"))
+    scores = MethodScores(
+        {name: {DECIDES: row.tolist()} for name, row in values.items()}, ("random_map", "centre_blob")
+    )
     assert scores.beats_controls("good")
     assert scores.verdict("poor") == {"random_map": True, "centre_blob": False}
     assert scores.best() == "good"
@@ -178,6 +180,6 @@ def test_nothing_to_score_is_refused():
         score_methods(model, [], methods=[])
     with pytest.raises(InputError, match="fills"):
         score_methods(model, pictures(1), fills=())
-    only_controls = Scores({"random_map": {DECIDES: [0.0]}}, ("random_map",))
+    only_controls = MethodScores({"random_map": {DECIDES: [0.0]}}, ("random_map",))
     with pytest.raises(InputError, match="besides the controls"):
         only_controls.best()

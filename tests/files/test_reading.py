@@ -142,6 +142,7 @@ except InputError as error:
 """
 
 
+@pytest.mark.system
 def test_a_lack_of_open_files_is_no_fault_of_a_picture(tmp_path):
     """It must not count as a picture that cannot be read, or figures would be those of other pictures."""
     from tests.support.tiny_data import picture

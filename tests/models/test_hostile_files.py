@@ -116,6 +116,7 @@ def read_all(folder: Path, answer) -> None:
     answer.send(counts)
 
 
+@pytest.mark.system
 def test_ten_thousand_mutated_headers(tmp_path):
     context = get_context("fork")
     receiver, sender = context.Pipe(duplex=False)

@@ -97,9 +97,9 @@ def test_forward_and_a_gradient_for_every_parameter(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_declared_channels_and_strides_are_true(name: str) -> None:
-    model = small(name).eval()
     size = 64
-    with torch.no_grad():
+    with torch.device("meta"), torch.no_grad():
+        model = small(name).eval()
         maps, pooled = model.features(torch.randn(1, 3, size, size))
     assert [m.shape[1] for m in maps] == list(model.channels)
     assert [size // m.shape[2] for m in maps] == list(model.strides)

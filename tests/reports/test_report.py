@@ -8,9 +8,9 @@ import torch
 from PIL import Image
 
 from tests.support.browser import browser, needs_chromium, visit
-from vitreous.clusters.masking import Layer, as_distributions, entropy
-from vitreous.explanations.explanation import Clusters, Explanation, MethodMap, StageLoad
+from vitreous.clusters.layer import Layer, as_distributions, spatial_entropy
 from vitreous.faithfulness.scoring import DECIDES
+from vitreous.reports.explanation import Clusters, Explanation, MethodMap, StageLoad
 from vitreous.reports.report import render
 from vitreous.reports.report_pieces import named
 
@@ -39,7 +39,7 @@ def explanation(
             layer=Layer(2, None, "clusters", "stages.1.clusters"),
             head=None,
             maps=heat,
-            entropy=entropy(heat),
+            entropy=spatial_entropy(heat),
             ranking="ablation",
             importance={"ablation": scores, "random": scores.flip(0)},
             order=tuple(range(clusters)),

@@ -36,6 +36,7 @@ def test_two_runs_on_one_folder(tmp_path):
         assert holds(run)
 
 
+@pytest.mark.system
 def test_lock_of_another_process_until_it_is_killed(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     try:

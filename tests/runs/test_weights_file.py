@@ -18,7 +18,7 @@ from tests.support.tiny_model import MODEL_ARGS, save_tiny_dense, save_tiny_mode
 from vitreous.data.shapes.samples import CATEGORIES
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
-from vitreous.explanations.default_method import read_chosen
+from vitreous.explanations.default_method import read_default_method
 from vitreous.models.weights import describe_layout
 from vitreous.registry import ENTRIES, create_model
 from vitreous.runs import weights_file
@@ -192,7 +192,7 @@ def test_addresses_of_this_machine(file, tmp_path, capsys):
     run = tmp_path / "run"
     save_tiny_model(run / "best")
     assert main(["predict", run.as_uri(), *arguments]) == 0
-    assert read_chosen(run.as_uri()).method is None
+    assert read_default_method(run.as_uri()).method is None
     assert model_arguments(TrainSettings("paca_tiny", "shapes", weights=run.as_uri())) == MODEL_ARGS
     assert main(["predict", "s3://bucket/weights.pth", *arguments]) == 2
     assert "weights at s3://bucket/weights.pth cannot be fetched" in capsys.readouterr().err

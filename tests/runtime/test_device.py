@@ -27,6 +27,7 @@ print(before, new_pages())
 """
 
 
+@pytest.mark.system
 @pytest.mark.skipif(sys.platform != "linux", reason="only glibc can be told")
 def test_a_tensor_takes_the_place_of_one_that_is_gone():
     """In a process of its own, for none can go back. 64 MB are 16,384 pages, or 32 where the system makes them huge."""

@@ -32,6 +32,7 @@ def losses(out: Path, split: str = "train") -> list[float]:
 # ---- the same figures ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     "changes",
     [
@@ -51,6 +52,7 @@ def test_two_processes_follow_the_curve_of_one(tmp_path, changes):
     assert read_metrics(two)[-1]["top1"] == read_metrics(one)[-1]["top1"]
 
 
+@pytest.mark.system
 def test_evaluation_in_shares_is_exactly_that_of_one_process(tmp_path):
     """21 images in batches of 4 are 6 batches for 4 processes: two of them get one that does not count."""
     model = save_tiny_model(tmp_path / "model")
@@ -66,6 +68,7 @@ def test_evaluation_in_shares_is_exactly_that_of_one_process(tmp_path):
     assert found[4] == found[1]
 
 
+@pytest.mark.system
 def test_the_first_process_alone_talks_and_writes(tmp_path):
     """TensorBoard's files are named after the process that wrote them."""
     out = tmp_path / "run"
@@ -81,6 +84,7 @@ def test_the_first_process_alone_talks_and_writes(tmp_path):
 # ---- the same bits ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("changes", [dict(count=3), dict(count=2, shard=True)], ids=["3 copies", "2 parts"])
 def test_a_killed_process_ends_all_and_a_restart_ends_with_the_same_bits(tmp_path, changes):
     """Three: of two numbers the sum does not depend on the order, so two processes would not show how DDP adds."""
@@ -98,6 +102,7 @@ def test_a_killed_process_ends_all_and_a_restart_ends_with_the_same_bits(tmp_pat
     assert fingerprint(finish_training(count, tmp_path / "run", settings)) == fingerprint(whole)
 
 
+@pytest.mark.system
 def test_a_signal_to_any_process_stops_all_at_the_same_step(tmp_path):
     settings = TINY_PACA_RUN | dict(ema=0.9, checkpoint_steps=0)
     whole = finish_training(2, tmp_path / "whole", settings)
@@ -111,6 +116,7 @@ def test_a_signal_to_any_process_stops_all_at_the_same_step(tmp_path):
     assert fingerprint(finish_training(2, tmp_path / "run", settings)) == fingerprint(whole)
 
 
+@pytest.mark.system
 def test_a_run_goes_on_with_another_number_of_processes(tmp_path):
     """Two that hold a part each, then one, then three that hold a part each: the curve stays that of one process."""
     settings = TINY_PACA_RUN | dict(ema=0.9, epochs=3)
@@ -132,6 +138,7 @@ def test_a_run_goes_on_with_another_number_of_processes(tmp_path):
 # ---- one word when it fails ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_process_that_is_frozen_ends_all(tmp_path, rank):
     """Also while the others wait for it patiently, as in half of the steps here: every second is saved."""
@@ -173,6 +180,7 @@ def test_failed_exchanges_are_told_from_other_errors(message, lost):
     assert _lost_contact(RuntimeError(message)) == lost
 
 
+@pytest.mark.system
 def test_a_process_that_is_stuck_ends_all(tmp_path):
     ranks = start_training(2, tmp_path / "run", TINY_PACA_RUN | dict(rank_timeout=6.0), stuck)
     ranks.processes[0].join(60)
@@ -214,6 +222,7 @@ def bad_sample() -> None:
     Training.loss = loss
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("changes", "before", "message", "codes"),
     [
@@ -238,6 +247,7 @@ def test_what_cannot_be_used_is_said_once_and_ends_all(tmp_path, changes, before
     assert "Traceback" not in said
 
 
+@pytest.mark.system
 def test_a_folder_in_use_is_refused_to_all(tmp_path):
     with RunFolder(tmp_path / "run"):
         ranks = start_training(2, tmp_path / "run", TINY_PACA_RUN)

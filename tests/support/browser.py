@@ -5,7 +5,7 @@ import json
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,13 +15,18 @@ import pytest
 from websockets.sync.client import connect
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium binary on this machine (Debian: chromium)")
 FLAGS = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-dev-shm-usage", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions"),
     *("--remote-debugging-port=0", "--remote-allow-origins=*", "--hide-scrollbars"),
 ]
 PATIENCE = 90  # seconds; a busy machine may need them
+
+
+def needs_chromium(test: Callable[..., None]) -> Callable[..., None]:
+    """For a test that opens a browser."""
+    absent = pytest.mark.skipif(CHROMIUM is None, reason="no chromium binary on this machine (Debian: chromium)")
+    return pytest.mark.system(absent(test))
 
 
 class Browser:

@@ -1,5 +1,6 @@
 """A small member of every family, and what tests need of it: few blocks, and weights that leave no part silent."""
 
+import copy
 import itertools
 from collections.abc import Iterable
 from pathlib import Path
@@ -26,8 +27,24 @@ def short(name: str, blocks: int = 1) -> dict[str, Any]:
     return {"depth": 4, "ends": (0, 1, 2, 3)}  # a column of equal blocks needs only one for each stage
 
 
+BUILT: dict[tuple, tuple[nn.Module, Tensor]] = {}  # how and from which random numbers -> the model and those after it
+MOST_BUILT = 32
+
+
 def small(name: str, blocks: int = 2, **arguments: Any) -> nn.Module:
-    return timm.create_model(name, **{**short(name, blocks), "num_classes": 5, **arguments})
+    """A model with few blocks; a copy of the first one where the same was built from the same random numbers before."""
+    arguments = {**short(name, blocks), "num_classes": 5, **arguments}
+    if name not in FAMILIES or {"checkpoint_path", "pretrained"} & arguments.keys():  # files may change
+        return timm.create_model(name, **arguments)
+    place = torch.get_default_device(), torch.get_default_dtype()
+    key = (name, repr(arguments), *place, torch.get_rng_state().numpy().tobytes())
+    if key not in BUILT:
+        if len(BUILT) == MOST_BUILT:
+            del BUILT[next(iter(BUILT))]  # the oldest
+        BUILT[key] = timm.create_model(name, **arguments), torch.get_rng_state()
+    model, numbers = BUILT[key]
+    torch.set_rng_state(numbers)
+    return copy.deepcopy(model)
 
 
 def save_small(folder: Path, name: str, **arguments: Any) -> nn.Module:

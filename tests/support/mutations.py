@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from vitreous.data.doctor import Looker
+from vitreous.data.data_checks import Examiner
 from vitreous.data.joint import DetectView, JointViews, KeypointView, SegmentView
 from vitreous.data.source import describe, open_data, open_raw, usable_as
 from vitreous.data.transforms import Preprocess
@@ -170,9 +170,9 @@ def _as_check(root: str, targets: str) -> None:
     splits = open_raw(root, targets)
     describe(root, targets, **splits)
     for split, images in splits.items():
-        looker = Looker(images, split)
+        examiner = Examiner(images, split)
         for index in range(min(3, len(images))):
-            looker[index]
+            examiner[index]
 
 
 def _as_train(root: str, targets: str) -> None:

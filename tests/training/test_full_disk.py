@@ -16,6 +16,8 @@ from tests.support.tiny_runs import TINY_PACA_RUN, fingerprint
 from vitreous.runs.checkpoint import load_checkpoint
 from vitreous.train import Training
 
+pytestmark = pytest.mark.system
+
 SETTINGS = TINY_PACA_RUN | dict(epochs=1, ema=0.9)
 LAST = 4  # step of the checkpoint that can no longer be written; 5 steps are an epoch, every second one is saved
 

@@ -21,6 +21,8 @@ from vitreous.runs.checkpoint import load_checkpoint, save_checkpoint
 from vitreous.train import Training
 from vitreous.training.ema import WeightAverage
 
+pytestmark = pytest.mark.system
+
 # What is called -> at which step (5 are an epoch), and which argument tells the moment. In the order of a run.
 MOMENTS = {
     "between the pieces of a batch": (Training, "loss", lambda run, piece, index: _at(run, 3) and index == 1),

@@ -9,7 +9,7 @@ import pytest
 from tests.support.mutations import as_text, bounded, many, mutated_bytes, mutated_tree
 from tests.support.tiny_model import save_tiny_dense, save_tiny_model
 from vitreous.errors import InputError
-from vitreous.explanations.default_method import FILE, read_chosen
+from vitreous.explanations.default_method import DEFAULT_METHOD_FILE, read_default_method
 from vitreous.files.manifest import MANIFEST, manifest_of
 from vitreous.models.arguments import parse_model_arg
 from vitreous.predict import boxes_for
@@ -121,11 +121,17 @@ def results(tmp_path: Path, count: int) -> None:
     row = {"class": "a", "score": 0.9, "bbox": [1, 2, 3, 4]}
     files = {
         tmp_path / "predictions.json": {"images": [{"image": "x.png", "predictions": [row, row]}], "files": ["a.png"]},
-        folder / FILE: {"method": "m", "reason": "r", "beats_controls": {"m": True}, "data": "d", "images": 3},
+        folder / DEFAULT_METHOD_FILE: {
+            "method": "m",
+            "reason": "r",
+            "beats_controls": {"m": True},
+            "data": "d",
+            "images": 3,
+        },
     }
     reads = {
         tmp_path / "predictions.json": lambda file: boxes_for(task, file, 0.5),
-        folder / FILE: lambda file: read_chosen(str(folder)),
+        folder / DEFAULT_METHOD_FILE: lambda file: read_default_method(str(folder)),
     }
     for file, tree in files.items():
 

@@ -20,6 +20,8 @@ from tests.support.ranks import arguments
 from tests.support.tiny_runs import TINY_PACA_RUN, fingerprint
 from vitreous.runs.run_folder import read_metrics
 
+pytestmark = pytest.mark.system
+
 SETTINGS = TINY_PACA_RUN | dict(ema=0.9, drop_path=0.2, accumulate=2, epochs=20, val_count=8)  # 100 steps
 
 

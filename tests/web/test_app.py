@@ -13,11 +13,11 @@ from tests.support.explorer import HOST, REASON, application, as_inputs, png, sa
 from tests.support.tiny_model import save_tiny_model
 from vitreous.attribution.method import find_trunk
 from vitreous.attribution.target import ClassTarget
-from vitreous.clusters.gates import Rest, cluster_layer, gated, without
+from vitreous.clusters.gates import PartialForward, cluster_layer, gated, without
 from vitreous.clusters.groups import ablate_groups
 from vitreous.clusters.importance import RANKINGS
+from vitreous.clusters.layer import stretch
 from vitreous.clusters.load import causal_load
-from vitreous.clusters.masking import stretch
 from vitreous.data.pictures import find_pictures
 from vitreous.data.shapes.samples import CATEGORIES
 from vitreous.errors import InputError
@@ -123,7 +123,7 @@ def test_rankings_are_those_of_the_library(client, explorer, example, inputs, by
     np.testing.assert_allclose(answer["values"], expected.detach().numpy(), atol=CLOSE)
     label = torch.tensor(client.get(f"/api/images/{example}/stages/3").json()["groups"])
     if by == "ablation":
-        joint = ablate_groups(Rest(explorer.model, inputs, layer), target, label)[0]
+        joint = ablate_groups(PartialForward(explorer.model, inputs, layer), target, label)[0]
         np.testing.assert_allclose(answer["groups"], joint.numpy(), atol=CLOSE)
     elif by == "masking":
         assert "groups" not in answer
@@ -217,7 +217,7 @@ def test_report_is_that_of_the_library(client, explorer, example, inputs):
         ("/api/images/ID/stages/x", 422, "given: 'x'"),
         ("/api/images/ID/stages/3?target=10", 422, "classes 0 to 9"),
         ("/api/images/ID/stages/3?target=1e9", 422, "target"),
-        ("/api/images/ID/stages/3/importance?by=magic", 422, "known: logit_gate"),
+        ("/api/images/ID/stages/3/importance?by=magic", 422, "known: masking"),
         ("/api/images/ID/stages/3/importance", 422, "by: field required"),
         ("/api/images/ID/stages/3/ablation?off=12", 422, "clusters 0 to 11"),
         ("/api/images/ID/stages/3/ablation?off=1,x", 422, "off=3,7"),
@@ -238,9 +238,7 @@ def test_bad_questions_get_one_sentence(client, example, path, status, words):
 def test_without_a_measurement_the_page_says_so(client):
     card = client.get("/api/model").json()
     assert card["chosen"]["method"] is None
-    assert (
-        "was not measured on a data set; vitreous explain RUN --data DATA --score does that" in card["chosen"]["says"]
-    )
+    assert "was not measured on a data set; vitreous score RUN DATA does that" in card["chosen"]["says"]
     assert {tuple(method["labels"]) for method in card["methods"]} == {()}
 
 

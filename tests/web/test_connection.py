@@ -304,6 +304,7 @@ def test_connections_fit_the_descriptors():
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.system
 def test_the_command_answers_with_few_descriptors(tmp_path):
     """160 half-open sockets, and 128 descriptors."""
     folder = save_tiny_model(tmp_path / "tiny")

@@ -8,6 +8,8 @@ import pytest
 from tests.support.explorer import save_lively_model
 from tests.support.pages import ROOT
 
+pytestmark = pytest.mark.system
+
 
 @pytest.mark.slow
 def test_survives_a_crowd(tmp_path):

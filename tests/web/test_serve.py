@@ -99,6 +99,7 @@ def test_weights_that_give_no_numbers_are_refused(trained):
         check_answers(trained._replace(classes=("all",)))
 
 
+@pytest.mark.system
 def test_comes_up_answers_and_ends_with_ctrl_c(folder):
     command = [sys.executable, "-m", "vitreous", "serve", folder, "--port", "0", "--device", "cpu"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:

@@ -8,12 +8,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.attribution.fill import blurred
+from vitreous.attribution.gradient import GradCam
 from vitreous.attribution.method import Method, Needs
 from vitreous.attribution.noise import noise_for
 from vitreous.attribution.target import Target
 from vitreous.errors import InputError
 
-DEPTH = 1 / 16  # standard deviation of the blur that tells how deep in an object a place lies, in sides of the image
+DEPTH_BLUR = (
+    1 / 16
+)  # standard deviation of the blur that measures how deep inside an object a place lies, in sides of it
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,7 @@ class RandomMap(Method):
     cells: int = 8
     seed: int = 0
 
+    order = 10
     name = "random_map"
     summary = "Control: noise."
     needs = Needs(passes=0, target=False)
@@ -38,6 +42,7 @@ class CentreBlob(Method):
     cells: int = 32
     width: float = 0.25  # standard deviation, in sides of the image
 
+    order = 10
     name = "centre_blob"
     summary = "Control: a spot in the middle."
     needs = Needs(passes=0, target=False)
@@ -54,6 +59,8 @@ class RandomWeights(Method):
 
     method: Method
     seed: int = 0
+
+    order = 70
 
     @property
     def name(self) -> str:
@@ -89,7 +96,7 @@ class OracleMask(Method):
             raise InputError(f"{len(self.masks)} masks for {len(images)} images given; one for each is needed")
         mask = F.interpolate(self.masks[:, None].float(), images.shape[2:], mode="area").to(images.device)
         # From its middle outwards: pixels in random order would be noise and no object until all of them are there.
-        return (mask * blurred(mask, DEPTH * min(images.shape[2:])))[:, 0]
+        return (mask * blurred(mask, DEPTH_BLUR * min(images.shape[2:])))[:, 0]
 
 
 def shuffled(model: nn.Module, seed: int = 0) -> nn.Module:
@@ -100,3 +107,6 @@ def shuffled(model: nn.Module, seed: int = 0) -> nn.Module:
             order = torch.randperm(parameter.numel(), generator=random).to(parameter.device)
             parameter.copy_(parameter.flatten()[order].view_as(parameter))
     return other
+
+
+CONTROLS = (RandomMap(), CentreBlob(), RandomWeights(GradCam()))

@@ -40,13 +40,13 @@ def of_picture(maps: Tensor, model: nn.Module) -> Tensor:
     if not isinstance(model, Framed):
         return maps
     down, across = (
-        shares(cells, cells * own / whole).to(maps)
+        cell_shares(cells, cells * own / whole).to(maps)
         for cells, own, whole in zip(maps.shape[-2:], model.size, model.filled, strict=True)
     )
     return down @ maps @ across.T
 
 
-def shares(cells: int, kept: float) -> Tensor:
+def cell_shares(cells: int, kept: float) -> Tensor:
     """How the first `kept` of some cells, a fraction included, make up about as many new ones: (new, cells)."""
     count = max(1, round(kept))
     edges = torch.arange(count + 1) * kept / count

@@ -24,6 +24,7 @@ class GradCam(Method):
 
     stage: int | None = None
 
+    order = 10
     summary = "Features of a stage, weighted by how much each channel speaks for the target."
     needs = Needs(passes=3, gradient=True, trunk=True)
 
@@ -48,6 +49,7 @@ class InputGradient(Method):
 
     smooth: float = SMOOTH
 
+    order = 10
     name = "input_gradient"
     summary = "How strongly a small change of each pixel would change the target."
     needs = Needs(passes=3, gradient=True)
@@ -69,6 +71,7 @@ class IntegratedGradients(Method):
     fill: Fill = "blur"
     smooth: float = SMOOTH
 
+    order = 10
     name = "integrated_gradients"
     summary = "What each pixel adds to the target on the way from a hidden image to the real one."
 
@@ -92,3 +95,6 @@ def pixel_gradient(model: nn.Module, images: Tensor, target: Target) -> Tensor:
     with torch.enable_grad():
         images = images.detach().requires_grad_()
         return torch.autograd.grad(target(model(images)).sum(), images)[0]
+
+
+METHODS = (GradCam(), InputGradient(), IntegratedGradients())

@@ -4,16 +4,19 @@
     if (reason := method.missing(model)) is None:
         heat = method(model, images, target)      # (B, H, W) on the method's own grid, over the picture
 
-Higher means more important. Where a method can tell, negative values speak against the target; where it cannot, all
+Higher means more important. Negative values count against the target, for methods that distinguish the two; all others
 are zero or more.
 `images` are normalised network inputs (B, 3, height, width). `target` is a `Target`, class numbers, or None for the
 predicted class. Methods are frozen dataclasses: their fields are their settings, and equal settings give equal maps.
 A subclass gives `name`, `summary` and `needs` as plain class attributes, or as properties that look at its settings.
+
+A new method is one file in this folder, or in `clusters`, found by being there (`catalogue`): the class, and below it
+`METHODS = (MyMethod(),)`; a control goes into `CONTROLS`.
 """
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +27,7 @@ from vitreous.attribution.target import Target, as_target
 from vitreous.errors import InputError
 from vitreous.models.base import Backbone
 
-MOST_PIXELS = 64 * 224 * 224  # of all images that run together
+MOST_PIXELS_AT_ONCE = 64 * 224 * 224  # of all images that run together
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,8 @@ class Needs:
 @dataclass(frozen=True)
 class Method(ABC):
     """One way to see what mattered."""
+
+    order: ClassVar[int] = 100  # where lists show it, the lowest first; equal ones by room, file and place in METHODS
 
     @property
     @abstractmethod
@@ -135,7 +140,7 @@ def has_clusters(stage: nn.Module) -> bool:
 
 def rows_at_once(images: Tensor, most: int) -> int:
     """How many copies of an image run together: `most`, or fewer of a large one, which would not fit into memory."""
-    return max(1, min(most, MOST_PIXELS // (images.shape[-2] * images.shape[-1])))
+    return max(1, min(most, MOST_PIXELS_AT_ONCE // (images.shape[-2] * images.shape[-1])))
 
 
 def to_image(heat: Tensor, size: tuple[int, int]) -> Tensor:

@@ -13,11 +13,11 @@ from vitreous.attribution.fill import Fill, baseline, blend
 from vitreous.attribution.method import Method, Needs, rows_at_once
 from vitreous.attribution.target import Target
 
-ROWS = 32  # changed copies run together
+COPIES_AT_ONCE = 32  # changed copies run together
 
 
 def scores_of_masked(
-    model: nn.Module, images: Tensor, keep: Tensor, hidden: Tensor, target: Target, *, batch_size: int = ROWS
+    model: nn.Module, images: Tensor, keep: Tensor, hidden: Tensor, target: Target, *, batch_size: int = COPIES_AT_ONCE
 ) -> Tensor:
     """The target of every image under every mask (S, 1, height, width): (B, S)."""
     rows = []
@@ -37,6 +37,7 @@ class Occlusion(Method):
     cells: int = 8
     fill: Fill = "blur"
 
+    order = 20
     name = "occlusion"
     summary = "What the target loses when a small window is hidden there."
 
@@ -68,6 +69,7 @@ class Rise(Method):
     fill: Fill = "blur"
     seed: int = 0
 
+    order = 20
     name = "rise"
     summary = "How much more probable the target is when the place is visible, over random masks."
 
@@ -91,3 +93,6 @@ class Rise(Method):
         shifts = [torch.randint(side, (self.masks,), generator=random).tolist() for side in step]
         cut = [fine[s, :, y : y + size[0], x : x + size[1]] for s, (y, x) in enumerate(zip(*shifts, strict=True))]
         return torch.stack(cut)
+
+
+METHODS = (Occlusion(), Rise())

@@ -28,6 +28,7 @@ class Rollout(Method):
 
     stage: int | None = None
 
+    order = 30
     name = "rollout"
     summary = "Attention followed back through all blocks; it does not know what is explained."
     needs = Needs(passes=1, target=False, trunk=True)
@@ -78,3 +79,6 @@ def back(flow: Tensor, seen: dict[str, Tensor], stage: int, block: int) -> Tenso
     if clusters is None:  # the keys are the positions themselves
         return 0.5 * flow + 0.5 * read.view_as(flow)
     return 0.5 * flow + 0.5 * torch.einsum("bm,bmhw->bhw", read, clusters)
+
+
+METHODS = (Rollout(),)

@@ -4,8 +4,8 @@ A target is a callable, `target(output) -> (B,)`, higher meaning more of what is
 same thing on another scale, and `target.select(rows)` is the target of other images of the batch, repeated at will:
 methods that run many changed copies of an image need both.
 
-Scales: "logit" is the model's raw number; "log_odds" is log p - log(1 - p), which does not saturate and counts what
-speaks for the others too; "probability" lies between 0 and 1.
+Scales: "logit" is the model's raw number; "log_odds" is log p - log(1 - p), which does not saturate and also counts
+evidence for the other classes; "probability" lies between 0 and 1.
 
 Shapes: B batch, K classes or joints, H W grid of a dense output.
 """
@@ -22,8 +22,10 @@ from torchvision.ops import box_iou
 from vitreous.errors import InputError
 
 Scale = Literal["logit", "log_odds", "probability"]
-STEEPEST = 0.05  # log-odds of a heat map's value are a straight line beyond this, and beyond one minus this
-SMALLEST = 1e-6  # probabilities that are no softmax are kept this far from 0 and 1, where log-odds are infinite
+LINEAR_BEYOND = 0.05  # log-odds of a heat map's value are a straight line beyond this, and beyond one minus this
+SMALLEST_PROBABILITY = (
+    1e-6  # probabilities that are no softmax are kept this far from 0 and 1, where log-odds are infinite
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +56,7 @@ class Target(ABC):
         return {f.name: getattr(self, f.name) for f in fields(self) if isinstance(getattr(self, f.name), Tensor)}
 
 
-def read(logits: Tensor, labels: Tensor, scale: Scale) -> Tensor:
+def class_score(logits: Tensor, labels: Tensor, scale: Scale) -> Tensor:
     """One class per row of (B, K, ...) on a scale: (B, ...). Log-odds are computed from logits, so they stay exact."""
     index = labels.view(-1, *[1] * (logits.ndim - 1)).expand(-1, 1, *logits.shape[2:])
     own = logits.gather(1, index)[:, 0]
@@ -65,13 +67,13 @@ def read(logits: Tensor, labels: Tensor, scale: Scale) -> Tensor:
     return own - logits.scatter(1, index, -torch.inf).logsumexp(1)
 
 
-def single(output: Tensor) -> Tensor:
+def at_least_float32(output: Tensor) -> Tensor:
     """At least single precision: log-odds of half precision are too coarse to compare."""
     return output.to(torch.promote_types(output.dtype, torch.float32))
 
 
 def from_probability(probability: Tensor, scale: Scale) -> Tensor:
-    return probability if scale == "probability" else probability.logit(SMALLEST)
+    return probability if scale == "probability" else probability.logit(SMALLEST_PROBABILITY)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +83,7 @@ class ClassTarget(Target):
     labels: Tensor = None  # type: ignore[assignment]  # (B,), required: `scale` of the base has a default
 
     def __call__(self, output: Tensor) -> Tensor:
-        return read(single(output), self.labels, self.scale)
+        return class_score(at_least_float32(output), self.labels, self.scale)
 
     def holds(self, output: Tensor) -> Tensor:
         return output.argmax(1) == self.labels
@@ -100,14 +102,14 @@ class RegionTarget(Target):
             raise InputError(f"the region of image {empty[0]} is empty; draw one that covers at least one pixel")
 
     def __call__(self, output: Any) -> Tensor:
-        logits = single(dense_logits(output))
+        logits = at_least_float32(dense_logits(output))
         inside = self.share(logits)
-        return (read(logits, self.labels, self.scale) * inside).sum((1, 2)) / inside.sum((1, 2))
+        return (class_score(logits, self.labels, self.scale) * inside).sum((1, 2)) / inside.sum((1, 2))
 
     def holds(self, output: Any) -> Tensor:
         """Whether most of the region is given this class."""
         logits = dense_logits(output)
-        inside = self.share(single(logits))
+        inside = self.share(at_least_float32(logits))
         right = (logits.argmax(1) == self.labels[:, None, None]) * inside
         return right.sum((1, 2)) > inside.sum((1, 2)) / 2
 
@@ -136,7 +138,7 @@ def dense_logits(output: Any) -> Tensor:
     if logits is None or logits.ndim != 4:
         raise InputError(
             f"a region needs a model that labels pixels, with an output of shape (B, classes, height, width); "
-            f"this one returns {describe(output)}"
+            f"this one returns {_describe_output(output)}"
         )
     return logits
 
@@ -183,9 +185,9 @@ class JointTarget(Target):
             return value
         if self.scale == "probability":
             return value.clamp(0, 1)
-        inner = value.detach().clamp(STEEPEST, 1 - STEEPEST)
-        within = (value > STEEPEST) & (value < 1 - STEEPEST)
-        return torch.where(within, value.logit(STEEPEST), inner.logit() + (value - inner) / (inner * (1 - inner)))
+        inner = value.detach().clamp(LINEAR_BEYOND, 1 - LINEAR_BEYOND)
+        within = (value > LINEAR_BEYOND) & (value < 1 - LINEAR_BEYOND)
+        return torch.where(within, value.logit(LINEAR_BEYOND), inner.logit() + (value - inner) / (inner * (1 - inner)))
 
     def holds(self, output: Tensor) -> Tensor:
         """Whether the peak is still within two cells of its place (everywhere, if it has none)."""
@@ -196,7 +198,7 @@ class JointTarget(Target):
         return (torch.stack([rows, columns], 1) - self.places).abs().amax(1) <= 2
 
     def heat(self, output: Tensor) -> Tensor:
-        return single(output)[torch.arange(len(output)), self.joints]  # (B, H, W)
+        return at_least_float32(output)[torch.arange(len(output)), self.joints]  # (B, H, W)
 
 
 def peaks(output: Tensor, joints: Tensor) -> JointTarget:
@@ -212,7 +214,7 @@ def as_target(given: Target | Tensor | int | None, output: Any, images: int) -> 
         return given
     if not isinstance(output, Tensor) or output.ndim != 2:
         raise InputError(
-            f"a class was to be explained, but the model returns {describe(output)} and not (B, classes); "
+            f"a class was to be explained, but the model returns {_describe_output(output)} and not (B, classes); "
             "give a RegionTarget, BoxTarget or JointTarget"
         )
     if given is None:
@@ -224,5 +226,5 @@ def as_target(given: Target | Tensor | int | None, output: Any, images: int) -> 
     return ClassTarget(labels=labels)
 
 
-def describe(output: Any) -> str:
+def _describe_output(output: Any) -> str:
     return f"a tensor of shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"

@@ -2,10 +2,10 @@
 
     for view in views(model):                      # in the order of the network
         print(view.tap, view.kind.name, view.kind.items)
-    stacks = look(model, images, views(model))     # {tap: (B, K, H, W)} of one forward pass
+    stacks = view_stacks(model, images, views(model))     # {tap: (B, K, H, W)} of one forward pass
 
-These maps say what a network looked at, not what mattered: they do not know what is to be explained. `Look` makes a
-method of a kind, so that it can be measured beside the others.
+These maps say what a network looked at, not what mattered: they do not know what is to be explained. `ViewMethod` makes
+a method of a kind, so that it can be measured beside the others.
 
 Shapes: B images, h heads, M clusters or keys, C channels, H W grid, K pictures.
 """
@@ -67,7 +67,7 @@ def decided(x: Tensor) -> Tensor:
     return 1 - torch.special.entr(share).sum(1) / max(torch.tensor(float(keys)).log().item(), 1e-12)
 
 
-class Kind(NamedTuple):
+class MapKind(NamedTuple):
     """One sort of map. `stack` gives (B, K, H, W) from the tap, `summary` (B, H, W) from the stack."""
 
     name: str
@@ -79,113 +79,123 @@ class Kind(NamedTuple):
     pictures: bool = True  # False: the last two axes are no places of the image
 
 
-BLOCK = r"stages\.\d+\.blocks\.\d+\."
-KINDS = (
-    Kind("clusters", "cluster", r"stages\.\d+\.clusters(\.\d+)?", "where each cluster gathers its content"),
-    Kind(
+_BLOCK = r"stages\.\d+\.blocks\.\d+\."
+_KINDS = (
+    MapKind("clusters", "cluster", r"stages\.\d+\.clusters(\.\d+)?", "where each cluster gathers its content"),
+    MapKind(
         "patch_to_cluster",
         "cluster",
-        BLOCK + r"attention\.map",
+        _BLOCK + r"attention\.map",
         "how much every position looks at each cluster; as one map, how decided it is",
         mean_heads,
         decided,
     ),
-    Kind(
+    MapKind(
         "patch_to_patch",
         "position",
-        BLOCK + r"attention\.map",
+        _BLOCK + r"attention\.map",
         "how much every position looks at each other; as one map, how much each is looked at",
         mean_heads,
         received,
     ),
-    Kind("class_attention", "head", r"class_blocks\.\d+\.attention\.map", "what the class token reads"),
-    Kind(
+    MapKind("class_attention", "head", r"class_blocks\.\d+\.attention\.map", "what the class token reads"),
+    MapKind(
         "channel_attention",
         "head",
-        BLOCK + r"attention\.channel_attention",
+        _BLOCK + r"attention\.channel_attention",
         "how much each channel takes from the others",
         summary=None,
         pictures=False,
     ),
-    Kind("abstract_attention", "head", BLOCK + r"attention\.abstract_attn", "what each window's abstract token reads"),
-    Kind(
+    MapKind(
+        "abstract_attention", "head", _BLOCK + r"attention\.abstract_attn", "what each window's abstract token reads"
+    ),
+    MapKind(
         "abstract_mixing",
         "window",
-        BLOCK + r"attention\.mix_attn",
+        _BLOCK + r"attention\.mix_attn",
         "how much the windows read each other; as one map, how much each is read",
         mean_heads,
         received,
     ),
-    Kind(
+    MapKind(
         "abstract_fusion",
         "window",
-        BLOCK + r"attention\.fusion_attn",
+        _BLOCK + r"attention\.fusion_attn",
         "how much every position reads each window; as one map, how decided it is",
         mean_heads,
         decided,
     ),
-    Kind("fusion_gain", "map", BLOCK + r"attention\.fusion_gain", "what other windows add, over what was there"),
-    Kind("before_fusion", "channel", BLOCK + r"attention\.before_fusion", "features before fusion", summary=length),
-    Kind("after_fusion", "channel", BLOCK + r"attention\.after_fusion", "features after fusion", summary=length),
-    Kind(
+    MapKind("fusion_gain", "map", _BLOCK + r"attention\.fusion_gain", "what other windows add, over what was there"),
+    MapKind("before_fusion", "channel", _BLOCK + r"attention\.before_fusion", "features before fusion", summary=length),
+    MapKind("after_fusion", "channel", _BLOCK + r"attention\.after_fusion", "features after fusion", summary=length),
+    MapKind(
         "sampling_offset",
         "axis",
         r"stages\.\d+\.downsample\.offsets",
         "how far sampling moves, in pixels",
         summary=length,
     ),
-    Kind("context_score", "map", BLOCK + r"attention\.score", "the mean that decides who is foreground", one, lifted),
-    Kind("context_rank", "map", BLOCK + r"attention\.rank", "place in that order", one, first_is_high),
-    Kind("foreground", "map", BLOCK + r"attention\.foreground", "the positions with full attention", one),
-    Kind("foreground_query", "head", BLOCK + r"attention\.abstract", "what the abstract token reads of the foreground"),
-    Kind("background_query", "head", BLOCK + r"attention\.background", "what it then reads of the background"),
-    Kind(
+    MapKind(
+        "context_score", "map", _BLOCK + r"attention\.score", "the mean that decides who is foreground", one, lifted
+    ),
+    MapKind("context_rank", "map", _BLOCK + r"attention\.rank", "place in that order", one, first_is_high),
+    MapKind("foreground", "map", _BLOCK + r"attention\.foreground", "the positions with full attention", one),
+    MapKind(
+        "foreground_query", "head", _BLOCK + r"attention\.abstract", "what the abstract token reads of the foreground"
+    ),
+    MapKind("background_query", "head", _BLOCK + r"attention\.background", "what it then reads of the background"),
+    MapKind(
         "head_mixing",
         "head",
-        BLOCK + r"attention\.(mixed|unmixed)",
+        _BLOCK + r"attention\.(mixed|unmixed)",
         "attention among the foreground, before and after its heads are mixed",
         summary=None,
         pictures=False,
     ),
-    Kind(
+    MapKind(
         "local_attention",
         "neighbour",
-        BLOCK + r"mixer\.dynamic\.local_attention\.centre",
+        _BLOCK + r"mixer\.dynamic\.local_attention\.centre",
         "how much the middle of each 3x3 window takes from its neighbours; as one map, how decided it is",
         mean_heads,
         decided,
     ),
-    Kind(
+    MapKind(
         "global_attention",
         "cell",
-        BLOCK + r"mixer\.dynamic\.global_attention\.map",
+        _BLOCK + r"mixer\.dynamic\.global_attention\.map",
         "how much the cells look at each other; as one map, how much each is looked at",
         mean_heads,
         received,
     ),
-    Kind("gate", "channel", BLOCK + r"mixer\.static\.gate", "how far the static operator lets each position pass"),
-    Kind("features", "channel", r"stages\.\d+\.output", "a stage's features; as one map, their length", summary=length),
+    MapKind("gate", "channel", _BLOCK + r"mixer\.static\.gate", "how far the static operator lets each position pass"),
+    MapKind(
+        "features", "channel", r"stages\.\d+\.output", "a stage's features; as one map, their length", summary=length
+    ),
 )
-BY_NAME = {kind.name: kind for kind in KINDS}
+MAP_KINDS = {kind.name: kind for kind in _KINDS}
 
 
-class View(NamedTuple):
+class TapView(NamedTuple):
     """One map of one model: where it comes from and what sort it is."""
 
     tap: str  # path within the backbone
-    kind: Kind
+    kind: MapKind
 
 
-def views(model: nn.Module, kind: str | None = None) -> list[View]:
+def views(model: nn.Module, kind: str | None = None) -> list[TapView]:
     """Everything a model can show, or all of one kind, in the order of its modules."""
-    if kind is not None and kind not in BY_NAME:
-        raise InputError(f"unknown kind of map {kind!r}; known: {', '.join(BY_NAME)}")
+    if kind is not None and kind not in MAP_KINDS:
+        raise InputError(f"unknown kind of map {kind!r}; known: {', '.join(MAP_KINDS)}")
     backbone = trunk(model)
-    found = [View(tap, sort) for tap in tap_names(backbone) for sort in KINDS if fits(backbone, tap, sort)]
+    found = [
+        TapView(tap, sort) for tap in tap_names(backbone) for sort in MAP_KINDS.values() if fits(backbone, tap, sort)
+    ]
     return [view for view in found if kind in (None, view.kind.name)]
 
 
-def fits(backbone: Any, tap: str, kind: Kind) -> bool:
+def fits(backbone: Any, tap: str, kind: MapKind) -> bool:
     if not re.fullmatch(kind.pattern, tap):
         return False
     if kind.name not in ("patch_to_cluster", "patch_to_patch"):
@@ -194,7 +204,7 @@ def fits(backbone: Any, tap: str, kind: Kind) -> bool:
     return (attention.cluster_norm is not None) == (kind.name == "patch_to_cluster")
 
 
-def look(model: nn.Module, images: Tensor, wanted: Sequence[View]) -> dict[str, Tensor]:
+def view_stacks(model: nn.Module, images: Tensor, wanted: Sequence[TapView]) -> dict[str, Tensor]:
     """The stacks (B, K, H, W) of the wanted views by tap, from one forward pass."""
     if not wanted:
         return {}
@@ -204,11 +214,13 @@ def look(model: nn.Module, images: Tensor, wanted: Sequence[View]) -> dict[str, 
 
 
 @dataclass(frozen=True)
-class Look(Method):
+class ViewMethod(Method):
     """The map of a kind as the network computed it, from its last block that has one, or from one given by its tap."""
 
     kind: str = "clusters"
     tap: str | None = None
+
+    order = 60
 
     @property
     def name(self) -> str:
@@ -216,24 +228,44 @@ class Look(Method):
 
     @property
     def summary(self) -> str:
-        return BY_NAME[self.kind].says
+        return MAP_KINDS[self.kind].says
 
     @property
     def needs(self) -> Needs:
         return Needs(passes=1, target=False, trunk=True)
 
     def missing(self, model: nn.Module) -> str | None:
-        if BY_NAME[self.kind].summary is None:
+        if MAP_KINDS[self.kind].summary is None:
             return f"{self.kind} is no picture of the image"
         if find_trunk(model) is None or self.find(model):
             return super().missing(model)
         has = ", ".join(dict.fromkeys(view.kind.name for view in views(model)))
         return f"{type(trunk(model)).__name__} has no {self.name}; it has {has}"
 
-    def find(self, model: nn.Module) -> list[View]:
+    def find(self, model: nn.Module) -> list[TapView]:
         return [view for view in views(model, self.kind) if self.tap in (None, view.tap)]
 
     def heat(self, model: nn.Module, images: Tensor, target: Target) -> Tensor:
         view = self.find(model)[-1]
         assert view.kind.summary is not None
-        return view.kind.summary(look(model, images, [view])[view.tap])
+        return view.kind.summary(view_stacks(model, images, [view])[view.tap])
+
+
+METHODS = tuple(
+    ViewMethod(kind)
+    for kind in (
+        "class_attention",
+        "abstract_attention",
+        "abstract_mixing",
+        "abstract_fusion",
+        "fusion_gain",
+        "context_score",
+        "foreground",
+        "foreground_query",
+        "background_query",
+        "local_attention",
+        "global_attention",
+        "gate",
+        "features",
+    )
+)

@@ -2,20 +2,19 @@
 
     atlas = Atlas(clusters=cluster_count(model, layer), classes=10)
     for numbers, images, labels, objects in batches:
-        atlas.add(look_at(model, images, layer), numbers, labels, objects)
+        atlas.add(measure_clusters(model, images, layer), numbers, labels, objects)
 
-Kept are running sums and, for every cluster, a few regions: where it fires most, a random few, and those of wrong
-answers it speaks for. What is explained is the answer the model gave, right or wrong: its class, or a target that says
+It keeps running sums and, for every cluster, a few regions: where it fires most, a random few, and those of wrong
+answers it supports. What is explained is the answer the model gave, right or wrong: its class, or a target that says
 more, such as a box. Images may differ in size.
 
-Importance is the log-odds a cluster adds to the answer, by one of `MEASURES`. Its share is its part of all positive
-importance within an image, so that every image counts the same. A cluster fires to the degree that its map has a peak:
-its highest value over that of a flat map.
+Importance is the log-odds a cluster adds to the answer, by one of `ATLAS_RANKINGS`. Its share is its part of all
+positive importance within an image, so that every image counts the same. A cluster fires to the degree that its map has
+a peak: its highest value over that of a flat map.
 
 Shapes: B images, M clusters, K classes, H W grid, C channels; objects (B, height, width), True on the object.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -25,26 +24,21 @@ from torch import Tensor, nn
 from vitreous.attribution.frame import of_picture
 from vitreous.attribution.method import checked, trunk
 from vitreous.attribution.target import ClassTarget, Target
-from vitreous.clusters.gates import Rest, attentions
-from vitreous.clusters.importance import by_ablation, by_integration, by_logit_gate, by_value_gate
+from vitreous.clusters.gates import PartialForward, attentions
+from vitreous.clusters.importance import RANKINGS
+from vitreous.clusters.layer import Layer, as_distributions
 from vitreous.clusters.load import uniform
-from vitreous.clusters.masking import Layer, as_distributions
-from vitreous.clusters.top_k import Kept
+from vitreous.clusters.top_k import TopK
 from vitreous.layers.tap import record
 
-MEASURES: dict[str, Callable[..., Tensor]] = {
-    "logit_gate": by_logit_gate,
-    "value_gate": by_value_gate,
-    "integrated": by_integration,
-    "ablation": by_ablation,
-}
+ATLAS_RANKINGS = ("logit_gate", "value_gate", "integrated", "ablation")  # all in log-odds
 # Not the quickest, but right with few clusters: where one holds nearly all attention its logit gate is flat. In a model
 # with 4 clusters, one had 88 % of the importance by ablation, 90 % by this, and 30 % by the logit gate.
-MEASURE = "integrated"
-KEPT = {"top": 8, "typical": 6, "mistakes": 4}  # regions of each cluster
+ATLAS_RANKING = "integrated"
+REGIONS_PER_CLUSTER = {"top": 8, "typical": 6, "mistakes": 4}  # regions of each cluster
 
 
-class Look(NamedTuple):
+class ClusterMeasurements(NamedTuple):
     """What a batch shows, on the processor."""
 
     answers: Tensor  # (B,) classes
@@ -55,28 +49,32 @@ class Look(NamedTuple):
     moved: Tensor  # (B,) whether it then is another answer
 
 
-def look_at(
-    model: nn.Module, images: Tensor, layer: Layer, measure: str = MEASURE, given: tuple[Target, Tensor] | None = None
-) -> Look:
+def measure_clusters(
+    model: nn.Module,
+    images: Tensor,
+    layer: Layer,
+    ranking: str = ATLAS_RANKING,
+    given: tuple[Target, Tensor] | None = None,
+) -> ClusterMeasurements:
     """Normalised images (B, 3, height, width); `given` are the answers to explain and their classes (B,)."""
     tokens: list[Tensor] = []
     norm = attentions(model, layer)[0].cluster_norm
     handle = norm.register_forward_hook(lambda _norm, _inputs, output: tokens.append(output))
     try:
         with record(trunk(model), layer.tap) as recorded:
-            rest = Rest(model, images, layer)
+            rest = PartialForward(model, images, layer)
     finally:
         handle.remove()
     maps = as_distributions(of_picture(recorded[layer.tap].detach().float(), model))
     checked("the clusters", maps.sum(1), len(images))
     target, answers = given or predicted(rest.output)
-    importance = MEASURES[measure](model, images, target, layer, rest=rest)
-    checked(measure, importance[:, :, None], len(images))
+    importance = RANKINGS[ranking](model, images, target, layer, rest=rest)
+    checked(ranking, importance[:, :, None], len(images))
     with torch.no_grad(), uniform(model, layer.stage):
         evenly = model(images)
     lost, moved = target(rest.output) - target(evenly), target.holds(rest.output) & ~target.holds(evenly)
     seen = [x.detach().float().cpu() for x in (maps, tokens[0], importance, lost)]
-    return Look(answers.cpu(), seen[0], seen[1], seen[2], seen[3], moved.cpu())
+    return ClusterMeasurements(answers.cpu(), seen[0], seen[1], seen[2], seen[3], moved.cpu())
 
 
 def predicted(output: Tensor) -> tuple[Target, Tensor]:
@@ -99,29 +97,29 @@ class Atlas:
         self.masked, self.background, self.area = zeros(K), zeros(K), zeros(K)  # where the object is known, by answer
         self.on_object = zeros(M)  # share of the map
         self.share_masked, self.share_background = zeros(M), zeros(M)
-        self.kept = {name: Kept(M, size) for name, size in KEPT.items()}
+        self.kept = {name: TopK(M, size) for name, size in REGIONS_PER_CLUSTER.items()}
         self.grids: set[tuple[int, int]] = set()  # of the maps that were seen
 
-    def add(self, look: Look, numbers: Tensor, labels: Tensor, objects: Tensor) -> None:
-        """One batch; `numbers` tell the images apart, and an empty object is one nobody knows."""
-        answers, right = look.answers, look.answers == labels
-        share = shares(look.importance)
+    def add(self, measured: ClusterMeasurements, numbers: Tensor, labels: Tensor, objects: Tensor) -> None:
+        """One batch; `numbers` identify the images; an empty object is an unknown one."""
+        answers, right = measured.answers, measured.answers == labels
+        share = importance_shares(measured.importance)
         self.labelled.index_add_(0, labels, torch.ones_like(labels, dtype=torch.float64))
         self.answered.index_add_(0, answers, torch.ones_like(labels, dtype=torch.float64))
         self.right.index_add_(0, labels, right.double())
-        self.importance.index_add_(0, answers, look.importance.double())
+        self.importance.index_add_(0, answers, measured.importance.double())
         self.share.index_add_(0, labels, share)
         self.share_of_wrong += share[~right].sum(0)
-        self.likeness += correlations(look.maps)
-        self.load += torch.stack([look.lost.double().sum(), look.moved.double().sum()])
-        self.add_objects(look, share, objects)
-        self.keep(look, numbers, labels)
+        self.likeness += correlations(measured.maps)
+        self.load += torch.stack([measured.lost.double().sum(), measured.moved.double().sum()])
+        self.add_objects(measured, share, objects)
+        self.keep(measured, numbers, labels)
 
-    def add_objects(self, look: Look, share: Tensor, objects: Tensor) -> None:
+    def add_objects(self, measured: ClusterMeasurements, share: Tensor, objects: Tensor) -> None:
         known = objects.flatten(1).any(1)
         if not known.any():
             return
-        maps, share, answers = look.maps[known].double(), share[known], look.answers[known]
+        maps, share, answers = measured.maps[known].double(), share[known], measured.answers[known]
         inside = F.adaptive_avg_pool2d(objects[known, None].double(), (maps.shape[2], maps.shape[3]))
         on_object = (maps * inside).sum((2, 3))  # (B, M)
         self.on_object += on_object.sum(0)
@@ -131,33 +129,37 @@ class Atlas:
         self.background.index_add_(0, answers, (share * (1 - on_object)).sum(1))
         self.area.index_add_(0, answers, 1 - inside.mean((1, 2, 3)))
 
-    def keep(self, look: Look, numbers: Tensor, labels: Tensor) -> None:
-        self.grids.add((look.maps.shape[2], look.maps.shape[3]))
-        fields = region_fields(look, numbers, labels, self.kept["top"])
+    def keep(self, measured: ClusterMeasurements, numbers: Tensor, labels: Tensor) -> None:
+        self.grids.add((measured.maps.shape[2], measured.maps.shape[3]))
+        fields = region_fields(measured, numbers, labels, self.kept["top"])
         strength, importance = fields["strength"], fields["importance"]
         self.strength += strength.double().sum(1)
         scores = {
             "top": strength,
             "typical": torch.stack([lots(number, len(strength)) for number in numbers.tolist()], 1),
-            "mistakes": importance.masked_fill((look.answers == labels) | (importance <= 0), -torch.inf),
+            "mistakes": importance.masked_fill((measured.answers == labels) | (importance <= 0), -torch.inf),
         }
         for name, score in scores.items():
             self.kept[name].offer(score, fields)
 
 
-def region_fields(look: Look, numbers: Tensor, labels: Tensor, among: Kept) -> dict[str, Tensor]:
+def region_fields(measured: ClusterMeasurements, numbers: Tensor, labels: Tensor, among: TopK) -> dict[str, Tensor]:
     """What is kept of the region of every cluster in every image, each (M, B, ...), maps on the grid of the others."""
-    _, clusters, rows, columns = look.maps.shape
+    _, clusters, rows, columns = measured.maps.shape
     grid = among.fields["map"].shape[2:] if among.fields else (rows, columns)
-    maps = look.maps if grid == (rows, columns) else F.interpolate(look.maps, grid, mode="bilinear", antialias=True)
+    maps = (
+        measured.maps
+        if grid == (rows, columns)
+        else F.interpolate(measured.maps, grid, mode="bilinear", antialias=True)
+    )
     return {
         "image": numbers.expand(clusters, -1),
         "label": labels.expand(clusters, -1),
-        "answer": look.answers.expand(clusters, -1),
-        "strength": look.maps.flatten(2).amax(2).T * (rows * columns),
-        "importance": look.importance.T,
+        "answer": measured.answers.expand(clusters, -1),
+        "strength": measured.maps.flatten(2).amax(2).T * (rows * columns),
+        "importance": measured.importance.T,
         "map": maps.transpose(0, 1),
-        "token": look.tokens.transpose(0, 1),
+        "token": measured.tokens.transpose(0, 1),
     }
 
 
@@ -165,7 +167,7 @@ def zeros(*shape: int) -> Tensor:
     return torch.zeros(shape, dtype=torch.float64)
 
 
-def shares(importance: Tensor) -> Tensor:
+def importance_shares(importance: Tensor) -> Tensor:
     """Of the positive importance in each image, (B, M); all zero where there is none."""
     positive = importance.double().clamp_min(0)
     return positive / positive.sum(1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)

@@ -1,7 +1,7 @@
 """What the sums of an `Atlas` say, as plain numbers: of the whole, of every class and of every cluster.
 
 A share of importance on the background is taken on the grid of the maps, whose places have seen their surroundings: it
-tells where a cluster gathers, not which pixels decided. Chance is the background's part of the image.
+says where a cluster gathers, not which pixels decided. Chance is the background's part of the image.
 
 Shapes: M clusters, K classes.
 """
@@ -18,7 +18,7 @@ NEAREST = 3
 MATTERING = 3  # clusters named for a class
 
 
-class Whole(NamedTuple):
+class AtlasSummary(NamedTuple):
     images: int
     right: int
     lost: float  # mean log-odds lost when the stage's maps are made even
@@ -28,7 +28,7 @@ class Whole(NamedTuple):
     area: float | None  # the background's part of those images
 
 
-class OfClass(NamedTuple):
+class AtlasClass(NamedTuple):
     name: str
     images: int
     right: int
@@ -36,10 +36,10 @@ class OfClass(NamedTuple):
     background: float | None  # of those: share of importance on the background ...
     area: float | None  # ... and the background's part
     shortcut: bool  # importance lies on the background no less than chance
-    clusters: list[int]  # those that speak most for this answer
+    clusters: list[int]  # those that support this answer most
 
 
-class OfCluster(NamedTuple):
+class AtlasCluster(NamedTuple):
     number: int
     importance: float  # mean over all images
     by_class: list[float | None]  # mean over images with that answer; None where there is none
@@ -55,10 +55,10 @@ class OfCluster(NamedTuple):
     nearest: list[tuple[int, float]]  # clusters with the most similar maps, and their mean correlation
 
 
-def whole(atlas: Atlas) -> Whole:
+def atlas_summary(atlas: Atlas) -> AtlasSummary:
     images, known = atlas.labelled.sum(), atlas.masked.sum()
     lost, changed = (atlas.load / images).tolist()
-    return Whole(
+    return AtlasSummary(
         images=int(images),
         right=int(atlas.right.sum()),
         lost=lost,
@@ -69,13 +69,13 @@ def whole(atlas: Atlas) -> Whole:
     )
 
 
-def of_classes(atlas: Atlas, names: Sequence[str]) -> list[OfClass]:
+def atlas_classes(atlas: Atlas, names: Sequence[str]) -> list[AtlasClass]:
     found = []
     for k, name in enumerate(names):
         background, area = ratio(atlas.background[k], atlas.masked[k]), ratio(atlas.area[k], atlas.masked[k])
         most = atlas.importance[k].argsort(descending=True, stable=True)[:MATTERING].tolist()
         found.append(
-            OfClass(
+            AtlasClass(
                 name=name,
                 images=int(atlas.labelled[k]),
                 right=int(atlas.right[k]),
@@ -89,7 +89,7 @@ def of_classes(atlas: Atlas, names: Sequence[str]) -> list[OfClass]:
     return found
 
 
-def of_clusters(atlas: Atlas, names: Sequence[str]) -> list[OfCluster]:
+def atlas_clusters(atlas: Atlas, names: Sequence[str]) -> list[AtlasCluster]:
     """Those with the largest share of all importance first."""
     images, known, right = atlas.labelled.sum(), atlas.masked.sum(), atlas.right.sum()
     area = ratio(atlas.area.sum(), known)
@@ -101,7 +101,7 @@ def of_clusters(atlas: Atlas, names: Sequence[str]) -> list[OfCluster]:
         likeness = atlas.likeness[m] / images
         others = [n for n in likeness.argsort(descending=True, stable=True).tolist() if n != m][:NEAREST]
         found.append(
-            OfCluster(
+            AtlasCluster(
                 number=m,
                 importance=float(atlas.importance[:, m].sum() / images),
                 by_class=[ratio(atlas.importance[k, m], atlas.answered[k]) for k in range(len(names))],
@@ -120,8 +120,8 @@ def of_clusters(atlas: Atlas, names: Sequence[str]) -> list[OfCluster]:
     return found
 
 
-def behind_mistakes(clusters: Sequence[OfCluster], count: int) -> list[OfCluster]:
-    """Clusters that speak for wrong answers more than for answers at large, the most striking first."""
+def behind_mistakes(clusters: Sequence[AtlasCluster], count: int) -> list[AtlasCluster]:
+    """Clusters with a larger share in wrong answers than in all answers, the most striking first."""
     more = [one for one in clusters if one.share_of_wrong > one.share]
     return sorted(more, key=lambda one: one.share - one.share_of_wrong)[:count]
 
@@ -134,7 +134,7 @@ def by_chance(background: float | None, area: float | None) -> bool:
     return background is not None and area is not None and background >= area
 
 
-def as_json(figures: NamedTuple) -> dict[str, Any]:
+def as_rounded_dict(figures: NamedTuple) -> dict[str, Any]:
     """Six digits: what is beyond differs between processors."""
     return {name: rounded(value) for name, value in figures._asdict().items()}
 

@@ -6,15 +6,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitreous.attribution.controls import RandomWeights
 from vitreous.attribution.method import Method, Needs
 from vitreous.attribution.target import Target
-from vitreous.clusters.gates import Rest, cluster_layer, maps_of
+from vitreous.clusters.gates import PartialForward, cluster_layer, maps_of
 from vitreous.clusters.groups import SAME_GROUP_CORRELATION, ablate_groups, group_maps, group_sum
-from vitreous.clusters.importance import RANKINGS, STEPS
+from vitreous.clusters.importance import RANKINGS
 from vitreous.clusters.ranks import places
 from vitreous.errors import InputError
-
-PASSES = {"attention_mass": 2, "random": 1, "logit_gate": 4, "value_gate": 4, "integrated": 2 + STEPS}
 
 
 @dataclass(frozen=True)
@@ -28,6 +27,8 @@ class ClusterMap(Method):
     by: str = "attention_mass"
     top: int | None = None
     stage: int | None = None
+
+    order = 50
 
     def __post_init__(self) -> None:
         if self.by not in RANKINGS:
@@ -50,9 +51,7 @@ class ClusterMap(Method):
 
     @property
     def needs(self) -> Needs:
-        gradient = self.by in ("logit_gate", "value_gate", "integrated")
-        target = self.by not in ("attention_mass", "random")
-        return Needs(passes=PASSES.get(self.by, 100), gradient=gradient, target=target, clusters=True)
+        return RANKINGS[self.by].needs
 
     def heat(self, model: nn.Module, images: Tensor, target: Target) -> Tensor:
         layer = cluster_layer(model, self.stage)
@@ -70,6 +69,7 @@ class TopGroup(Method):
     alike: float = SAME_GROUP_CORRELATION
     stage: int | None = None
 
+    order = 50
     name = "cluster_group"
     summary = "The group of similar clusters whose joint removal costs the target most."
     needs = Needs(passes=10, clusters=True)
@@ -79,7 +79,20 @@ class TopGroup(Method):
         heat = []
         for b, maps in enumerate(maps_of(model, images, layer)[1].float()):
             label = group_maps(maps, alike=self.alike)
-            rest = Rest(model, images[b : b + 1], layer)
+            rest = PartialForward(model, images[b : b + 1], layer)
             lost = ablate_groups(rest, target.select(torch.tensor([b])), label)[0]
             heat.append(group_sum(maps, label)[int(lost.argmax())])
         return torch.stack(heat)
+
+
+METHODS = (
+    ClusterMap("attention_mass"),
+    ClusterMap("attention_mass", top=1),
+    ClusterMap("logit_gate"),
+    ClusterMap("value_gate"),
+    ClusterMap("integrated"),
+    ClusterMap("ablation", top=1),
+    ClusterMap("masking", top=1),
+    TopGroup(),
+)
+CONTROLS = (ClusterMap("random", top=1), RandomWeights(ClusterMap("attention_mass")))

@@ -3,12 +3,13 @@
     with gated(model, stage=3, logit_gate=gate):      # (M,) or (B, M); 0 removes a cluster, 1 leaves it
         output = model(images)
 
-    rest = Rest(model, images, layer)                 # everything before the clusters matter: computed once
+    rest = PartialForward(model, images, layer)                 # everything before the clusters matter: computed once
     rest.scores(target, gates)                        # (B, S) for S sets of gates (S, M) or (B, S, M)
 
 A cluster is removed in all blocks that use it: the softmax runs over the others, as if it had never been. Both gates
 are plain tensors, so gradients with respect to them are exact. Gates live on the model while the block runs: one
-thread at a time. Where many rows are scored, `Rest` gives every thread a copy of the modules, with the same weights.
+thread at a time. Where many rows are scored, `PartialForward` gives every thread a copy of the modules, with the same
+weights.
 
 Shapes: B images, M clusters, S sets of gates, R rows = pairs of an image and a set.
 """
@@ -23,13 +24,13 @@ from torch import Tensor, nn
 
 from vitreous.attribution.method import rows_at_once, trunk
 from vitreous.attribution.target import Target
-from vitreous.clusters.masking import Layer, choose_layer
+from vitreous.clusters.layer import Layer, choose_layer
 from vitreous.errors import InputError
 from vitreous.layers.attention import Gates
 from vitreous.layers.tap import record
 from vitreous.runtime.threads import concurrent_pieces, map_concurrently
 
-ROWS = 8  # run together: of 4, 8, 16 and 32 none costs less for each row, and this leaves some for every thread
+ROWS_AT_ONCE = 8  # run together: of 4, 8, 16 and 32 none costs less for each row, and this leaves some for every thread
 MANY_PIXELS = 32 * 224 * 224  # of all rows, from which on copies of the model for several threads are soon paid back
 
 
@@ -123,7 +124,7 @@ def without(clusters: Sequence[int] | Tensor, count: int) -> Tensor:
     return gate
 
 
-class Rest:
+class PartialForward:
     """The part of a model that depends on the gates of one layer, for fixed images.
 
     The modules before it ran once; while the rest runs they hand out what they gave then. `output` is the model's
@@ -133,39 +134,39 @@ class Rest:
     def __init__(self, model: nn.Module, images: Tensor, layer: Layer) -> None:
         self.model, self.images, self.layer = model, images, layer
         self.count = cluster_count(model, layer)
-        self.kept: dict[nn.Module, Any] = {}
+        self.cached: dict[nn.Module, Any] = {}
         with ExitStack() as cleanup, torch.no_grad():
             for module in before_gates(model, layer):
-                handle = module.register_forward_hook(lambda m, _inputs, output: self.kept.__setitem__(m, output))
+                handle = module.register_forward_hook(lambda m, _inputs, output: self.cached.__setitem__(m, output))
                 cleanup.callback(handle.remove)
             self.output = model(images)
 
     def run(self, rows: Tensor, *, logit_gate: Tensor | None = None, value_gate: Tensor | None = None) -> Any:
         """The model's output for the images `rows`, one gate for each row."""
         with self.replayed(rows), gated(self.model, self.layer, logit_gate=logit_gate, value_gate=value_gate):
-            return self.model(pick(self.images, rows))
+            return self.model(select_rows(self.images, rows))
 
     @contextmanager
     def replayed(self, rows: Tensor) -> Iterator[None]:
         with ExitStack() as cleanup:
-            for module, output in self.kept.items():
-                chosen = pick(output, rows)
+            for module, output in self.cached.items():
+                chosen = select_rows(output, rows)
                 cleanup.callback(module.__dict__.pop, "forward")
                 module.__dict__["forward"] = lambda *_inputs, chosen=chosen: chosen
             yield
 
-    def scores(self, target: Target, gates: Tensor, *, batch_size: int = ROWS) -> Tensor:
+    def scores(self, target: Target, gates: Tensor, *, batch_size: int = ROWS_AT_ONCE) -> Tensor:
         """The target under each set of logit gates, (S, M) for all images or (B, S, M): (B, S)."""
         return torch.cat(list(self.parts(target, gates, batch_size=batch_size))).unflatten(0, (len(self.images), -1))
 
-    def parts(self, target: Target, gates: Tensor, *, batch_size: int = ROWS) -> Iterator[Tensor]:
+    def parts(self, target: Target, gates: Tensor, *, batch_size: int = ROWS_AT_ONCE) -> Iterator[Tensor]:
         """The same in the order of its rows, `batch_size` after the other. Between two parts the model is as before."""
         rows_each = rows_at_once(self.images, batch_size)
         gates = gates.to(self.images.device).expand(len(self.images), -1, -1)
         image, chosen = torch.arange(len(gates)).repeat_interleave(gates.shape[1]), gates.flatten(0, 1)  # (R,), (R, M)
         pieces = list(zip(image.split(rows_each), chosen.split(rows_each), strict=True))
 
-        def part(rest: Rest, rows: Tensor, gate: Tensor) -> Tensor:
+        def part(rest: PartialForward, rows: Tensor, gate: Tensor) -> Tensor:
             with torch.no_grad():
                 return target.select(rows)(rest.run(rows, logit_gate=gate))
 
@@ -179,13 +180,13 @@ class Rest:
         many = rows * self.images.shape[-2] * self.images.shape[-1] >= MANY_PIXELS
         return many and self.images.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
 
-    def twin(self) -> "Rest":
+    def twin(self) -> "PartialForward":
         """The same on modules of its own, which another thread may gate; the tensors in them are shared."""
         shared = {id(tensor): tensor for tensor in (*self.model.parameters(), *self.model.buffers())}
         other = copy.copy(self)
         other.model = copy.deepcopy(self.model, shared)
         same = dict(zip(self.model.modules(), other.model.modules(), strict=True))
-        other.kept = {same[module]: output for module, output in self.kept.items()}
+        other.cached = {same[module]: output for module, output in self.cached.items()}
         return other
 
     def score(self, target: Target) -> Tensor:
@@ -204,10 +205,10 @@ def before_gates(model: nn.Module, layer: Layer) -> list[nn.Module]:
     return [module for module in (backbone.teacher, *modules, *inner) if module is not None]
 
 
-def pick(output: Any, rows: Tensor) -> Any:
+def select_rows(output: Any, rows: Tensor) -> Any:
     """Rows of every tensor in a module's output; a single image is repeated without a copy."""
     if isinstance(output, tuple | list):
-        return type(output)(pick(item, rows) for item in output)
+        return type(output)(select_rows(item, rows) for item in output)
     if not isinstance(output, Tensor):
         return output
     return output.expand(len(rows), *output.shape[1:]) if len(output) == 1 else output[rows.to(output.device)]

@@ -1,75 +1,48 @@
 """How important every cluster of a layer is, measured in several ways that can be compared.
 
     RANKINGS["ablation"](model, images, target, layer)      # (B, M), higher = more important
+    RANKINGS["ablation"].unit                               # what these numbers are, in words
 
-"masking"         the paper's: probability lost when what the cluster looks at is hidden in the image
-"ablation"        exact: log-odds lost when the cluster is removed in all blocks that use it; M partial passes
-"logit_gate"      first-order form of ablation: derivative by a gate on the attention logits; one pass and back
-"value_gate"      the same for a gate on what is read from the cluster
-"integrated"      value gates integrated from all closed to all open: sums to what the clusters do together
-"attention_mass"  share of all attention the cluster receives; does not know the target
-"random"          control
-
-They answer different questions. Clusters are often redundant, so that removing one changes little although a group of
-them carries the decision: `removal_curve` and `maps.groups` show that.
+The rankings answer different questions; the table `RANKINGS` says which. Clusters are often redundant, so that removing
+one changes little although a group of them carries the decision: `removal_curve` and `groups` show that.
 
 Shapes: B images, M clusters, H W grid of the layer.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from vitreous.attribution.fill import Fill, baseline, blend
 from vitreous.attribution.frame import of_picture
-from vitreous.attribution.method import rows_at_once, trunk
+from vitreous.attribution.method import Needs, trunk
 from vitreous.attribution.noise import noise_for
 from vitreous.attribution.target import Target
-from vitreous.clusters.gates import ROWS, Rest, cluster_count, maps_of, users
-from vitreous.clusters.masking import Interpolation, Layer, keep_masks
-from vitreous.clusters.ranks import places, rank_correlation
+from vitreous.clusters.gates import ROWS_AT_ONCE, PartialForward, cluster_count, users
+from vitreous.clusters.layer import Layer
+from vitreous.clusters.masking import by_masking
+from vitreous.clusters.ranks import places
 from vitreous.errors import InputError
 from vitreous.layers.tap import record
 
-MASKED = 16  # pictures that run together
-STEPS = 8  # on a small trained model 4, 8 and 64 steps gave the same order of 12 clusters for each of 8 images
+INTEGRATION_STEPS = (
+    8  # on a small trained model 4, 8 and 64 steps gave the same order of 12 clusters for each of 8 images
+)
 
 
-def by_masking(
+def by_ablation(
     model: nn.Module,
     images: Tensor,
     target: Target,
     layer: Layer,
     *,
-    fill: Fill | Tensor = "mean",
-    interpolation: Interpolation = "bilinear",
-    batch_size: int = MASKED,
-    maps: Tensor | None = None,
-) -> Tensor:
-    """Probability lost when the stretched map of a cluster is hidden; "mean" is the paper's grey.
-
-    To hide before normalisation give black's normalised value as `fill`. `maps` (B, M, H, W) take the place of the
-    clusters' own, such as the attention paid to them.
-    """
-    target = target.on("probability")
-    with torch.no_grad():
-        output, own = maps_of(model, images, layer) if maps is None else (model(images), maps)
-        own = of_picture(own, model) if maps is None else own
-        hidden, height, width = baseline(images, fill), *images.shape[-2:]
-        after = []
-        for b, of_image in enumerate(own.float()):
-            for part in of_image.split(rows_at_once(images, batch_size)):
-                masked = blend(images[b], keep_masks(part, (height, width), interpolation), hidden[b])
-                after.append(target.select(torch.full((len(part),), b))(model(masked)))
-        return target(output)[:, None] - torch.cat(after).view(own.shape[:2])
-
-
-def by_ablation(
-    model: nn.Module, images: Tensor, target: Target, layer: Layer, *, batch_size: int = ROWS, rest: Rest | None = None
+    batch_size: int = ROWS_AT_ONCE,
+    rest: PartialForward | None = None,
 ) -> Tensor:
     """Log-odds lost when one cluster is removed. A given `rest` saves the pass up to the layer."""
-    rest = rest or Rest(model, images, layer)
+    rest = rest or PartialForward(model, images, layer)
     if rest.count < 2:
         raise InputError("this stage has one cluster, and removing it leaves nothing to attend to")
     target = target.on("log_odds")
@@ -78,20 +51,20 @@ def by_ablation(
 
 
 def by_logit_gate(
-    model: nn.Module, images: Tensor, target: Target, layer: Layer, *, rest: Rest | None = None
+    model: nn.Module, images: Tensor, target: Target, layer: Layer, *, rest: PartialForward | None = None
 ) -> Tensor:
-    rest = rest or Rest(model, images, layer)
+    rest = rest or PartialForward(model, images, layer)
     return gate_gradient(rest, target, images.new_ones(len(images), rest.count), "logit_gate")
 
 
 def by_value_gate(
-    model: nn.Module, images: Tensor, target: Target, layer: Layer, *, rest: Rest | None = None
+    model: nn.Module, images: Tensor, target: Target, layer: Layer, *, rest: PartialForward | None = None
 ) -> Tensor:
-    rest = rest or Rest(model, images, layer)
+    rest = rest or PartialForward(model, images, layer)
     return gate_gradient(rest, target, images.new_ones(len(images), rest.count), "value_gate")
 
 
-def gate_gradient(rest: Rest, target: Target, gate: Tensor, kind: str) -> Tensor:
+def gate_gradient(rest: PartialForward, target: Target, gate: Tensor, kind: str) -> Tensor:
     """Derivative of the log-odds by the gate (B, M) of every cluster, at the given values.
 
     What comes before the gates has no part in it, so it need not be differentiable, and runs the faster for that.
@@ -104,12 +77,18 @@ def gate_gradient(rest: Rest, target: Target, gate: Tensor, kind: str) -> Tensor
 
 
 def by_integration(
-    model: nn.Module, images: Tensor, target: Target, layer: Layer, *, steps: int = STEPS, rest: Rest | None = None
+    model: nn.Module,
+    images: Tensor,
+    target: Target,
+    layer: Layer,
+    *,
+    steps: int = INTEGRATION_STEPS,
+    rest: PartialForward | None = None,
 ) -> Tensor:
     """Value gates opened together from 0 to 1; the derivative's mean over the way (at the middle of each step)."""
     if steps < 1:
         raise InputError(f"steps={steps} given; an integral takes at least 1 step")
-    rest = rest or Rest(model, images, layer)
+    rest = rest or PartialForward(model, images, layer)
     total = images.new_zeros(len(images), rest.count)
     for step in range(steps):
         total += gate_gradient(rest, target, torch.full_like(total, (step + 0.5) / steps), "value_gate") / steps
@@ -134,38 +113,72 @@ def at_random(model: nn.Module, images: Tensor, target: Target, layer: Layer, *,
     return noise_for(images, cluster_count(model, layer), seed=seed)
 
 
-Importance = Callable[[nn.Module, Tensor, Target, Layer], Tensor]
-RANKINGS: dict[str, Importance] = {
-    "masking": by_masking,
-    "ablation": by_ablation,
-    "logit_gate": by_logit_gate,
-    "value_gate": by_value_gate,
-    "integrated": by_integration,
-    "attention_mass": by_attention_mass,
-    "random": at_random,
+@dataclass(frozen=True)
+class Ranking:
+    """One way to measure importance: `ranking(model, images, target, layer)` gives (B, M)."""
+
+    name: str
+    unit: str  # what its numbers are, for the reader
+    function: Callable[..., Tensor]
+    needs: Needs
+
+    def __call__(self, model: nn.Module, images: Tensor, target: Target, layer: Layer, **settings: Any) -> Tensor:
+        return self.function(model, images, target, layer, **settings)
+
+
+RANKINGS = {
+    ranking.name: ranking
+    for ranking in (
+        Ranking(
+            "masking",  # the paper's
+            "probability lost when what the cluster looks at is hidden",
+            by_masking,
+            Needs(passes=100, clusters=True),
+        ),
+        Ranking(
+            "ablation",  # exact, in all blocks that use the cluster; one partial pass for each cluster
+            "log-odds lost when the cluster is removed",
+            by_ablation,
+            Needs(passes=100, clusters=True),
+        ),
+        Ranking(
+            "logit_gate",  # the derivative by a gate on the attention logits
+            "log-odds lost when the cluster is removed, to first order",
+            by_logit_gate,
+            Needs(passes=4, gradient=True, clusters=True),
+        ),
+        Ranking(
+            "value_gate",  # the derivative by a gate on what is read from the cluster
+            "log-odds lost when nothing is read from the cluster, to first order",
+            by_value_gate,
+            Needs(passes=4, gradient=True, clusters=True),
+        ),
+        Ranking(
+            "integrated",  # value gates from all closed to all open: sums to what the clusters do together
+            "log-odds the cluster adds as all are opened together",
+            by_integration,
+            Needs(passes=2 + INTEGRATION_STEPS, gradient=True, clusters=True),
+        ),
+        Ranking(
+            "attention_mass",  # does not know the target
+            "share of all attention the cluster receives",
+            by_attention_mass,
+            Needs(passes=2, target=False, clusters=True),
+        ),
+        Ranking("random", "a random number: a control", at_random, Needs(passes=1, target=False, clusters=True)),
+    )
 }
 
 
-def removal_curve(rest: Rest, target: Target, importance: Tensor, counts: Sequence[int]) -> Tensor:
+def removal_curve(rest: PartialForward, target: Target, importance: Tensor, counts: Sequence[int]) -> Tensor:
     """Log-odds left after removing the `count` most important clusters, for each count: (B, counts).
 
     A ranking is right to the degree that its curve falls early.
     """
-    check_counts(counts, rest.count)
-    gates = torch.stack([(places(importance) >= count).float() for count in counts], 1)  # (B, S, M)
-    return rest.scores(target.on("log_odds"), gates)
-
-
-def check_counts(counts: Sequence[int], clusters: int) -> None:
-    wrong = [count for count in counts if not 0 <= count < clusters]
+    wrong = [count for count in counts if not 0 <= count < rest.count]
     if wrong:
         raise InputError(
-            f"{wrong[0]} of {clusters} clusters were to be removed; 0 to {clusters - 1} can be, as one must stay"
+            f"{wrong[0]} of {rest.count} clusters were to be removed; 0 to {rest.count - 1} can be, as one must stay"
         )
-
-
-def agreement(importances: dict[str, Tensor]) -> dict[str, dict[str, float]]:
-    """Mean Spearman correlation over images of every ranking with every other."""
-    return {
-        a: {b: rank_correlation(importances[a], importances[b]).mean().item() for b in importances} for a in importances
-    }
+    gates = torch.stack([(places(importance) >= count).float() for count in counts], 1)  # (B, S, M)
+    return rest.scores(target.on("log_odds"), gates)

@@ -1,6 +1,6 @@
 """Causal load: how much a prediction depends on the clusters of a stage at all.
 
-A map of a stage that carries no load is decoration, however sharp it looks. Three interventions tell:
+A map of a stage that carries no load is decoration, however sharp it looks. Three interventions measure it:
 
 uniform         every cluster is the mean of all patches: what the clustering finds is thrown away
 attention_off   the attention of the stage's blocks adds nothing
@@ -22,9 +22,9 @@ from torch import Tensor, nn
 
 from vitreous.attribution.method import clustered_stages, trunk
 from vitreous.attribution.target import Target
-from vitreous.clusters.gates import Rest, cluster_count, cluster_layer
+from vitreous.clusters.gates import PartialForward, cluster_count, cluster_layer
 from vitreous.clusters.importance import by_logit_gate
-from vitreous.clusters.masking import Layer
+from vitreous.clusters.layer import Layer
 from vitreous.clusters.ranks import places
 from vitreous.errors import InputError
 from vitreous.layers.tap import Tap
@@ -54,11 +54,6 @@ class Load:
     def carries(self) -> Tensor:
         """Whether the stage's clusters matter for an image, (B,)."""
         return self.drop("uniform").abs() >= CARRIES
-
-    def summary(self) -> dict[str, float]:
-        """Means over the images: what each intervention costs in log-odds and in answers."""
-        named = {f"{name} drop": self.drop(name).mean().item() for name in self.scores}
-        return named | {f"{name} flips": self.flips(name).float().mean().item() for name in self.scores}
 
 
 @contextmanager
@@ -124,19 +119,6 @@ def stage_load(model: nn.Module, images: Tensor, target: Target, stage: int, kee
 def all_but(model: nn.Module, images: Tensor, target: Target, layer: Layer, keep: Sequence[int]) -> dict[str, Any]:
     if any(k < 1 for k in keep):
         raise InputError(f"keep={tuple(keep)} given; at least 1 cluster must stay")
-    rest, rows = Rest(model, images, layer), torch.arange(len(images))
+    rest, rows = PartialForward(model, images, layer), torch.arange(len(images))
     place = places(by_logit_gate(model, images, target, layer, rest=rest))
     return {f"all but {k}": rest.run(rows, logit_gate=(place < k).float()) for k in keep}
-
-
-def pooled(loads: Sequence[Load]) -> Load:
-    """One stage's load over several batches."""
-    first = loads[0]
-    assert all(load.stage == first.stage for load in loads)
-    return Load(
-        first.stage,
-        torch.cat([load.before for load in loads]),
-        torch.cat([load.held_before for load in loads]),
-        {name: torch.cat([load.scores[name] for load in loads]) for name in first.scores},
-        {name: torch.cat([load.held[name] for load in loads]) for name in first.held},
-    )

@@ -9,6 +9,21 @@ def places(importance: Tensor) -> Tensor:
     return importance.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
 
 
+def order_clusters(importance: Tensor, entropy: Tensor, tie_tolerance: float = 0.0) -> tuple[int, ...]:
+    """Cluster numbers by falling importance (M,); within a tie the more concentrated map comes first.
+
+    "Nearly equal" is not transitive, so ties are groups: each reaches from its best score down to that score minus the
+    tolerance. What is still equal keeps the order of the cluster numbers.
+    """
+    scores, spread = importance.tolist(), entropy.tolist()
+    groups: list[list[int]] = []
+    for cluster in sorted(range(len(scores)), key=lambda m: -scores[m]):
+        if not groups or scores[groups[-1][0]] - scores[cluster] > tie_tolerance:
+            groups.append([])
+        groups[-1].append(cluster)
+    return tuple(m for group in groups for m in sorted(group, key=lambda m: (spread[m], m)))
+
+
 def mean_ranks(values: Tensor) -> Tensor:
     """Rank of each value within its row (B, N), equal ones sharing their mean."""
     values = values.contiguous()

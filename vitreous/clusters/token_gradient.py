@@ -27,6 +27,7 @@ class TokenGradient(Method):
 
     stage: int | None = None
 
+    order = 40
     summary = "What each position adds to the target through the clusters, to first order."
     needs = Needs(passes=3, gradient=True, clusters=True)
 
@@ -62,3 +63,6 @@ def gathered(modules: list[Any]) -> Iterator[list[dict[str, Tensor]]]:
             cleanup.callback(module.register_forward_pre_hook(enter).remove)
             cleanup.callback(module.cluster_norm.register_forward_pre_hook(tokens).remove)
         yield seen
+
+
+METHODS = (TokenGradient(),)

@@ -1,6 +1,6 @@
 """The best few of a stream, for many rows at once, in memory that does not grow with the stream.
 
-    best = Kept(rows=100, size=8)
+    best = TopK(rows=100, size=8)
     best.offer(scores, {"image": numbers, "map": maps})      # scores (R, B), every field (R, B, ...)
     best.fields["image"][3, : best.count(3)]                 # of row 3, highest score first
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 
-class Kept:
+class TopK:
     def __init__(self, rows: int, size: int) -> None:
         self.score = torch.full((rows, size), -torch.inf, dtype=torch.float64)
         self.fields: dict[str, Tensor] = {}

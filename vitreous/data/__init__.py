@@ -1,4 +1,4 @@
-"""Pictures with their targets: the decoder, views, the loader, and what `--data` may be.
+"""Pictures with their targets: decoding, layouts on disk (`layouts`), embedded scenes (`shapes`), views, the loader.
 
-One file a layout in `layouts`; the embedded scenes in `shapes`.
+Not here: tasks and models. A task names the kind of targets that it needs; data offer kinds and know no tasks.
 """

@@ -1,7 +1,7 @@
 """Objects in a picture: boxes, classes, masks and keypoints, as every reader of annotations gives them.
 
-They are kept as they were written down: a box without area or outside the picture is still in the list, because a
-metric has to count it as others do. `Objects.usable` says which of them can be learnt from.
+They are kept as annotated: a box without area or outside the picture stays in the list, because metrics count it as
+other tools do. `Objects.usable` says which of them can be learnt from.
 
 Legend: n objects, K keypoints of each, H W picture.
 """
@@ -22,13 +22,13 @@ from vitreous.data.detector_boxes import Found
 from vitreous.data.image import ImageError
 from vitreous.data.image_set import EncodedSet, ImageSet, Wrapped
 from vitreous.data.outlines import outline_length
-from vitreous.data.run_lengths import Segmentation, decode, encode, require_drawable
+from vitreous.data.run_lengths import CocoSegmentation, decode_mask, encode, require_drawable
 from vitreous.errors import InputError
 from vitreous.files.limits import MAX_MASK_PIXELS
 
-SMALLEST_SIDE = 1e-3  # pixels of a box within the picture; what is thinner divides by nothing sooner or later
+SMALLEST_SIDE = 1e-3  # pixels of a box within the picture; thinner ones lead to divisions by zero
 
-Pairs = tuple[tuple[int, int], ...]
+IndexPairs = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,14 @@ class Objects:
 
     boxes: NDArray[np.float64]  # (n, 4) x0 y0 x1 y1; double, so that metrics see what the file says
     labels: NDArray[np.int64]  # (n,) places in the data's classes
-    crowd: NDArray[np.bool_]  # (n,) a box around many, or one too hard to tell: neither to be found nor to be missed
+    crowd: NDArray[
+        np.bool_
+    ]  # (n,) many objects in one box, or one marked as difficult: neither required nor counted as wrong
     area: NDArray[np.float64]  # (n,) of the mask if there is one, else of the box
     ids: NDArray[np.int64]  # (n,) of the annotations
-    masks: tuple[Segmentation, ...] | None = None
+    masks: tuple[CocoSegmentation, ...] | None = None
     keypoints: NDArray[np.float32] | None = None  # (n, K, 3) x, y, 0 not there, 1 hidden, 2 visible
-    keypoint_pairs: Pairs = ()  # (left, right) keypoints that trade places in a mirror
+    keypoint_pairs: IndexPairs = ()  # (left, right) keypoints, swapped by a horizontal flip
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -76,7 +78,7 @@ class Objects:
         found = np.zeros((len(self), height, width), np.bool_)
         for place, segmentation in enumerate(self.masks):
             with self._mask_named(place):
-                found[place] = decode(segmentation, height, width)
+                found[place] = decode_mask(segmentation, height, width)
         return found
 
     def require_drawable(self, height: int, width: int) -> None:
@@ -90,11 +92,11 @@ class Objects:
 
         Metrics of others walk along outlines: one whose corners lie far away would take them hours and all memory.
         """
-        shorter: dict[int, Segmentation] = {}
+        shorter: dict[int, CocoSegmentation] = {}
         for place, segmentation in enumerate(self.masks or ()):
             with self._mask_named(place):
                 if isinstance(segmentation, list) and outline_length(segmentation) > height * width:
-                    shorter[place] = encode(decode(segmentation, height, width))
+                    shorter[place] = encode(decode_mask(segmentation, height, width))
         masks = tuple(shorter.get(place, mask) for place, mask in enumerate(self.masks or ()))
         return replace(self, masks=masks) if shorter else self
 
@@ -107,7 +109,7 @@ class Objects:
 
 
 def require_room(count: int, height: int, width: int) -> None:
-    """Masks are drawn all at once; refuse those that no memory holds."""
+    """Masks are drawn all at once; refuse those that do not fit into memory."""
     if count * height * width > MAX_MASK_PIXELS:
         raise ImageError(
             f"{count:,} masks of {width} x {height} pixels are too many for one picture; at most {MAX_MASK_PIXELS:,} "
@@ -116,16 +118,16 @@ def require_room(count: int, height: int, width: int) -> None:
 
 
 @dataclass(frozen=True)
-class Keypoints:
-    """What the keypoints of a data set are called, and how they belong together."""
+class KeypointScheme:
+    """Names of a data set's keypoints, and how they belong together."""
 
     names: tuple[str, ...]
-    pairs: Pairs  # (left, right), which trade places in a mirror
-    skeleton: Pairs = ()  # joined by lines in drawings
+    pairs: IndexPairs  # (left, right), swapped by a horizontal flip
+    skeleton: IndexPairs = ()  # joined by lines in drawings
 
 
-def mirrored_pairs(names: Sequence[str]) -> Pairs:
-    """Places of names that differ in nothing but left and right."""
+def mirrored_pairs(names: Sequence[str]) -> IndexPairs:
+    """Indices of names that differ only in left and right."""
     places = {name.lower(): place for place, name in enumerate(names)}
     counterparts = [(place, places.get(name.replace("left", "right"))) for name, place in places.items()]
     return tuple((left, right) for left, right in counterparts if right not in (None, left))
@@ -141,8 +143,8 @@ class Record(NamedTuple):
     objects: Objects
 
 
-class Packed:
-    """Many records in one stretch of memory: worker processes then share it instead of copying it bit by bit."""
+class PackedRecords:
+    """Many records in one block of memory, which worker processes share instead of copying it page by page."""
 
     def __init__(self, records: Iterable[Record]) -> None:
         parts = [pickle.dumps(record, pickle.HIGHEST_PROTOCOL) for record in records]
@@ -158,7 +160,7 @@ class Packed:
 
 
 class Faults:
-    """What is wrong in files of annotations. The first one ends it with an error, unless all are to be collected."""
+    """Faults of annotation files. The first one raises an error if `strict`; otherwise all are collected."""
 
     def __init__(self, *, strict: bool) -> None:
         self.strict = strict
@@ -173,6 +175,8 @@ class Faults:
 class ObjectSet(EncodedSet):
     """Pictures in files, with the objects in them."""
 
+    always_whole = True
+
     def __init__(
         self,
         records: Iterable[Record],
@@ -180,7 +184,7 @@ class ObjectSet(EncodedSet):
         *,
         faults: Iterable[str] = (),
         category_ids: tuple[int, ...] = (),
-        keypoints: Keypoints | None = None,
+        keypoints: KeypointScheme | None = None,
     ) -> None:
         """`faults` are those of the annotations that were left out for them, each with file and id."""
         self.classes, self.category_ids = classes, category_ids or tuple(range(1, len(classes) + 1))
@@ -189,7 +193,7 @@ class ObjectSet(EncodedSet):
             self.skeleton = keypoints.skeleton
         self._names: list[str] = []
         self._digest = hashlib.sha256()
-        self.records = Packed(self._noted(record) for record in records)
+        self.records = PackedRecords(self._noted(record) for record in records)
         self.faults = tuple(faults)  # now that all records are made
 
     def _noted(self, record: Record) -> Record:
@@ -214,7 +218,6 @@ class ObjectSet(EncodedSet):
         return self.records[index].file
 
     def picture(self, index: int, *, at_least: int | None = None) -> Image.Image:
-        """Never reduced: the objects are in pixels of the whole picture."""
         record, picture = self.records[index], super().picture(index)
         if record.size not in (None, (picture.height, picture.width)):
             height, width = record.size
@@ -248,19 +251,12 @@ class OneObjectEach(Wrapped):
     def __len__(self) -> int:
         return len(self._places)
 
-    def name(self, index: int) -> str:
-        return super().name(self._places[index][0])
+    def inner_index(self, index: int) -> int:
+        return self._places[index][0]
 
     def target(self, index: int) -> dict[str, Any]:
-        picture, place = self._places[index]
-        target = super().target(picture)
+        target, (_, place) = super().target(index), self._places[index]
         return {**target, "objects": target["objects"][[place]], "annotated": _unmasked(target["objects"])}
-
-    def picture(self, index: int, *, at_least: int | None = None) -> Image.Image:
-        return super().picture(self._places[index][0], at_least=at_least)
-
-    def encoded(self, index: int) -> Path | bytes | None:
-        return super().encoded(self._places[index][0])
 
 
 class OneBoxEach(Wrapped):
@@ -275,43 +271,36 @@ class OneBoxEach(Wrapped):
     def without_boxes(self) -> Iterator[tuple[int, Objects]]:
         """Number and annotations of each picture in which nothing was found."""
         for index in self._empty:
-            target = super().target(index)
+            target = self.images.target(index)
             yield target["image_id"], _unmasked(target["objects"])
 
     def __len__(self) -> int:
         return len(self._boxes)
 
-    def name(self, index: int) -> str:
-        return super().name(self._boxes[index][0])
+    def inner_index(self, index: int) -> int:
+        return self._boxes[index][0]
 
     def target(self, index: int) -> dict[str, Any]:
-        picture, found = self._boxes[index]
-        target = super().target(picture)
+        target, (_, found) = super().target(index), self._boxes[index]
         single = object_in_box(found, len(self.keypoint_names), index + 1)
         annotated = _unmasked(target["objects"])
         return {**target, "objects": single, "annotated": annotated, "box_score": found.score}
 
-    def picture(self, index: int, *, at_least: int | None = None) -> Image.Image:
-        return super().picture(self._boxes[index][0], at_least=at_least)
-
-    def encoded(self, index: int) -> Path | bytes | None:
-        return super().encoded(self._boxes[index][0])
-
 
 def object_in_box(found: Found, keypoints: int, number: int) -> Objects:
-    """An object of which nothing is known but where a detector saw it."""
+    """An object of which only the box is known, from a detector."""
     x0, y0, x1, y1 = found.box
     objects = objects_of([{"bbox": [x0, y0, x1 - x0, y1 - y0], "id": number}], [found.label])
     return replace(objects, keypoints=np.zeros((1, keypoints, 3), np.float32))
 
 
 def _unmasked(objects: Objects) -> Objects:
-    """Without masks, which are most of an annotation and of no use for keypoints."""
+    """Without masks, which are large and useless for keypoints."""
     return replace(objects, masks=None)
 
 
 def require_objects(images: ObjectSet, where: str) -> None:
-    """Nothing can be learnt from pictures without a single usable object."""
+    """Refuse pictures without a single usable object, from which nothing can be learnt."""
     for index in range(len(images)):
         record = images.records[index]
         height, width = record.size or (np.inf, np.inf)
@@ -328,13 +317,17 @@ def has_keypoints(objects: Objects) -> NDArray[np.bool_]:
 
 
 def objects_of(
-    rows: Sequence[dict[str, Any]], labels: Sequence[int], *, masks: bool = False, keypoints: Keypoints | None = None
+    rows: Sequence[dict[str, Any]],
+    labels: Sequence[int],
+    *,
+    masks: bool = False,
+    keypoints: KeypointScheme | None = None,
 ) -> Objects:
     """From rows as in COCO's annotations (`bbox` is x y width height); with `masks`, a row without one gets its box."""
     boxes = np.array([row["bbox"] for row in rows], np.float64).reshape(-1, 4)
     boxes[:, 2:] += boxes[:, :2]
     flat = np.abs(np.prod(boxes[:, 2:] - boxes[:, :2], axis=1)).tolist()
-    told = [row.get("area") for row in rows]
+    areas = [row.get("area") for row in rows]
     count = 0 if keypoints is None else len(keypoints.names)
     points = np.zeros((len(rows), count, 3), np.float32)
     for place, row in enumerate(rows if count else ()):
@@ -344,7 +337,7 @@ def objects_of(
         boxes,
         np.array(labels, np.int64),
         np.array([bool(row.get("iscrowd", 0)) for row in rows], np.bool_),
-        np.array([of_box if area is None else area for area, of_box in zip(told, flat, strict=True)], np.float64),
+        np.array([of_box if area is None else area for area, of_box in zip(areas, flat, strict=True)], np.float64),
         np.array([row["id"] for row in rows], np.int64),
         tuple(row.get("segmentation") or [_corners(*row["bbox"])] for row in rows) if masks else None,
         None if keypoints is None else points,

@@ -1,9 +1,9 @@
-"""Where a detector found objects, for a model that looks at each of them: as `predict` writes it, or as COCO does.
+"""Boxes of a detector, for a model that examines each object: as `predict` writes them, or as COCO does.
 
     {"images": [{"image": "photos/1.jpg", "predictions": [{"class": "person", "bbox": [x, y, w, h], "score": 0.9}]}]}
     [{"image_id": 139, "category_id": 1, "bbox": [x, y, w, h], "score": 0.9}]
 
-The second form has no pictures in which nothing was found, and knows pictures by their number alone.
+The second form lacks pictures without boxes, and identifies pictures by number only.
 """
 
 import math
@@ -16,8 +16,8 @@ from vitreous.errors import InputError
 from vitreous.files.limits import MAX_RESULTS_BYTES
 from vitreous.files.reading import excerpt, parse_json, read_bytes, reading
 
-FARTHEST = 1e6  # pixels from the corner of the picture; no picture that can be read is so large
-FORMS = "give predictions.json of a detector, or a list of COCO's results"
+FARTHEST_EDGE_PIXELS = 1e6  # from the corner of the picture; no picture that can be read is so large
+_REMEDY = "give predictions.json of a detector, or a list of COCO's results"
 
 
 class Found(NamedTuple):
@@ -68,7 +68,7 @@ def read_boxes(file: Path, categories: Mapping[int, str], classes: Sequence[str]
         classes: Names of the model's classes.
     """
     file = Path(file)  # a text is convenient in Python
-    with reading(f"--boxes {file}", remedy=FORMS):
+    with reading(f"--boxes {file}", remedy=_REMEDY):
         content = parse_json(read_bytes(file, MAX_RESULTS_BYTES))
         places = {name: place for place, name in reversed(list(enumerate(classes)))}
         named: dict[str, list[Found]] = {}
@@ -83,15 +83,17 @@ def read_boxes(file: Path, categories: Mapping[int, str], classes: Sequence[str]
                 rows = image["predictions"]
                 named[str(image["image"])] = [one for row in rows for one in _found(row, row["class"], places, least)]
     if not named and not numbered:
-        raise InputError(f"--boxes {file} is empty: it tells of no picture; {FORMS}")
+        raise InputError(f"--boxes {file} is empty: it names no picture; {_REMEDY}")
     return DetectorBoxes(named, numbered)
 
 
 def _found(row: dict[str, Any], name: str | None, places: Mapping[str, int], least: float) -> list[Found]:
-    """The box of a row, if it is to be looked at."""
+    """The box of a row, or none if its class, score or area excludes it."""
     x, y, width, height = (float(value) for value in row["bbox"])
     score = float(row["score"])
-    if not all(abs(value) <= FARTHEST for value in (x, y, width, height)):  # NaN is no number of pixels either
+    if not all(
+        abs(value) <= FARTHEST_EDGE_PIXELS for value in (x, y, width, height)
+    ):  # NaN is no number of pixels either
         raise ValueError(f"the box {excerpt(row['bbox'])}; x, y, width and height in pixels are needed")
     if not math.isfinite(score):
         raise ValueError(f"the score {excerpt(row['score'])}; a number is needed")

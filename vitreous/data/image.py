@@ -1,4 +1,4 @@
-"""The one door through which pixels enter: a file becomes an 8-bit RGB picture, or an `ImageError`.
+"""Reading pixels, here and nowhere else: a file becomes an 8-bit RGB picture, or an `ImageError`.
 
 What the pixels are:
 - JPEG (MPO included), PNG, WebP, BMP or TIFF, recognised by content, whatever the file's name says. AVIF where Pillow
@@ -35,13 +35,13 @@ from vitreous.files.limits import MAX_PICTURE_PIXELS
 from vitreous.files.reading import MACHINE_REMEDIES
 
 LOSSLESS = (".png", ".webp", ".bmp", ".tif", ".tiff")
-# Of the files looked for in folders. What HEIC and AVIF need may be missing; such files are then told as unreadable,
-# so that neither their number nor the order of a data set depends on what is installed.
+# Endings of picture files in folders. Where HEIC or AVIF support is not installed, such files count as unreadable, so
+# that neither the size nor the order of a data set depends on what is installed.
 SUFFIXES = (".jpg", ".jpeg", ".jfif", *LOSSLESS, ".heic", ".heif", ".avif")
 FORMATS = ("JPEG", "PNG", "BMP", "TIFF", "WEBP", *(("AVIF",) if features.check("avif") else ()))  # JPEG includes MPO
 HEIC_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs", b"mif1", b"msf1"}
 AVIF_BRANDS = {b"avif", b"avis"}
-ACCEPTED = "JPEG, PNG, WebP, BMP and TIFF are read"
+READ_FORMATS = "JPEG, PNG, WebP, BMP and TIFF are read"
 
 BITS_TAG, PHOTOMETRIC_TAG, ORIENTATION_TAG = 258, 262, 274
 UPRIGHT = {  # EXIF orientation -> what undoes it
@@ -62,7 +62,7 @@ STORED_TO_PIXEL = {"L;2": 85.0, "L;4": 17.0, "RGB;16B": 1 / 256}
 _warning_filters = threading.Lock()
 
 
-Source = str | os.PathLike[str] | bytes  # a path, or what a file holds
+ImageSource = str | os.PathLike[str] | bytes  # a path, or what a file holds
 
 
 class ImageError(InputError):
@@ -70,7 +70,7 @@ class ImageError(InputError):
 
 
 class Stored(NamedTuple):
-    """How a picture is kept in its file."""
+    """How a picture is stored in its file."""
 
     format: str  # JPEG, PNG, ...
     mode: str  # Pillow's name for the kind of pixels, or RGB;16
@@ -79,9 +79,9 @@ class Stored(NamedTuple):
 
 
 def load_image(
-    source: Source, *, name: str | None = None, max_pixels: int = MAX_PICTURE_PIXELS, at_least: int | None = None
+    source: ImageSource, *, name: str | None = None, max_pixels: int = MAX_PICTURE_PIXELS, at_least: int | None = None
 ) -> Image.Image:
-    """Read an image as 8-bit RGB; the head of this module says what becomes of other kinds of pixels.
+    """Read an image as 8-bit RGB; the docstring of this module says what becomes of other pixel formats.
 
     Args:
         source: The path of a file, or the bytes of one.
@@ -107,7 +107,7 @@ def load_image(
 
 
 def upright_rgb(image: Image.Image) -> Image.Image:
-    """A picture that Pillow has opened, decoded or not, as `load_image` gives the same file."""
+    """A picture that Pillow has opened, decoded or not, as `load_image` returns the same file."""
     _fix_transparent_colour(image)
     # Only the TIFF plugin warns while decoding; the others decode outside the lock, so that threads overlap.
     with _quiet() if image.format == "TIFF" else nullcontext():
@@ -115,11 +115,11 @@ def upright_rgb(image: Image.Image) -> Image.Image:
     return _upright(_to_rgb(image), _orientation(image))
 
 
-def stored_as(source: Source, *, name: str | None = None) -> Stored:
-    """How a picture is kept; only the head of the file is read.
+def stored_as(source: ImageSource, *, name: str | None = None) -> Stored:
+    """How a picture is stored; only the header of the file is read.
 
     Raises:
-        ImageError: As for `load_image`, as far as the head shows it.
+        ImageError: As for `load_image`, as far as the header shows it.
     """
     name = _name(source) if name is None else name
     with _opened(source, name) as file, _reasons_given(name, file):
@@ -130,8 +130,8 @@ def stored_as(source: Source, *, name: str | None = None) -> Stored:
         return Stored(image.format or "", mode, image.size, _orientation(image))
 
 
-def upright_size(source: Source) -> tuple[int, int]:
-    """(W, H) of the picture that `load_image` gives; only the head of the file is read."""
+def upright_size(source: ImageSource) -> tuple[int, int]:
+    """(W, H) of the picture that `load_image` gives; only the header of the file is read."""
     stored = stored_as(source)
     return stored.size[::-1] if stored.orientation in SIDEWAYS else stored.size
 
@@ -139,12 +139,12 @@ def upright_size(source: Source) -> tuple[int, int]:
 # ---- the file --------------------------------------------------------------------------------------------------
 
 
-def _name(source: Source) -> str:
+def _name(source: ImageSource) -> str:
     return "given as bytes" if isinstance(source, bytes) else os.fspath(source)
 
 
 @contextmanager
-def _opened(source: Source, name: str) -> Iterator[IO[bytes]]:
+def _opened(source: ImageSource, name: str) -> Iterator[IO[bytes]]:
     """Open bytes or a regular file that are not empty. A pipe or a device is refused: reading one may never end."""
     try:
         info = None if isinstance(source, bytes) else os.stat(source)
@@ -173,7 +173,7 @@ def _opened(source: Source, name: str) -> Iterator[IO[bytes]]:
 
 
 def header(file: IO[bytes]) -> Image.Image:
-    """A picture of which nothing but the head has been read; what Pillow would warn of is checked by us."""
+    """A picture of which only the header has been read; we check ourselves what Pillow would warn about."""
     with _quiet():
         if _brand(file) in HEIC_BRANDS and (heif := _heif_reader()) is not None:
             return heif(file)
@@ -201,13 +201,13 @@ def _brand(file: IO[bytes]) -> bytes:
 
 @contextmanager
 def _reasons_given(name: str, file: IO[bytes]) -> Iterator[None]:
-    """Turn whatever a decoder throws at a bad file into an ImageError."""
+    """Turn whatever a decoder raises on a bad file into an ImageError."""
     try:
         yield
     except ImageError:
         raise
     except UnidentifiedImageError:
-        raise ImageError(f"image {name!r} {_what_it_is(file)}; {ACCEPTED}") from None
+        raise ImageError(f"image {name!r} {_what_it_is(file)}; {READ_FORMATS}") from None
     except Image.DecompressionBombError as error:
         raise ImageError(f"image {name!r} is too large: {error}; scale it down") from None
     except Exception as error:  # decoders meet damage with almost any exception type
@@ -232,7 +232,7 @@ def _what_it_is(file: IO[bytes]) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep Pillow's warnings about odd metadata to ourselves: the pixels decide whether a file is good."""
+    """Silence Pillow's warnings about odd metadata: the pixels decide whether a file is good."""
     with _warning_filters, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -7,9 +7,9 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from vitreous.data.image import ACCEPTED, SUFFIXES
+from vitreous.data.image import READ_FORMATS, SUFFIXES
 
-# Endings of pictures that are not read. Files with these are counted, so that nobody waits for them in vain.
+# Endings of pictures that are not read; such files are counted and reported.
 OTHER_PICTURES = (
     *(".gif", ".jp2", ".j2k", ".jxl", ".svg", ".psd", ".ppm", ".pgm", ".pnm", ".tga", ".exr", ".dcm", ".hif"),
     *(".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".raf", ".rw2"),
@@ -18,11 +18,11 @@ OTHER_PICTURES = (
 
 class PictureFiles(NamedTuple):
     names: list[str]  # paths relative to the folder, with forward slashes, sorted
-    passed_over: tuple[str, ...]  # endings of files that are pictures, but of a kind that is not read
+    passed_over: tuple[str, ...]  # endings of picture files in formats that are not read
 
 
 def picture_files(folder: Path) -> PictureFiles:
-    """What lies in the folder or deeper; names that begin with a dot are left alone."""
+    """Files in the folder and below it; names that begin with a dot are skipped."""
     names, passed_over = [], []
     for path in _files_below(folder):
         ending = os.path.splitext(path)[1].lower()
@@ -39,10 +39,10 @@ def holds_pictures(folder: Path, *, deeper: bool = True) -> bool:
     return any(islice((True for path in files if path.lower().endswith(SUFFIXES)), 1))
 
 
-def told(passed_over: Sequence[str]) -> str:
-    """How many files were passed over, and why."""
+def describe_passed_over(passed_over: Sequence[str]) -> str:
+    """How many files were skipped, and why."""
     count, kinds = len(passed_over), ", ".join(f"{n} {ending}" for ending, n in sorted(Counter(passed_over).items()))
-    return f"{count} {'file' if count == 1 else 'files'} passed over ({kinds}): {ACCEPTED}"
+    return f"{count} {'file' if count == 1 else 'files'} passed over ({kinds}): {READ_FORMATS}"
 
 
 def _files_below(folder: Path) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What every layout of data becomes: pictures with targets, addressed by index."""
+"""What every layout of data becomes: pictures with targets, accessed by index."""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -21,21 +21,21 @@ class ImageSet(ABC):
     """The pictures of one split. What index i stands for depends on nothing but the data."""
 
     classes: tuple[str, ...]
-    # Lengths of stretches that lie in one file each, in the order of the indices; empty where it makes no difference.
-    stretches: tuple[int, ...] = ()
+    # How many pictures lie in each file, in the order of the indices; empty where every picture has its own.
+    file_lengths: tuple[int, ...] = ()
     category_ids: tuple[int, ...] = ()  # of the classes in the data's own files, where they have numbers
     keypoint_names: tuple[str, ...] = ()
-    keypoint_pairs: tuple[tuple[int, int], ...] = ()  # those that trade places in a mirror
+    keypoint_pairs: tuple[tuple[int, int], ...] = ()  # (left, right), swapped by a horizontal flip
     skeleton: tuple[tuple[int, int], ...] = ()  # pairs of keypoints joined by a line in drawings
-    faults: tuple[str, ...] = ()  # of the annotations that were left out for them, each with file and id
-    passed_over: tuple[str, ...] = ()  # endings of files that are pictures, but of a kind that is not read
-    drawn_side: int | None = None  # shorter side of pictures that are drawn on demand, at the size that was asked for
+    faults: tuple[str, ...] = ()  # of annotations that were left out, each with file and id
+    passed_over: tuple[str, ...] = ()  # endings of picture files in formats that are not read
+    drawn_side: int | None = None  # shorter side of pictures that are drawn on demand
     val_fraction: float | None = None  # share held out by content, where the data have no splits of their own
 
     @property
     @abstractmethod
     def fingerprint(self) -> str:
-        """Tells whether two sets hold the same pictures."""
+        """Equal for two sets if they hold the same pictures and targets."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -46,7 +46,7 @@ class ImageSet(ABC):
 
     @abstractmethod
     def target(self, index: int) -> dict[str, Any]:
-        """What is to be learnt about the picture, known without looking at it."""
+        """What is to be learnt about the picture, known without decoding it."""
 
     @abstractmethod
     def picture(self, index: int, *, at_least: int | None = None) -> Image.Image:
@@ -57,21 +57,21 @@ class ImageSet(ABC):
         return None
 
     def object_mask(self, index: int) -> Image.Image | None:
-        """Where the object that gives the picture its class is, white on black; None where nobody knows."""
+        """Mask of the object that gives the picture its class, white on black; None if unknown."""
         return None
 
     def __getitem__(self, index: int) -> tuple[Image.Image, dict[str, Any]]:
         return self.picture(index), self.target(index)
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Whatever keeps a layout from understanding one of its files becomes an ImageError that names the picture."""
+        """Whatever fails while a layout reads a picture's files becomes an ImageError that names the picture."""
         super().__init_subclass__(**options)
         for method, what in READ_LATER.items():
             if method in cls.__dict__:
                 setattr(cls, method, _guarded(cls.__dict__[method], what))
 
 
-READ_LATER = {  # methods that read files when it is a picture's turn -> what they read
+READ_LATER = {  # methods that read files when a picture is needed -> what they read
     "target": "the annotations of image",
     "picture": "image",
     "encoded": "image",
@@ -87,7 +87,7 @@ def _guarded(method: Callable[..., Any], what: str) -> Callable[..., Any]:
         except (InputError, ImportError):
             raise
         except Exception as error:
-            if not -len(self) <= index < len(self):  # how Python's loops find the end
+            if not -len(self) <= index < len(self):  # Python's loops find the end this way
                 raise
             if isinstance(error, OSError) and error.errno in MACHINE_REMEDIES:  # no fault of the picture
                 raise InputError(
@@ -101,20 +101,53 @@ def _guarded(method: Callable[..., Any], what: str) -> Callable[..., Any]:
 class EncodedSet(ImageSet):
     """Pictures stored in an image format."""
 
+    always_whole = False  # never reduced, because the targets are in pixels of the whole picture
+
     @abstractmethod
     def encoded(self, index: int) -> Path | bytes: ...
 
     def picture(self, index: int, *, at_least: int | None = None) -> Image.Image:
         stored = self.encoded(index)
         # A file is best known by its own path; bytes have a name only within the data.
-        return load_image(stored, name=self.name(index) if isinstance(stored, bytes) else None, at_least=at_least)
+        name = self.name(index) if isinstance(stored, bytes) else None
+        return load_image(stored, name=name, at_least=None if self.always_whole else at_least)
+
+
+class PairedFiles(EncodedSet):
+    """Pictures below a folder, each with a file of its own that says what it shows."""
+
+    always_whole = True
+    pictures: Path
+    files: list[str]  # below `pictures`
+    split: str = ""  # first part of the pictures' names, where there are splits
+
+    @abstractmethod
+    def target_file(self, index: int) -> Path:
+        """Of a picture without one, where it would be."""
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def name(self, index: int) -> str:
+        return f"{self.split}/{self.files[index]}" if self.split else self.files[index]
+
+    def encoded(self, index: int) -> Path:
+        return self.pictures / self.files[index]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Changes when files are added, removed or renamed, or change their length."""
+        return digest(
+            f"{name}\0{file_bytes(self.encoded(index))}\0{file_bytes(self.target_file(index))}"
+            for index, name in enumerate(self.files)
+        )
 
 
 class Wrapped(ImageSet):
-    """Another set as it is; a subclass changes what it is for."""
+    """Another set, unchanged; subclasses change parts of it."""
 
     def __init__(self, images: ImageSet) -> None:
-        self.images, self.classes, self.stretches = images, images.classes, images.stretches
+        self.images, self.classes, self.file_lengths = images, images.classes, images.file_lengths
         self.category_ids, self.skeleton = images.category_ids, images.skeleton
         self.keypoint_names, self.keypoint_pairs = images.keypoint_names, images.keypoint_pairs
         self.faults, self.passed_over, self.val_fraction = images.faults, images.passed_over, images.val_fraction
@@ -126,20 +159,24 @@ class Wrapped(ImageSet):
     def __len__(self) -> int:
         return len(self.images)
 
+    def inner_index(self, index: int) -> int:
+        """Index of the picture in the wrapped set."""
+        return index
+
     def name(self, index: int) -> str:
-        return self.images.name(index)
+        return self.images.name(self.inner_index(index))
 
     def target(self, index: int) -> dict[str, Any]:
-        return self.images.target(index)
+        return self.images.target(self.inner_index(index))
 
     def picture(self, index: int, *, at_least: int | None = None) -> Image.Image:
-        return self.images.picture(index, at_least=at_least)
+        return self.images.picture(self.inner_index(index), at_least=at_least)
 
     def encoded(self, index: int) -> Path | bytes | None:
-        return self.images.encoded(index)
+        return self.images.encoded(self.inner_index(index))
 
     def object_mask(self, index: int) -> Image.Image | None:
-        return self.images.object_mask(index)
+        return self.images.object_mask(self.inner_index(index))
 
 
 class Subset(Wrapped):
@@ -148,25 +185,13 @@ class Subset(Wrapped):
     def __init__(self, images: ImageSet, kept: Sequence[int]) -> None:
         super().__init__(images)
         self._kept = kept
-        self.stretches = _shortened(images.stretches, kept)
+        self.file_lengths = _remaining_lengths(images.file_lengths, kept)
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def name(self, index: int) -> str:
-        return super().name(self._kept[index])
-
-    def target(self, index: int) -> dict[str, Any]:
-        return super().target(self._kept[index])
-
-    def picture(self, index: int, *, at_least: int | None = None) -> Image.Image:
-        return super().picture(self._kept[index], at_least=at_least)
-
-    def encoded(self, index: int) -> Path | bytes | None:
-        return super().encoded(self._kept[index])
-
-    def object_mask(self, index: int) -> Image.Image | None:
-        return super().object_mask(self._kept[index])
+    def inner_index(self, index: int) -> int:
+        return self._kept[index]
 
 
 class Without(Subset):
@@ -184,15 +209,20 @@ class Without(Subset):
         return f"{self.images.fingerprint} without {len(self.left_out)} ({digest(self.left_out)[:12]})"
 
 
-def _shortened(stretches: tuple[int, ...], kept: Sequence[int]) -> tuple[int, ...]:
-    """How many of each stretch are kept; both are in rising order."""
+def _remaining_lengths(file_lengths: tuple[int, ...], kept: Sequence[int]) -> tuple[int, ...]:
+    """How many pictures of each file are kept; `kept` rises."""
     lengths, end, position = [], 0, 0
-    for stretch in stretches:
-        end, start = end + stretch, position
+    for length in file_lengths:
+        end, start = end + length, position
         while position < len(kept) and kept[position] < end:
             position += 1
         lengths.append(position - start)
-    return tuple(length for length in lengths if length)
+    return tuple(left for left in lengths if left)
+
+
+def file_bytes(file: Path) -> int:
+    """-1 for a file that is missing."""
+    return file.stat().st_size if file.is_file() else -1
 
 
 def digest(lines: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""Views of a picture together with what is to be learnt about it: for detection, segmentation and keypoints.
+"""Views of a picture together with its targets: for detection, segmentation and keypoints.
 
 A view is called with a picture and its target as an `ImageSet` gives them, and returns the pixels as bytes (3, h, w)
 and a dictionary for one sample; `collate_dense` makes a batch of such samples. All randomness comes from the global
@@ -30,11 +30,11 @@ from vitreous.errors import InputError
 
 __all__ = ["IGNORE", "DetectView", "JointViews", "KeypointView", "SegmentView", "collate_dense"]
 
-MULTIPLE = 32  # sides of a batch: every stride of a pyramid divides them
+SIDE_MULTIPLE = 32  # of a batch: every stride of a pyramid divides it
 FIRST_SHORT = (400, 500, 600)  # shorter side before a crop, as in DETR's augmentation
-THINNEST = 1.0  # pixels; what is left of an object after a crop is no object below that
-MOST_OF_ONE = 0.75  # of a crop may be of one class
-TRIES = 10
+THINNEST_BOX_PIXELS = 1.0  # what a crop leaves of an object counts as an object from here on
+MOST_OF_ONE_CLASS = 0.75  # share of a crop
+CROP_TRIES = 10
 
 
 class JointViews:
@@ -85,7 +85,7 @@ class DetectView:
             side has been brought to 400, 500 or 600 pixels.
         jitter: Strength of random colours, 0 to 1.
         scale: (least, most) factor by which training pictures are enlarged; what then exceeds their usual size is cut
-            off, at random.
+            off at random.
         masks: Whether masks are decoded, where there are any.
     """
 
@@ -117,7 +117,7 @@ class DetectView:
         pixels = window.pixels(picture, self.preprocess.interpolation)
         objects = target["objects"]
         boxes = window.boxes(objects.boxes)
-        least = THINNEST if self.train else 0.0
+        least = THINNEST_BOX_PIXELS if self.train else 0.0
         kept = objects.usable(picture.height, picture.width) & (boxes[:, 2:] - boxes[:, :2] > least).all(1)
         seen, (across, down) = objects[kept], window.scale
         found: dict[str, Any] = {
@@ -141,14 +141,14 @@ class DetectView:
 
     def _whole(self, picture: Image.Image, short: int, mirrored: bool = False) -> Window:
         box = (0.0, 0.0, float(picture.width), float(picture.height))
-        return Window(box, fitted(picture.height, picture.width, short, self.longest), mirrored)
+        return Window(box, fitted_size(picture.height, picture.width, short, self.longest), mirrored)
 
     def _random_window(self, picture: Image.Image) -> Window:
         mirrored, short = random.random() < self.flip, random.choice(self.short)  # noqa: S311  (not secrets)
         box = (0.0, 0.0, float(picture.width), float(picture.height))
         if self.crop is not None and random.random() < 0.5:  # noqa: S311
             box = _random_part(picture, self.crop)
-        height, width = fitted(box[3] - box[1], box[2] - box[0], short, self.longest)
+        height, width = fitted_size(box[3] - box[1], box[2] - box[0], short, self.longest)
         factor = math.exp(random.uniform(*map(math.log, self.scale)))  # noqa: S311
         if factor == 1:
             return Window(box, (height, width), mirrored)
@@ -184,7 +184,7 @@ class SegmentView:
     def __call__(self, picture: Image.Image, target: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
         semantic = target["semantic"]
         short = min(self.crop) if self.short is None else self.short
-        size = fitted(picture.height, picture.width, short, 4 * short)
+        size = fitted_size(picture.height, picture.width, short, 4 * short)
         original = torch.tensor((picture.height, picture.width))
         how = self.preprocess.interpolation
         if not self.train:
@@ -209,19 +209,19 @@ class SegmentView:
         height, width = (max(1, round(side * factor)) for side in size)
         part = min(height, self.crop[0]), min(width, self.crop[1])
         across, down = picture.width / width, picture.height / height
-        for _ in range(TRIES):
+        for _ in range(CROP_TRIES):
             top, left = random.randint(0, height - part[0]), random.randint(0, width - part[1])  # noqa: S311
             box = (left * across, top * down, (left + part[1]) * across, (top + part[0]) * down)
             window = Window(box, part, mirrored)
             counts = np.bincount(window.values(semantic).ravel(), minlength=IGNORE + 1)[:IGNORE]
-            if np.count_nonzero(counts) > 1 and counts.max() < MOST_OF_ONE * counts.sum():
+            if np.count_nonzero(counts) > 1 and counts.max() < MOST_OF_ONE_CLASS * counts.sum():
                 break
         return window
 
 
 # ---- batches ---------------------------------------------------------------------------------------------------
 
-SINGLE = {
+_BATCHED_NAMES = {
     "size": "sizes",
     "original_size": "original_sizes",
     "image_id": "image_ids",
@@ -231,22 +231,22 @@ SINGLE = {
 
 
 def collate_dense(samples: list[tuple[Tensor, dict[str, Any]]]) -> tuple[Tensor, dict[str, Any]]:
-    """One batch: pictures are filled up at the right and the bottom to a common size, a multiple of 32.
+    """One batch: pictures are padded at the right and the bottom to a common size, a multiple of 32.
 
-    What there is once for each picture is stacked; what there is for each object becomes a list with an entry for each
-    picture. Masks are filled up with nothing, class numbers with `IGNORE`.
+    Values per picture are stacked; values per object become a list with an entry for each picture. Masks are padded
+    with 0, class numbers with `IGNORE`.
     """
     if "heatmaps" in samples[0][1]:  # views of equal size with one object each
         return torch.stack([pixels for pixels, _ in samples]), {
-            SINGLE.get(key, key): _together([target[key] for _, target in samples]) for key in samples[0][1]
+            _BATCHED_NAMES.get(key, key): _together([target[key] for _, target in samples]) for key in samples[0][1]
         }
     tallest, widest = (max(pixels.shape[axis] for pixels, _ in samples) for axis in (1, 2))
-    size = -(-tallest // MULTIPLE) * MULTIPLE, -(-widest // MULTIPLE) * MULTIPLE
+    size = -(-tallest // SIDE_MULTIPLE) * SIDE_MULTIPLE, -(-widest // SIDE_MULTIPLE) * SIDE_MULTIPLE
     targets: dict[str, Any] = {}
     for key in samples[0][1]:
         values = [target[key] for _, target in samples]
-        if key in SINGLE:
-            targets[SINGLE[key]] = torch.stack(values)
+        if key in _BATCHED_NAMES:
+            targets[_BATCHED_NAMES[key]] = torch.stack(values)
         elif key == "semantic":
             targets[key] = torch.stack([_padded(value, size, IGNORE) for value in values])
         else:
@@ -273,7 +273,7 @@ def _padded(values: Tensor, size: tuple[int, int], filling: int) -> Tensor:
 # ---- geometry --------------------------------------------------------------------------------------------------
 
 
-def fitted(height: float, width: float, short: int, longest: int) -> tuple[int, int]:
+def fitted_size(height: float, width: float, short: int, longest: int) -> tuple[int, int]:
     """(h, w) with a shorter side of `short`, or less if the longer one would exceed `longest`."""
     factor = min(short / min(height, width), longest / max(height, width))
     return max(1, round(height * factor)), max(1, round(width * factor))

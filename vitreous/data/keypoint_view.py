@@ -22,8 +22,8 @@ from vitreous.data.transforms import Preprocess, to_bytes
 from vitreous.data.window import swapped
 from vitreous.errors import InputError
 
-MARGIN = 1.25  # times the box, so that some of the surroundings is seen
-FARTHEST = 3  # sigmas beyond the edge at which a heat map would show nothing of a keypoint
+BOX_MARGIN = 1.25  # times the box, so that some of the surroundings is seen
+HEATMAP_REACH_SIGMAS = 3  # a keypoint further beyond the edge leaves no trace in a heat map
 
 Affine = NDArray[np.float64]  # (2, 3)
 
@@ -97,7 +97,7 @@ class KeypointView:
         """(K, h / stride, w / stride) and (K,); a keypoint that cannot be seen in the crop has no weight."""
         height, width = (side // self.stride for side in self.size)
         cells = points / self.stride - 0.5  # (K, 2)
-        reach = FARTHEST * self.sigma
+        reach = HEATMAP_REACH_SIGMAS * self.sigma
         there = there & (cells >= -reach).all(1) & (cells <= np.array([width, height]) - 1 + reach).all(1)
         down = np.arange(height)[:, None] - cells[:, 1, None, None]  # (K, h, 1)
         across = np.arange(width) - cells[:, 0, None, None]  # (K, 1, w)
@@ -115,7 +115,7 @@ def crop_to_picture(
     height, width = size
     x0, y0, x1, y1 = box
     # Pixels of the picture for a pixel of the crop: as many as both sides of the box need.
-    step = max((x1 - x0) / width, (y1 - y0) / height) * MARGIN * scale
+    step = max((x1 - x0) / width, (y1 - y0) / height) * BOX_MARGIN * scale
     cos, sin = step * math.cos(math.radians(angle)), step * math.sin(math.radians(angle))
     turn = np.array([[cos, -sin], [sin, cos]])
     if mirrored:

@@ -3,15 +3,15 @@
 The main process decides which sample comes when (`BatchSampler`); a sample's randomness is seeded from (seed,
 epoch, index) where it is made, so it does not matter which worker makes it.
 
-A worker process may freeze at any moment: stopped from outside, or stuck in C code that keeps the interpreter's lock.
-Whoever then takes a batch it has announced waits for ever, because torch asks the worker itself for the memory that
-holds it, without a time limit. So the main thread never does that: another one takes batches, while the main one
-waits for it, looks at the workers' progress, heeds signals, and kills workers that are silent. Memory shared by name
-(torch's `file_system`) would need no answer from the worker, but a further process to clean up, and a worker stopped
-in the middle of a message would still be waited for.
+A worker process may freeze at any moment: stopped from outside, or stuck in C code that holds the interpreter's lock.
+A thread that then takes an announced batch blocks for ever, because torch asks the worker itself, without a timeout,
+for the memory that holds it. So the main thread never does: another thread takes batches, while the main one waits for
+it, watches the workers' progress, handles signals and kills workers that are stuck. Memory shared by name (torch's
+`file_system`) would need no answer from the worker, but another process to clean up, and a worker stopped in the
+middle of a message would still block.
 
-A picture that cannot be read never ends an epoch and never goes unnoticed: training takes the next one in its place,
-which is again a function of the data alone, evaluation goes without, and the batch tells of it.
+An unreadable picture never ends an epoch and never goes unnoticed: training replaces it by the next one, which is again
+a function of the data alone, evaluation skips it, and the batch reports it.
 """
 
 import ctypes
@@ -41,27 +41,27 @@ try:
 except ImportError:  # Windows has no such limits
     resource = None  # type: ignore[assignment]
 
-# Seconds without a single new image from the worker that is waited for before it counts as hung. Images, not batches:
-# storage so slow that a batch takes a minute is still at work, and is left alone.
+# Seconds without a new image from the worker whose batch is due, after which it counts as hung. Images, not batches:
+# storage so slow that a batch takes a minute still makes progress.
 WORKER_TIMEOUT = 20.0
-START_TIMEOUT = 120.0  # until the first worker is there: where they are not forked, each imports torch anew
-GLANCE = 1.0  # seconds between two looks at the workers' progress
-PARTING = 3.0  # seconds in which workers may end by themselves before they are killed
+START_TIMEOUT = 120.0  # until the first worker has started: unless forked, each imports torch anew
+WORKER_POLL_SECONDS = 1.0
+SHUTDOWN_SECONDS = 3.0  # workers that have not ended by then are killed
 STOP_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")  # the last is what schedulers send before pre-emption
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
-USUAL_FILES = 4096  # open files of a process, if the machine lets it have so many
-OWN_FILES, FILES_OF_WORKER = 48, 16  # with two loaders, each with a batch or two on its way from every worker
-LONGEST_GAP = 100  # unreadable pictures in a row after which training gives up looking for the next good one
-WINDOW = 32  # files whose samples are shuffled together, where samples that share a file are best read together
-MASK = (1 << 64) - 1
+USUAL_FILES = 4096  # open files of a process, if the machine allows it
+OWN_FILES, FILES_OF_WORKER = 48, 16  # for two loaders, each with one or two batches in transit from every worker
+LONGEST_GAP = 100  # unreadable pictures in a row after which training gives up
+FILES_SHUFFLED_TOGETHER = 32  # where samples that share a file are best read one soon after the other
+_BITS_64 = (1 << 64) - 1
 
 
 class Draw(NamedTuple):
-    """Which sample, in which epoch, for the how-manieth time in it: the key of the sample's randomness."""
+    """Which sample, in which epoch: the key of the sample's randomness."""
 
     epoch: int
     sample: int  # its index in the data set
-    repeat: int = 0
+    repeat: int = 0  # counts the draws of the sample within the epoch
 
 
 class Unreadable(NamedTuple):
@@ -71,8 +71,8 @@ class Unreadable(NamedTuple):
     reason: str
 
 
-class Made(NamedTuple):
-    """A sample on its way into a batch."""
+class Sample(NamedTuple):
+    """A sample before it is collated into a batch."""
 
     number: int  # of the sample in the data set
     sample: Any  # None if it cannot be read and nothing takes its place
@@ -87,11 +87,11 @@ class Batch(NamedTuple):
 
 
 class LoadingError(InputError):
-    """No more batches come. Out of a `Loader`, it is raised while the caller waits, who has done nothing by halves."""
+    """No more batches come. A `Loader` raises it while the caller waits, so that no step is left half done."""
 
 
 class Failure(NamedTuple):
-    """An InputError on its way out of a worker process; torch would bury its message in a traceback."""
+    """An InputError that a worker process returns; torch would bury its message in a traceback."""
 
     message: str
 
@@ -100,9 +100,9 @@ def mix(*numbers: int) -> int:
     """One well-spread 64-bit number from several (SplitMix64); the same in every process and Python version."""
     state = 0
     for number in numbers:
-        state = (state ^ (number & MASK)) + 0x9E3779B97F4A7C15 & MASK
-        state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 & MASK
-        state = (state ^ (state >> 27)) * 0x94D049BB133111EB & MASK
+        state = (state ^ (number & _BITS_64)) + 0x9E3779B97F4A7C15 & _BITS_64
+        state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 & _BITS_64
+        state = (state ^ (state >> 27)) * 0x94D049BB133111EB & _BITS_64
         state ^= state >> 31
     return state
 
@@ -119,8 +119,8 @@ def seed_everything(*key: int) -> None:
 def seeded(*key: int) -> Iterator[None]:
     """As `seed_everything` on the CPU, but the generators continue afterwards as if nothing had happened.
 
-    In a loader's worker process they do not: they are nobody else's there, and keeping their state takes as long as a
-    tenth of decoding a picture.
+    In a loader's worker process they do not: nothing else uses them there, and saving their state takes a tenth of the
+    time of decoding a picture.
     """
     shared = get_worker_info() is None
     if shared:
@@ -152,8 +152,8 @@ class BatchSampler(Sampler[list[Draw]]):
     With `repeats` (Hoffer et al. 2020; Berman et al. 2019) each sample is drawn so many times in a row, of as many
     fewer samples: an epoch is as long as without.
 
-    `stretches` are the lengths of runs of samples that share a file. With many of them, files are shuffled, and samples
-    among `WINDOW` files at a time, so that a slow disk has not to look everywhere at once.
+    `file_lengths` says how many samples, in the order of the indices, share a file. With many such files, these are
+    shuffled, and samples within `FILES_SHUFFLED_TOGETHER` of them, so that a slow disk need not seek everywhere.
     """
 
     def __init__(
@@ -166,13 +166,13 @@ class BatchSampler(Sampler[list[Draw]]):
         drop_last: bool = False,
         pieces: int = 1,
         repeats: int = 1,
-        stretches: Sequence[int] = (),
+        file_lengths: Sequence[int] = (),
         rank: int = 0,
         world: int = 1,
         whole_batches: bool = False,
     ) -> None:
         self.length, self.seed, self.shuffle, self.repeats = length, seed, shuffle, repeats
-        self.stretches = stretches
+        self.file_lengths = file_lengths
         self.batch_size = min(batch_size, length) if drop_last else batch_size  # never zero batches
         self.pieces = min(pieces, self.batch_size)  # never an empty piece of a whole batch
         self.rank, self.world, self.whole_batches = rank, world, whole_batches
@@ -188,11 +188,11 @@ class BatchSampler(Sampler[list[Draw]]):
             return range(self.length)
         # No sample has the index -1, so the order shares its key with no sample.
         generator = torch.Generator().manual_seed(mix(self.seed, epoch, -1))
-        if len(self.stretches) <= WINDOW:
+        if len(self.file_lengths) <= FILES_SHUFFLED_TOGETHER:
             return torch.randperm(self.length, generator=generator).tolist()
-        files = torch.arange(self.length).split(list(self.stretches))
+        files = torch.arange(self.length).split(list(self.file_lengths))
         order: list[int] = []
-        for window in torch.randperm(len(files), generator=generator).split(WINDOW):
+        for window in torch.randperm(len(files), generator=generator).split(FILES_SHUFFLED_TOGETHER):
             samples = torch.cat([files[file] for file in window])
             order += samples[torch.randperm(len(samples), generator=generator)].tolist()
         return order
@@ -235,7 +235,7 @@ class SeededSamples(Dataset):
         self.samples, self.seed, self.replace = samples, seed, replace
         self.progress = torch.zeros(workers, dtype=torch.int64).share_memory_()  # of each worker, for the main process
 
-    def __getitem__(self, draw: Draw) -> Made | Failure:
+    def __getitem__(self, draw: Draw) -> Sample | Failure:
         made = self._make(draw)
         self.show_progress()
         return made
@@ -245,21 +245,21 @@ class SeededSamples(Dataset):
         if worker is not None:
             self.progress[worker.id] += 1
 
-    def _make(self, draw: Draw) -> Made | Failure:
+    def _make(self, draw: Draw) -> Sample | Failure:
         unreadable: list[Unreadable] = []
         tries = min(LONGEST_GAP, len(self.samples)) if self.replace else 1
         for step in range(tries):
             index = (draw.sample + step) % len(self.samples)
             try:
                 with seeded(self.seed, *draw):
-                    return Made(index, self.samples[index], tuple(unreadable))
+                    return Sample(index, self.samples[index], tuple(unreadable))
             except ImageError as error:
                 unreadable.append(Unreadable(index, str(error)))
             except InputError as error:
                 return Failure(str(error))
         if self.replace:
             return Failure(f"{tries} images in a row cannot be read; the first: {unreadable[0].reason}")
-        return Made(draw.sample, None, tuple(unreadable))
+        return Sample(draw.sample, None, tuple(unreadable))
 
 
 class Loader:
@@ -305,7 +305,7 @@ class Loader:
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[Batch]:
-        with worker_failures_explained():  # of a death that is told between two lines below
+        with worker_failures_explained():  # in case a death is reported between two lines below
             batches = self._from_workers() if self._torch_loader.num_workers else iter(self._torch_loader)
             for batch in batches:
                 if isinstance(batch, Failure):
@@ -337,15 +337,17 @@ class Loader:
             fetcher.dismiss()
 
     def _next(self, fetcher: "_Fetcher") -> Batch | Failure | None:
-        """Wait for a batch, None after the last, for as long as the worker that makes it gets anything done."""
+        """Wait for a batch, None after the last, as long as the worker that makes it makes progress."""
         fetcher.ask()
         seen, silent, looked = self._progress(), 0.0, time.monotonic()
         while True:
             with suppress(Empty):
-                return fetcher.answer(GLANCE)
+                return fetcher.answer(WORKER_POLL_SECONDS)
             self.while_waiting()
             now = time.monotonic()
-            silent += min(now - looked, 2 * GLANCE)  # without the time for which all of us were stopped, by Ctrl-Z
+            silent += min(
+                now - looked, 2 * WORKER_POLL_SECONDS
+            )  # not the time for which the whole process group was stopped (Ctrl-Z)
             looked, before, seen = now, seen, self._progress()
             if seen != before:
                 silent = 0.0
@@ -358,10 +360,10 @@ class Loader:
                 )
 
     def _progress(self) -> tuple[int | None, int]:
-        """Of the worker that owes the next batch: its process id and how many images it has made; else of all."""
+        """Process id and finished images of the worker whose batch is due; between epochs, the images of all."""
         iterator: Any = self._torch_loader._iterator
         owes = getattr(iterator, "_task_info", {}).get(getattr(iterator, "_rcvd_idx", None))
-        if owes is None:  # between two epochs, when all must answer
+        if owes is None:  # between two epochs
             return None, int(self._samples.progress.sum())
         return iterator._workers[owes[0]].pid, int(self._samples.progress[owes[0]])
 
@@ -376,8 +378,8 @@ class Loader:
     def close(self, *, force: bool = False) -> None:
         """End the worker processes, also those that no longer answer; with `force` without asking them first.
 
-        torch's own way waits for locks that a frozen worker may hold, and its last resort, SIGTERM, does not reach
-        one; so it gets a thread and a little time, and who is still there then is killed.
+        torch's own shutdown waits for locks that a frozen worker may hold, and its last resort, SIGTERM, does not
+        reach one; so it gets a thread and a few seconds, and workers that are then still alive are killed.
         """
         iterator: Any = self._torch_loader._iterator
         self._torch_loader._iterator = None
@@ -386,19 +388,19 @@ class Loader:
         parting = threading.Thread(target=_quietly, args=(iterator._shutdown_workers,), daemon=True)
         if not force:
             parting.start()
-            parting.join(PARTING)
+            parting.join(SHUTDOWN_SECONDS)
         for worker in iterator._workers:
             while worker.is_alive():
                 with suppress(RuntimeError):  # torch's report of the worker that was just killed
                     worker.kill()
-                    worker.join(GLANCE)
+                    worker.join(WORKER_POLL_SECONDS)
         if force:
             parting.start()
-            parting.join(PARTING)
+            parting.join(SHUTDOWN_SECONDS)
 
 
 def _require_files(workers: int) -> None:
-    """Batches on their way and workers take open files; a limit that is too low is raised where that is allowed."""
+    """Workers and batches in transit take open files; a limit that is too low is raised where that is allowed."""
     if resource is None:
         return
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -416,7 +418,7 @@ def _require_files(workers: int) -> None:
 
 
 def _with_workers(loader: DataLoader) -> Iterator[Any]:
-    """Start the workers; if that fails halfway, none of them stays."""
+    """Start the workers; if that fails halfway, end those that have started."""
     util.get_temp_dir()  # for the workers' sockets: this process clears it away, one that is killed cannot
     before = set(active_children())
     try:
@@ -424,7 +426,7 @@ def _with_workers(loader: DataLoader) -> Iterator[Any]:
     except BaseException as reason:
         for frame, _ in traceback.walk_tb(reason.__traceback__):
             if isinstance(frame.f_locals.get("self"), _MultiProcessingDataLoaderIter):
-                frame.f_locals["self"]._shutdown = True  # torch would fail to end what is not there, and say so
+                frame.f_locals["self"]._shutdown = True  # torch would try to end workers that are missing, and complain
         for worker in set(active_children()) - before:
             worker.kill()
             worker.join()
@@ -432,8 +434,10 @@ def _with_workers(loader: DataLoader) -> Iterator[Any]:
 
 
 class _Fetcher(threading.Thread):
-    """Takes batches from torch's loader, one whenever it is asked to; see above for why this is no work for the main
-    thread. A daemon: one that waits for a frozen worker for ever keeps no process from ending."""
+    """Takes batches from torch's loader, one per request; the module's docstring says why the main thread does not.
+
+    A daemon: if it blocks on a frozen worker, the process can still end.
+    """
 
     def __init__(self, begin: Callable[[], Iterator[Any]]) -> None:
         super().__init__(daemon=True)
@@ -464,7 +468,7 @@ class _Fetcher(threading.Thread):
 
 @contextmanager
 def _limits_explained() -> Iterator[None]:
-    """Turn what a worker, or taking its batch, failed for into a message if it is a limit of the machine."""
+    """Turn a failure of a worker, or of taking its batch, into a message if a limit of the machine caused it."""
     try:
         yield
     except (RuntimeError, OSError, MemoryError) as reason:
@@ -490,7 +494,7 @@ def moved_to(value: Any, device: torch.device) -> Any:
 
 @contextmanager
 def worker_failures_explained() -> Iterator[None]:
-    """Turn torch's report of a worker that died into a message. It can come at any moment, not only while loading."""
+    """Turn torch's report of a dead worker into a message; it can come at any moment, not only while loading."""
     try:
         yield
     except (RuntimeError, ConnectionError, EOFError) as reason:
@@ -516,11 +520,11 @@ class _Collate:
     def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
         self.collate = collate
 
-    def __call__(self, drawn: list[Made | Failure]) -> Batch | Failure:
+    def __call__(self, drawn: list[Sample | Failure]) -> Batch | Failure:
         for failure in drawn:
             if isinstance(failure, Failure):
                 return failure
-        made = [sample for sample in drawn if isinstance(sample, Made)]
+        made = [sample for sample in drawn if isinstance(sample, Sample)]
         unreadable = tuple(one for sample in made for one in sample.unreadable)
         usable = [sample for sample in made if sample.sample is not None]
         if not usable:
@@ -548,7 +552,7 @@ def _start_worker(_: int) -> None:
     for name in STOP_SIGNALS:
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
-    if sys.platform == "linux":  # elsewhere torch looks for its parent now and then, unless a sample hangs
+    if sys.platform == "linux":  # elsewhere torch polls for its parent, unless a sample hangs
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # no worker outlives the main process
     worker: Any = get_worker_info()
-    worker.dataset.show_progress()  # it is there
+    worker.dataset.show_progress()  # has started

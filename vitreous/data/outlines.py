@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from vitreous.files.limits import MAX_CORNER_PIXELS, MAX_CROSSINGS
 
-FINER = 5  # pycocotools draws outlines on a grid finer by this much
-AT_ONCE = 1 << 18  # crossings that are computed together, which bounds the memory they take
+GRID_FACTOR = 5  # pycocotools draws outlines on a grid finer by this much
+CROSSINGS_AT_ONCE = 1 << 18  # crossings that are computed together, which bounds the memory they take
 
-Whole = NDArray[np.int64]
+Integers = NDArray[np.int64]
 
 
 class Edges(NamedTuple):
@@ -29,13 +29,13 @@ class Edges(NamedTuple):
     So two polygons that share an edge share its pixels.
     """
 
-    x: Whole  # (P,) where it begins
-    y: Whole
+    x: Integers  # (P,) where it begins
+    y: Integers
     slope: NDArray[np.float64]  # (P,) steps across its longer direction for each one along it
     steep: NDArray[np.bool_]  # (P,) longer down than across
-    first: Whole  # (P,) pixel column within the picture that it crosses
-    columns: Whole  # (P,) how many it crosses
-    polygon: Whole  # (P,) number of the outline
+    first: Integers  # (P,) pixel column within the picture that it crosses
+    columns: Integers  # (P,) how many it crosses
+    polygon: Integers  # (P,) number of the outline
 
 
 def draw(polygons: Sequence[Sequence[float]], height: int, width: int) -> NDArray[np.bool_]:
@@ -45,7 +45,7 @@ def draw(polygons: Sequence[Sequence[float]], height: int, width: int) -> NDArra
     parts = list(_crossings(edges, height, width))
     if not parts:
         return mask
-    # Every outline crosses a column an even number of times, so that in order they begin and end runs by turns.
+    # Every outline crosses a column an even number of times, so that, sorted, they start and end runs alternately.
     places = np.sort(np.concatenate(parts)) % (width * (height + 1))  # (K,) column by column, H + 1 rows each
     left, right = (int(place) // (height + 1) for place in (places.min(), places.max()))
     change = np.zeros((right - left + 1) * (height + 1), np.int32)
@@ -65,7 +65,7 @@ def edges_of(polygons: Sequence[Sequence[float]], width: int) -> Edges:
     if wrong.any() or far.any():
         place = int(wrong.argmax()) if wrong.any() else int(np.searchsorted(np.cumsum(lengths), far.argmax(), "right"))
         raise ValueError(f"a polygon needs x and y of three corners or more, but one has {_short(polygons[place])}")
-    start = np.trunc(values.reshape(-1, 2) * FINER + 0.5).astype(np.int64)  # (P, 2)
+    start = np.trunc(values.reshape(-1, 2) * GRID_FACTOR + 0.5).astype(np.int64)  # (P, 2)
     corners = lengths // 2
     following = np.arange(1, len(start) + 1)
     following[np.cumsum(corners) - 1] -= corners  # the last corner of each is followed by its first
@@ -77,8 +77,8 @@ def edges_of(polygons: Sequence[Sequence[float]], width: int) -> Edges:
     over = np.where(steep, last[:, 0] - begin[:, 0], last[:, 1] - begin[:, 1])
     # Column c is crossed between 5 c + 2 and 5 c + 3.
     left, right = np.minimum(start[:, 0], end[:, 0]), np.maximum(start[:, 0], end[:, 0])
-    first = np.maximum(-(-(left - FINER // 2) // FINER), 0)
-    count = np.maximum(np.minimum((right - FINER // 2 - 1) // FINER, width - 1) - first + 1, 0)
+    first = np.maximum(-(-(left - GRID_FACTOR // 2) // GRID_FACTOR), 0)
+    count = np.maximum(np.minimum((right - GRID_FACTOR // 2 - 1) // GRID_FACTOR, width - 1) - first + 1, 0)
     if count.sum() > MAX_CROSSINGS:
         raise ValueError(f"its outlines cross {count.sum():,} columns of pixels; at most {MAX_CROSSINGS:,} are drawn")
     slope = over / np.maximum(np.maximum(across, down), 1)
@@ -94,25 +94,25 @@ def outline_length(polygons: Sequence[Sequence[float]]) -> float:
     return total
 
 
-def _crossings(edges: Edges, height: int, width: int) -> Iterator[Whole]:
+def _crossings(edges: Edges, height: int, width: int) -> Iterator[Integers]:
     """(K,) polygon, column and row of crossings in one number, some edges at a time."""
     crossing = np.flatnonzero(edges.columns)
     ends = np.cumsum(edges.columns[crossing])
     begin = 0
     while begin < len(crossing):
         done = ends[begin - 1] if begin else 0
-        stop = max(begin + 1, int(np.searchsorted(ends, done + AT_ONCE, "right")))
+        stop = max(begin + 1, int(np.searchsorted(ends, done + CROSSINGS_AT_ONCE, "right")))
         some = crossing[begin:stop]
         edge = np.repeat(some, edges.columns[some])  # (K,)
         within = np.arange(len(edge)) - np.repeat(ends[begin:stop] - edges.columns[some] - done, edges.columns[some])
         column = edges.first[edge] + within
-        upper = _upper(edges, edge, FINER * column + FINER // 2 + 1)
-        row = np.ceil(np.clip((upper + 0.5) / FINER - 0.5, 0, height)).astype(np.int64)
+        upper = _upper(edges, edge, GRID_FACTOR * column + GRID_FACTOR // 2 + 1)
+        row = np.ceil(np.clip((upper + 0.5) / GRID_FACTOR - 0.5, 0, height)).astype(np.int64)
         yield (edges.polygon[edge] * width + column) * (height + 1) + row
         begin = stop
 
 
-def _upper(edges: Edges, edge: Whole, across: Whole) -> Whole:
+def _upper(edges: Edges, edge: Integers, across: Integers) -> Integers:
     """(K,) the smaller y of the two points of the walk along an edge between which x comes to, or leaves, `across`."""
     x, y, slope = edges.x[edge], edges.y[edge], edges.slope[edge]
     along = across - 1 - x  # of an edge that goes across, one step is one to the right

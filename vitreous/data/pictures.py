@@ -1,10 +1,10 @@
-"""What counts as a picture, and which pictures a name stands for.
+"""What counts as a picture, and which pictures a name refers to.
 
 Names are files, folders, patterns such as 'photos/*.jpg', or samples of the embedded data: `shapes:val:0-7` means
 samples 0 to 7 of its validation split, so that everything can be tried without a file.
 
-Whatever Python hands over as an image becomes one here, by one rule (`as_picture`), before it is brought to a model's
-size and colours. What a network is fed with is no picture, and counts as one nowhere.
+Whatever Python code passes as an image becomes a picture here, by one rule (`as_picture`), before it is resized and
+normalised for a model. The normalised input of a network is not a picture.
 """
 
 import glob
@@ -21,24 +21,24 @@ from PIL import Image
 from torch import Tensor
 
 from vitreous.data.image import SUFFIXES, ImageError, load_image, upright_rgb
-from vitreous.data.image_files import picture_files, told
+from vitreous.data.image_files import describe_passed_over, picture_files
 from vitreous.data.shapes.images import SHAPES_SEED
 from vitreous.errors import InputError
 
-SAMPLES = re.compile(r"shapes(?::([a-z]+))?:([a-z]+):(\d{1,9})(?:-(\d{1,9}))?")  # difficulty, split, first, last
-ACCEPTED = "image files, folders of images, patterns such as 'photos/*.jpg', or shapes:val:0-7"
+_SAMPLE_NAME = re.compile(r"shapes(?::([a-z]+))?:([a-z]+):(\d{1,9})(?:-(\d{1,9}))?")  # difficulty, split, first, last
+_ACCEPTED_NAMES = "image files, folders of images, patterns such as 'photos/*.jpg', or shapes:val:0-7"
 
 
-PICTURES = (
+_ACCEPTED_PICTURES = (
     "a path, a PIL image, uint8 values, or floats from 0 to 1; arrays (H, W, 3), tensors (3, H, W), or grey (H, W)"
 )
-SLACK = 1e-3  # by which floats may miss 0 and 1: less than a byte can tell
+_FLOAT_TOLERANCE = 1e-3  # by which floats may exceed 0 and 1: less than a step of a byte
 
 Pictured = str | os.PathLike[str] | Image.Image | NDArray[Any] | Tensor
 
 
 def as_picture(given: Pictured) -> Image.Image:
-    """What was given as an 8-bit RGB picture, upright and at its own size; anything else is refused in words.
+    """The argument as an 8-bit RGB picture, upright and at its own size, or an InputError.
 
     Strings and paths are files. Pictures of PIL are turned upright as files are. Arrays and tensors hold bytes, or
     floats from 0 to 1; three or four axes, the first of which may be a batch of one. Colours are the last axis of an
@@ -49,7 +49,7 @@ def as_picture(given: Pictured) -> Image.Image:
     if isinstance(given, Image.Image):
         return _decoded(given)
     if not isinstance(given, Tensor | np.ndarray):
-        raise InputError(f"{_described_other(given)}. Accepted: {PICTURES}")
+        raise InputError(f"{_described_other(given)}. Accepted: {_ACCEPTED_PICTURES}")
     return upright_rgb(Image.fromarray(_as_bytes(_colours_last(given), given)))
 
 
@@ -72,11 +72,11 @@ def _colours_last(given: Tensor | NDArray[Any]) -> NDArray[Any]:
         if first and (isinstance(given, Tensor) or not last):
             values = values.transpose(1, 2, 0)
         elif not last:
-            raise InputError(f"{_described(given)} was given as a picture; accepted: {PICTURES}")
+            raise InputError(f"{_described(given)} was given as a picture; accepted: {_ACCEPTED_PICTURES}")
         values = values[..., 0] if values.shape[2] == 1 else values
     if values.ndim not in (2, 3) or 0 in values.shape:
         several = "; give several pictures as a list" if values.ndim == 4 else ""
-        raise InputError(f"{_described(given)} was given as a picture; accepted: {PICTURES}{several}")
+        raise InputError(f"{_described(given)} was given as a picture; accepted: {_ACCEPTED_PICTURES}{several}")
     return np.ascontiguousarray(values)
 
 
@@ -84,21 +84,24 @@ def _as_bytes(values: NDArray[Any], given: Tensor | NDArray[Any]) -> NDArray[np.
     if values.dtype == np.uint8:
         return values
     if not np.issubdtype(values.dtype, np.floating):
-        raise InputError(f"{_described(given)} was given as a picture; convert it to uint8. Accepted: {PICTURES}")
+        raise InputError(
+            f"{_described(given)} was given as a picture; convert it to uint8. Accepted: {_ACCEPTED_PICTURES}"
+        )
     low, high = float(values.min()), float(values.max())
-    if low >= -SLACK and high <= 1 + SLACK:  # NaN is refused too
+    if low >= -_FLOAT_TOLERANCE and high <= 1 + _FLOAT_TOLERANCE:  # NaN is refused too
         return (values.clip(0, 1) * 255).round().astype(np.uint8)
     if low < 0:
         what = (
             "which looks like a normalised network input: give the picture itself, or, to have the input explained, "
             "vitreous.explain(vitreous.load_model(...), inputs, preprocessed=True)"
         )
-    elif high <= 255 + SLACK:
+    elif high <= 255 + _FLOAT_TOLERANCE:
         what = "which look like bytes: convert it to uint8, or divide it by 255"
     else:
         what = "which is no picture that can be understood"
     raise InputError(
-        f"{_described(given)} with values from {low:.3g} to {high:.3g} was given, {what}. Accepted: {PICTURES}"
+        f"{_described(given)} with values from {low:.3g} to {high:.3g} was given, {what}. "
+        f"Accepted: {_ACCEPTED_PICTURES}"
     )
 
 
@@ -125,11 +128,11 @@ def find_pictures(names: Sequence[Pictured], *, size: tuple[int, int]) -> list[P
     """Every picture the names stand for, in the order given and sorted within a folder; no file is opened yet.
 
     Args:
-        names: See the head of this module; pictures in memory are called by their place: image 1.
+        names: See the docstring of this module; pictures in memory are named by their position: image 1.
         size: (H, W) at which embedded samples are drawn.
     """
     if not len(names):
-        raise InputError(f"no images given; accepted: {ACCEPTED}")
+        raise InputError(f"no images given; accepted: {_ACCEPTED_NAMES}")
     found = []
     for place, name in enumerate(names, 1):
         if isinstance(name, str | os.PathLike):
@@ -146,24 +149,26 @@ def _pictures_of(name: str, size: tuple[int, int]) -> list[Picture]:
     if path.is_dir():
         found, passed_over = picture_files(path)
         if not found:
-            others = f" ({told(passed_over)})" if passed_over else ""
-            raise InputError(f"folder {name!r} holds no image ({', '.join(SUFFIXES)}){others}; accepted: {ACCEPTED}")
+            others = f" ({describe_passed_over(passed_over)})" if passed_over else ""
+            raise InputError(
+                f"folder {name!r} holds no image ({', '.join(SUFFIXES)}){others}; accepted: {_ACCEPTED_NAMES}"
+            )
         if passed_over:
-            print(f"{name}: {told(passed_over)}")
+            print(f"{name}: {describe_passed_over(passed_over)}")
         files = [path / file for file in found]
     elif path.exists():
         files = [path]
     else:
         files = [Path(match) for match in sorted(glob.glob(name, recursive=True)) if Path(match).is_file()]
         if not files:
-            raise InputError(f"no image at {name!r}; accepted: {ACCEPTED}")
+            raise InputError(f"no image at {name!r}; accepted: {_ACCEPTED_NAMES}")
     return [Picture(file.as_posix(), file.resolve().parent.name, partial(load_image, file)) for file in files]
 
 
 def _samples(name: str, size: tuple[int, int]) -> list[Picture]:
     from vitreous.data.shapes.samples import CATEGORIES, Difficulty, Shapes  # only when embedded samples are asked for
 
-    match = SAMPLES.fullmatch(name)
+    match = _SAMPLE_NAME.fullmatch(name)
     if match is None:
         raise InputError(
             f"cannot read {name!r}; embedded samples are written shapes:SPLIT:FIRST-LAST, as in shapes:val:0-7, "

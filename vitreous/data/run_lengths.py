@@ -3,6 +3,9 @@
 COCO keeps the shape of an object as polygons, as run lengths down the columns (0s first), or as the same run lengths
 written as text. Here all of them become boolean arrays with exactly the pixels that pycocotools gives.
 
+faster-coco-eval decodes run lengths, too, but it belongs to the extra `det`, and masks are read without that: a second
+decoder would be more code, not less.
+
 Legend: H W picture.
 """
 
@@ -16,29 +19,29 @@ from numpy.typing import NDArray
 from vitreous.data.outlines import draw, edges_of
 from vitreous.files.reading import excerpt
 
-BITS = np.arange(0, 35, 5)  # where the characters of a run length begin; seven are enough for 2^34 pixels
-LONGEST_COUNT = 60  # bits; without an end, a text of a million characters would make numbers of a million bits
+_BIT_PLACES = np.arange(0, 35, 5)  # where the characters of a run length begin; seven are enough for 2^34 pixels
+_LONGEST_COUNT_BITS = 60  # without a limit a text of a million characters would make numbers of a million bits
 
 Mask = NDArray[np.bool_]  # (H, W)
-Segmentation = list[list[float]] | dict[str, Any]
+CocoSegmentation = list[list[float]] | dict[str, Any]
 
 
-def decode(segmentation: Segmentation, height: int, width: int) -> Mask:
+def decode_mask(segmentation: CocoSegmentation, height: int, width: int) -> Mask:
     """The pixels of polygons or of a run-length dictionary; a ValueError says what is wrong with it."""
     if isinstance(segmentation, dict):
         return _from_run_lengths(segmentation, height, width)
     return draw(segmentation, height, width)
 
 
-def require_drawable(segmentation: Segmentation, height: int, width: int) -> None:
-    """A ValueError where `decode` would give one, at the price of reading the numbers alone."""
+def require_drawable(segmentation: CocoSegmentation, height: int, width: int) -> None:
+    """A ValueError where `decode_mask` would give one, at the price of reading the numbers alone."""
     if isinstance(segmentation, dict):
         _lengths(segmentation, height, width)
     else:
         edges_of(segmentation, width)
 
 
-def run_lengths(mask: Mask) -> list[int]:
+def run_length_counts(mask: Mask) -> list[int]:
     """COCO's uncompressed run-length code: lengths of the runs of 0, 1, 0, ... down the columns."""
     flat = mask.flatten(order="F")
     if not flat.size:
@@ -50,7 +53,7 @@ def run_lengths(mask: Mask) -> list[int]:
 
 def encode(mask: Mask) -> dict[str, Any]:
     """A mask as COCO's compressed run lengths, as in result files."""
-    return {"size": list(mask.shape), "counts": text_of(run_lengths(mask))}
+    return {"size": list(mask.shape), "counts": text_of(run_length_counts(mask))}
 
 
 def encode_pixels(pixels: NDArray[np.int64], size: tuple[int, ...]) -> dict[str, Any]:
@@ -60,11 +63,6 @@ def encode_pixels(pixels: NDArray[np.int64], size: tuple[int, ...]) -> dict[str,
     lengths = np.diff(np.stack([begins, ends], 1).ravel(), prepend=0, append=math.prod(size))
     counts = lengths[:-1] if lengths[-1] == 0 else lengths
     return {"size": list(size), "counts": text_of(counts.tolist())}
-
-
-def fill(polygon: Sequence[float], height: int, width: int) -> Mask:
-    """The pixels within one polygon x0 y0 x1 y1 ...; those that its outline enters from above change the colour."""
-    return draw([polygon], height, width)
 
 
 def _from_run_lengths(coded: dict[str, Any], height: int, width: int) -> Mask:
@@ -101,7 +99,7 @@ def counts_of(text: str | bytes) -> list[int]:
         bits = symbol - 48
         if not 0 <= bits < 64:
             raise ValueError(f"its run lengths hold the character {chr(symbol)!r}, which the code does not know")
-        if shift > LONGEST_COUNT:
+        if shift > _LONGEST_COUNT_BITS:
             raise ValueError("its run lengths hold a number that no picture has pixels for")
         value |= (bits & 31) << shift
         shift += 5
@@ -118,9 +116,9 @@ def text_of(counts: Sequence[int]) -> str:
     """The inverse of `counts_of`."""
     values = np.array(counts, np.int64)[:, None]  # (n, 1)
     values[3:] -= values[1:-2].copy()
-    bits = values >> BITS & 31  # (n, places)
-    ends = values >> BITS + 5 == np.where(bits & 16, -1, 0)
+    bits = values >> _BIT_PLACES & 31  # (n, places)
+    ends = values >> _BIT_PLACES + 5 == np.where(bits & 16, -1, 0)
     last = ends.argmax(1)[:, None]
-    place = np.arange(len(BITS))
+    place = np.arange(len(_BIT_PLACES))
     symbols = 48 + bits + 32 * (place < last)
     return symbols[place <= last].astype(np.uint8).tobytes().decode("ascii")

@@ -1,4 +1,4 @@
-"""What `--data` may be: the name of the embedded data or a path, recognised by its layout.
+"""Opening data: the name of the embedded data or a path, recognised by its layout.
 
 A new layout is one file in `data/layouts/`.
 """
@@ -11,19 +11,19 @@ from pkgutil import iter_modules
 
 import vitreous.data.layouts
 from vitreous.data.annotations import OneObjectEach
-from vitreous.data.image_files import holds_pictures, told
+from vitreous.data.image_files import describe_passed_over, holds_pictures
 from vitreous.data.image_set import SPLITS, ImageSet, Without, own_splits
 from vitreous.data.layouts.base import Layout, Request, expanded
 from vitreous.data.layouts.flat_folder import SPLIT_LIKE
 from vitreous.data.layouts.folder import PICTURE_FOLDERS, TARGET_FOLDERS, split_folders
 from vitreous.data.layouts.held_out import VAL_FRACTION, held_out
-from vitreous.data.quarantine import read_quarantine, usual_place
+from vitreous.data.quarantine import quarantine_file, read_quarantine
 from vitreous.data.targets import TARGET_KINDS, Wording
 from vitreous.errors import InputError, printable
 from vitreous.files.reading import reading
 
 DEFAULT_WORDING = Wording()
-MOST_INNER = 20  # folders that are looked into for a better suggestion
+MOST_INNER = 20  # folders that are searched for a suggestion
 
 
 def load_layouts() -> list[Layout]:
@@ -82,7 +82,7 @@ def _unrecognised(data: str) -> str:
 
 
 def _inner_folder(path: Path) -> str:
-    """What to say about a folder whose data lie one folder deeper, as in many archives, or that holds one class."""
+    """Advice for a folder whose data are one folder deeper, as in many archives, or that holds one class."""
     folders = [path / name for name in sorted(split_folders(path)) if not name.startswith((".", "__"))]
     for folder in folders[:MOST_INNER]:
         if any(layout.recognises(str(folder)) for layout in load_layouts()):
@@ -96,7 +96,7 @@ def _inner_folder(path: Path) -> str:
 
 
 def reading_data(data: str) -> AbstractContextManager[None]:
-    """The guard around everything that looks into a user's data; files have been named before it has to."""
+    """Guard around everything that reads a user's data, for errors that do not name a file themselves."""
     return reading(f"data '{data}'", remedy="check its files with `vitreous check`, or copy or download them again")
 
 
@@ -144,8 +144,8 @@ def open_data(
     request = Request(data, split, size, count, strict, targets, ignore, reduce_zero_label, follow)
     with reading_data(data):
         images = _opened(layout, request, val_fraction)
-        if quarantine is None and not layout.drawn and usual_place(data).is_file():
-            quarantine = usual_place(data)
+        if quarantine is None and not layout.drawn and quarantine_file(data).is_file():
+            quarantine = quarantine_file(data)
         kept = images if quarantine is None else _without(images, quarantine, data, split)
         if targets != "keypoints" or layout.drawn:  # drawn pictures are about one object already
             return kept
@@ -165,7 +165,7 @@ def open_raw(
     follow: bool = False,
     wording: Wording = DEFAULT_WORDING,
 ) -> dict[str, ImageSet]:
-    """All splits as they are, with whatever is wrong with them; the arguments are those of `open_data`."""
+    """All splits, with their faults; the arguments are those of `open_data`."""
     layout = recognise(data, targets, wording)
     made = ("val",) if val_fraction == 1 else ("train", "val")
     with reading_data(data):
@@ -195,8 +195,8 @@ def _without(images: ImageSet, quarantine: Path, data: str, split: str) -> Image
     return kept
 
 
-def _told_held_out(splits: dict[str, ImageSet], *, by_class: bool) -> Iterator[str]:
-    """The share that was asked for, the real one where it differs, and the classes that could not be divided."""
+def _describe_held_out(splits: dict[str, ImageSet], *, by_class: bool) -> Iterator[str]:
+    """The requested share, the real one where it differs, and the classes that could not be divided."""
     fraction = next(iter(splits.values())).val_fraction or 1
     line = f"data: has no splits; {fraction:.0%} of it is held out as val, by content (--val-fraction)"
     if splits.keys() != {"train", "val"}:
@@ -213,7 +213,7 @@ def _told_held_out(splits: dict[str, ImageSet], *, by_class: bool) -> Iterator[s
 
 
 def describe(data: str, targets: str = "labels", /, **splits: ImageSet) -> str:
-    """What was recognised, how much there is, and how much of it is left out."""
+    """The recognised layout, the number of pictures, and how many are left out."""
     sizes = ", ".join(f"{len(images)} {name}" for name, images in splits.items())
     what = "objects" if any(isinstance(images, OneObjectEach) for images in splits.values()) else "images"
     classes = len(next(iter(splits.values())).classes)
@@ -221,10 +221,10 @@ def describe(data: str, targets: str = "labels", /, **splits: ImageSet) -> str:
     lines = [f"data: {data} ({layout.name}): {sizes} {what}, {classes} classes"]
     divided = layout.splits(data)
     if not divided:
-        lines += _told_held_out(splits, by_class=targets == "labels")
+        lines += _describe_held_out(splits, by_class=targets == "labels")
     for place, (name, images) in enumerate(splits.items()):
         if images.passed_over and (divided or place == 0):  # made splits have the same files
-            lines.append(f"data: {f'{name}: ' if divided else ''}{told(images.passed_over)}")
+            lines.append(f"data: {f'{name}: ' if divided else ''}{describe_passed_over(images.passed_over)}")
         if isinstance(images, OneObjectEach):
             images = images.images
         if isinstance(images, Without):

@@ -38,7 +38,7 @@ RAND_AUGMENT = re.compile(r"rand(-((m|n|mmax)\d{1,3}|(p|mstd)\d{1,3}(\.\d+)?|inc
 
 LARGEST_SIDE = 8192  # pixels; one RGB picture of that size takes 800 MB as a tensor
 
-Colour = tuple[float, float, float]
+ChannelValues = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class Preprocess:
     size: tuple[int, int]  # (H, W)
     crop_ratio: float = 1.0
     interpolation: str = "bicubic"
-    mean: Colour = IMAGENET_MEAN
-    std: Colour = IMAGENET_STD
+    mean: ChannelValues = IMAGENET_MEAN
+    std: ChannelValues = IMAGENET_STD
 
     def __post_init__(self) -> None:
         if len(self.size) != 2 or not all(isinstance(side, int) and 1 <= side <= LARGEST_SIDE for side in self.size):

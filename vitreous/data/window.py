@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitreous.data.annotations import Objects, require_room
-from vitreous.data.run_lengths import Segmentation
+from vitreous.data.run_lengths import CocoSegmentation
 from vitreous.data.transforms import resampling, to_bytes
 from vitreous.files.limits import MAX_CORNER_PIXELS
 
@@ -65,7 +65,7 @@ class Window:
             found[place] = self._mask(objects[[place]], segmentation, height, width)
         return found
 
-    def _mask(self, single: Objects, segmentation: Segmentation, height: int, width: int) -> NDArray[np.uint8]:
+    def _mask(self, single: Objects, segmentation: CocoSegmentation, height: int, width: int) -> NDArray[np.uint8]:
         moved = [self.points(np.reshape(polygon, (-1, 2))).ravel() for polygon in segmentation if type(polygon) is list]
         # Enlarged, an outline may go too far to be drawn.
         if isinstance(segmentation, dict) or any(np.abs(polygon).max() >= MAX_CORNER_PIXELS for polygon in moved):
@@ -85,7 +85,7 @@ class Window:
 
 
 def keypoints_in(window: Window, objects: Objects) -> Tensor:
-    """(n, K, 3); those that are cut off count as not there, left and right trade places in a mirror."""
+    """(n, K, 3); those that are cut off count as absent; a horizontal flip swaps left and right."""
     assert objects.keypoints is not None
     found = objects.keypoints.astype(np.float32)
     found[..., :2] = window.points(objects.keypoints[..., :2])

@@ -1,4 +1,4 @@
-"""One picture, one finding or a data set explained, with the parts of the rooms below, for models of every task.
+"""Explanations of one picture, one finding or a data set, composed from the rooms below, for models of every task.
 
-Nothing is measured for the first time here, and nothing is drawn: see `faithfulness` and `reports`.
+Nothing is measured or drawn here: see `faithfulness` and `reports`.
 """

@@ -6,20 +6,20 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from vitreous.clusters.atlas import KEPT, Atlas
+from vitreous.clusters.atlas import REGIONS_PER_CLUSTER, Atlas
 from vitreous.clusters.atlas_figures import (
-    OfClass,
-    OfCluster,
-    Whole,
-    as_json,
+    AtlasClass,
+    AtlasCluster,
+    AtlasSummary,
+    as_rounded_dict,
+    atlas_classes,
+    atlas_clusters,
+    atlas_summary,
     behind_mistakes,
-    of_classes,
-    of_clusters,
-    whole,
 )
-from vitreous.clusters.masking import Layer
+from vitreous.clusters.layer import Layer
 from vitreous.data.image_set import ImageSet
-from vitreous.explanations.atlas_like import UNKNOWN, Wish
+from vitreous.explanations.atlas_like import UNKNOWN_CLASS, SimilarityQuery
 from vitreous.files.storage import write_json
 from vitreous.files.writing import write_text
 from vitreous.reports.atlas_page import Section, Tile, percent, render
@@ -27,9 +27,9 @@ from vitreous.reports.atlas_regions import Region, alike, draw_region, regions_o
 from vitreous.runs.model_folder import TrainedModel
 from vitreous.runtime.progress import track
 
-RESULT, PAGE, LIKE = "atlas.json", "index.html", "like.jpg"
-QUALITY = 88  # of JPEG
-NAMED = 3  # clusters and classes on the screen
+ATLAS_JSON, ATLAS_PAGE, SIMILAR_REGIONS = "atlas.json", "index.html", "like.jpg"
+JPEG_QUALITY = 88
+PRINTED = 3  # clusters and classes named in the console
 
 
 class About(NamedTuple):
@@ -39,38 +39,40 @@ class About(NamedTuple):
     data: str
     split: str
     layer: Layer
-    measure: str
+    ranking: str
     left_out: str = ""  # images that are no part of it, in words
 
 
-def write_folder(
+def write_atlas_folder(
     folder: Path,
     atlas: Atlas,
     picture: Callable[[int], Image.Image],
     images: ImageSet,
     about: About,
-    wish: Wish | None,
+    query: SimilarityQuery | None,
 ) -> str:
     """Write everything; what stands out comes back, in words. `picture` gives an image as the model sees it."""
     classes = about.classes
-    summary, by_class, clusters = whole(atlas), of_classes(atlas, classes), of_clusters(atlas, classes)
+    summary, by_class, clusters = atlas_summary(atlas), atlas_classes(atlas, classes), atlas_clusters(atlas, classes)
     regions = [region for one in clusters for region in kept_regions(atlas, one.number)]
-    asked = [] if wish is None else [wish.region, *wish.found()]
+    asked = [] if query is None else [query.region, *query.found()]
     near = alike([*regions, *asked])
 
     def seen(region: Region) -> Image.Image:
-        if wish is not None and region is wish.region:
-            return wish.picture
+        if query is not None and region is query.region:
+            return query.picture
         return picture(region.image)
 
     def draw(own: Sequence[Region], file: str, first: int) -> dict[int, Tile]:
         """One picture of these regions, and the tiles that show its parts, numbered from `first`."""
-        strip([draw_region(seen(region), region.map) for region in own]).save(folder / file, "JPEG", quality=QUALITY)
+        strip([draw_region(seen(region), region.map) for region in own]).save(
+            folder / file, "JPEG", quality=JPEG_QUALITY
+        )
         return {
             first + place: Tile(
                 region,
-                images.name(region.image) if wish is None or region is not wish.region else wish.name,
-                classes[region.label] if region.label != UNKNOWN else None,
+                images.name(region.image) if query is None or region is not query.region else query.name,
+                classes[region.label] if region.label != UNKNOWN_CLASS else None,
                 classes[region.answer],
                 file,
                 place,
@@ -85,7 +87,7 @@ def write_folder(
         own = [region for region in regions if region.cluster == one.number]
         sections.append(Section(one, draw(own, f"cluster_{one.number:03d}.jpg", number)))
         number += len(own)
-    like = draw(asked, LIKE, number) if asked else {}
+    like = draw(asked, SIMILAR_REGIONS, number) if asked else {}
     page = render(
         title=f"Clusters of {about.trained.name} over {about.data}",
         facts=facts(about, summary, len(clusters), atlas),
@@ -94,16 +96,16 @@ def write_folder(
         sections=sections,
         like=like,
     )
-    write_text(folder / PAGE, page)
-    write_json(folder / RESULT, content(about, summary, by_class, sections, like))
+    write_text(folder / ATLAS_PAGE, page)
+    write_json(folder / ATLAS_JSON, content(about, summary, by_class, sections, like))
     return in_words(summary, by_class, clusters)
 
 
 def kept_regions(atlas: Atlas, cluster: int) -> list[Region]:
-    return [region for kind in KEPT for region in regions_of(atlas.kept[kind], cluster, cluster, kind)]
+    return [region for kind in REGIONS_PER_CLUSTER for region in regions_of(atlas.kept[kind], cluster, cluster, kind)]
 
 
-def facts(about: About, summary: Whole, clusters: int, atlas: Atlas) -> dict[str, str]:
+def facts(about: About, summary: AtlasSummary, clusters: int, atlas: Atlas) -> dict[str, str]:
     sizes = sorted(atlas.grids)
     (rows, columns), (most_rows, most_columns) = sizes[0], sizes[-1]
     maps = f"{columns} × {rows}" + ("" if len(sizes) == 1 else f" to {most_columns} × {most_rows}")
@@ -113,7 +115,7 @@ def facts(about: About, summary: Whole, clusters: int, atlas: Atlas) -> dict[str
         "data": f"{about.data} ({about.split})",
         "images": f"{summary.images}, {percent(summary.right / summary.images)} right",
         "clusters": f"{clusters} of stage {about.layer.stage}{block}, maps of {maps}",
-        "importance by": about.measure.replace("_", " "),
+        "importance by": about.ranking.replace("_", " "),
     }
     if about.trained.task != "classify":
         found["explained"] = "the best finding of each image"
@@ -125,24 +127,29 @@ def facts(about: About, summary: Whole, clusters: int, atlas: Atlas) -> dict[str
 
 
 def content(
-    about: About, summary: Whole, classes: Sequence[OfClass], sections: Sequence[Section], like: dict[int, Tile]
+    about: About,
+    summary: AtlasSummary,
+    classes: Sequence[AtlasClass],
+    sections: Sequence[Section],
+    like: dict[int, Tile],
 ) -> dict[str, Any]:
-    files = [PAGE, *dict.fromkeys(tile.picture for section in sections for tile in section.tiles.values())]
+    files = [ATLAS_PAGE, *dict.fromkeys(tile.picture for section in sections for tile in section.tiles.values())]
     return {
         "model": about.model,
         "data": about.data,
         "split": about.split,
         "layer": about.layer._asdict(),
-        "importance_by": about.measure,
+        "importance_by": about.ranking,
         "left_out": about.left_out,
-        "summary": as_json(summary),
-        "classes": [as_json(one) for one in classes],
+        "summary": as_rounded_dict(summary),
+        "classes": [as_rounded_dict(one) for one in classes],
         "clusters": [
-            as_json(section.figures) | {"regions": [as_row(number, tile) for number, tile in section.tiles.items()]}
+            as_rounded_dict(section.figures)
+            | {"regions": [as_row(number, tile) for number, tile in section.tiles.items()]}
             for section in sections
         ],
         **({"like": [as_row(number, tile) for number, tile in like.items()]} if like else {}),
-        "files": [*files, LIKE] if like else files,
+        "files": [*files, SIMILAR_REGIONS] if like else files,
     }
 
 
@@ -163,22 +170,24 @@ def as_row(number: int, tile: Tile) -> dict[str, Any]:
     }
 
 
-def in_words(summary: Whole, classes: Sequence[OfClass], clusters: Sequence[OfCluster]) -> str:
+def in_words(summary: AtlasSummary, classes: Sequence[AtlasClass], clusters: Sequence[AtlasCluster]) -> str:
     lines = [
         f"{summary.images} images, {percent(summary.right / summary.images)} right; even maps in this stage cost "
         f"{summary.lost:+.2f} log-odds and change {percent(summary.changed)} of the answers"
     ]
     if not summary.carries:
         lines.append("the clusters of this stage carry nothing: try another --stage")
-    most = ", ".join(f"{one.number} ({percent(one.share)})" for one in clusters[:NAMED])
+    most = ", ".join(f"{one.number} ({percent(one.share)})" for one in clusters[:PRINTED])
     lines.append(f"clusters with the largest share of importance: {most}")
     if summary.background is not None:
         lines.append(f"importance on the background: {percent(summary.background)}, chance {percent(summary.area)}")
         doubtful = [one.name for one in classes if one.shortcut]
         if doubtful:
             lines.append(f"no less than chance for: {', '.join(doubtful)}; look for a shortcut")
-    behind = behind_mistakes(clusters, NAMED)
+    behind = behind_mistakes(clusters, PRINTED)
     if behind:
-        told = ", ".join(f"{one.number} ({percent(one.share_of_wrong)} against {percent(one.share)})" for one in behind)
-        lines.append(f"clusters with more weight in wrong answers than in all: {told}")
+        named = ", ".join(
+            f"{one.number} ({percent(one.share_of_wrong)} against {percent(one.share)})" for one in behind
+        )
+        lines.append(f"clusters with more weight in wrong answers than in all: {named}")
     return "\n".join(lines)

@@ -8,9 +8,9 @@ from PIL import Image
 from torch import Tensor
 
 from vitreous.attribution.target import BoxTarget, JointTarget, RegionTarget, Target
-from vitreous.clusters.atlas import Look, look_at, region_fields
-from vitreous.clusters.masking import Layer
-from vitreous.clusters.top_k import Kept
+from vitreous.clusters.atlas import ClusterMeasurements, measure_clusters, region_fields
+from vitreous.clusters.layer import Layer
+from vitreous.clusters.top_k import TopK
 from vitreous.data.pictures import find_pictures
 from vitreous.errors import InputError
 from vitreous.explanations.dense import inputs_of, look, model_behind
@@ -18,30 +18,32 @@ from vitreous.explanations.findings import Seen, Wanted
 from vitreous.reports.atlas_regions import Region, regions_of
 from vitreous.runs.model_folder import TrainedModel
 
-FOUND = 16  # regions at most
-ASKED, LIKE = "asked", "like"  # kinds of regions
-UNKNOWN = -1  # the image is not of the data, or its class is not the model's
+MOST_SIMILAR_REGIONS = 16  # regions at most
+ASKED_REGION, SIMILAR_REGION = "asked", "like"  # kinds
+UNKNOWN_CLASS = -1  # the image is not of the data, or its class is not the model's
 
 
 @dataclass(frozen=True)
-class Wish:
+class SimilarityQuery:
     """A region to find the like of, and what was found so far."""
 
     region: Region
     name: str  # of its image
     picture: Image.Image  # as the model sees it
-    kept: Kept  # of one row
+    kept: TopK  # of one row
 
-    def offer(self, look: Look, numbers: Tensor, labels: Tensor) -> None:
+    def offer(self, measured: ClusterMeasurements, numbers: Tensor, labels: Tensor) -> None:
         cluster = self.region.cluster
-        fields = {name: value[[cluster]] for name, value in region_fields(look, numbers, labels, self.kept).items()}
+        fields = {name: value[[cluster]] for name, value in region_fields(measured, numbers, labels, self.kept).items()}
         self.kept.offer(F.cosine_similarity(fields["token"], self.region.token, dim=-1), fields)
 
     def found(self) -> list[Region]:
-        return regions_of(self.kept, 0, self.region.cluster, LIKE)
+        return regions_of(self.kept, 0, self.region.cluster, SIMILAR_REGION)
 
 
-def wish_for(trained: TrainedModel, like: str, cluster: int | None, layer: Layer, measure: str) -> Wish:
+def similarity_query(
+    trained: TrainedModel, like: str, cluster: int | None, layer: Layer, ranking: str
+) -> SimilarityQuery:
     """The region of a cluster in an image; by default of the cluster that is most important there."""
     pictures = find_pictures([like], size=trained.preprocess.size)
     if len(pictures) != 1:
@@ -49,29 +51,31 @@ def wish_for(trained: TrainedModel, like: str, cluster: int | None, layer: Layer
     image, label = pictures[0].load(), pictures[0].label
     if trained.task == "classify":
         seen = trained.preprocess.picture(image)
-        found = look_at(trained.model, inputs_of(trained, seen), layer, measure)
+        found = measure_clusters(trained.model, inputs_of(trained, seen), layer, ranking)
     else:
         looked = look(trained, image, like)
         seen, choice = looked.seen.picture, looked.choose(Wanted())
         if choice.target is None:
             raise InputError(f"--like {like} has nothing to explain: {choice.nothing}; give another image")
-        found = look_at_finding(trained, looked.seen, choice.target, layer, measure)
+        found = measure_finding(trained, looked.seen, choice.target, layer, ranking)
         label = None  # of the whole image, which says nothing about a finding
     clusters = found.importance.shape[1]
     if cluster is not None and not 0 <= cluster < clusters:
         raise InputError(f"--cluster {cluster} does not exist; stage {layer.stage} has clusters 0 to {clusters - 1}")
     chosen = int(found.importance[0].argmax()) if cluster is None else cluster
-    own = Kept(clusters, 1)
-    known = trained.classes.index(label) if label in trained.classes else UNKNOWN
-    own.offer(found.importance.T, region_fields(found, torch.tensor([UNKNOWN]), torch.tensor([known]), own))
-    region = regions_of(own, chosen, chosen, ASKED)[0]
-    return Wish(region, pictures[0].name, seen, Kept(1, FOUND))
+    own = TopK(clusters, 1)
+    known = trained.classes.index(label) if label in trained.classes else UNKNOWN_CLASS
+    own.offer(found.importance.T, region_fields(found, torch.tensor([UNKNOWN_CLASS]), torch.tensor([known]), own))
+    region = regions_of(own, chosen, chosen, ASKED_REGION)[0]
+    return SimilarityQuery(region, pictures[0].name, seen, TopK(1, MOST_SIMILAR_REGIONS))
 
 
-def look_at_finding(trained: TrainedModel, seen: Seen, target: Target, layer: Layer, measure: str) -> Look:
+def measure_finding(
+    trained: TrainedModel, seen: Seen, target: Target, layer: Layer, ranking: str
+) -> ClusterMeasurements:
     """A finding of a picture; its class is the box's, the region's, or the joint itself."""
     inputs = inputs_of(trained, seen.picture)
     own = target.to(inputs.device)
     assert isinstance(own, BoxTarget | RegionTarget | JointTarget)
     answers = own.joints if isinstance(own, JointTarget) else own.labels
-    return look_at(model_behind(trained, own, seen), inputs, layer, measure, (own, answers))
+    return measure_clusters(model_behind(trained, own, seen), inputs, layer, ranking, (own, answers))

@@ -1,6 +1,6 @@
 """The method that a data set has shown to be the most faithful for a run, kept in the run's folder.
 
-`vitreous explain RUN --data D --score` writes it; `explain`, `serve` and the report take it from there and say why.
+`vitreous score` writes it; `explain`, `serve` and the report take it from there and say why.
 """
 
 import json
@@ -8,21 +8,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from vitreous.errors import InputError
+from vitreous.errors import InputError, command
 from vitreous.explanations.explaining import Plan
-from vitreous.faithfulness.scoring import IGNORANT, Scores
+from vitreous.faithfulness.scoring import IGNORANT, MethodScores
 from vitreous.files.manifest import read_stored_json
 from vitreous.files.reading import reason_of
 from vitreous.files.storage import replace_file
 from vitreous.runs.model_folder import find_model_folder, is_weights_file
 
-FILE = "explain.json"
+DEFAULT_METHOD_FILE = "explain.json"
 FEW = 30  # images: with fewer an interval says little
 FEW_REMARK = " So few images prove little: score more."
 UNSCORED = "Faithfulness to this model was not measured on a data set"
 
 
-class Chosen(NamedTuple):
+class DefaultMethod(NamedTuple):
     method: str | None  # None: nothing was measured
     reason: str  # a sentence for the reader
     verdicts: dict[str, bool]  # method -> whether it beat the controls that know nothing
@@ -33,17 +33,17 @@ class Chosen(NamedTuple):
         return replace(plan, default=self.method, reason=self.reason, verdicts=self.verdicts)
 
 
-NOT_MEASURED = Chosen(None, f"{UNSCORED}; vitreous explain RUN --data DATA --score does that.", {})
-NOT_KEPT = Chosen(None, f"{UNSCORED}.", {})  # there is no folder in which a measurement could be found later
+NOT_MEASURED = DefaultMethod(None, f"{UNSCORED}; {command('score', 'RUN', 'DATA')} does that.", {})
+NOT_KEPT = DefaultMethod(None, f"{UNSCORED}.", {})  # there is no folder in which a measurement could be found later
 
 
 def file_of(model: str) -> Path | None:
     """Beside the weights that were measured; a model known by name or file only has no folder to keep it in."""
     folder = None if is_weights_file(model) else find_model_folder(model)
-    return None if folder is None else folder / FILE
+    return None if folder is None else folder / DEFAULT_METHOD_FILE
 
 
-def read_chosen(model: str) -> Chosen:
+def read_default_method(model: str) -> DefaultMethod:
     path = file_of(model)
     if path is None:
         return NOT_KEPT
@@ -51,30 +51,30 @@ def read_chosen(model: str) -> Chosen:
         return NOT_MEASURED
     content = read_stored_json(path)
     try:
-        verdicts, data = dict(content["beats_controls"]), name_of(str(content["data"]))
-        return Chosen(str(content["method"]), str(content["reason"]), verdicts, data, int(content["images"]))
+        verdicts, data = dict(content["beats_controls"]), data_name(str(content["data"]))
+        return DefaultMethod(str(content["method"]), str(content["reason"]), verdicts, data, int(content["images"]))
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as reason:
         raise InputError(
-            f"{path} was not written by vitreous explain --score ({reason_of(reason)}); remove it, or score again"
+            f"{path} was not written by vitreous score ({reason_of(reason)}); remove it, or score again"
         ) from reason
 
 
-def choose(scores: Scores, *, data: str, images: int, findings: bool = False) -> Chosen:
+def most_faithful(scores: MethodScores, *, data: str, images: int, findings: bool = False) -> DefaultMethod:
     """The best method, with every reason to doubt it. `findings`: they were explained, and no classes."""
     method = scores.best()
     verdicts = {name: scores.beats_controls(name) for name in scores.values if name not in scores.controls}
-    measured_on = f"{'the best findings in ' if findings else ''}{images} images of {name_of(data)}"
+    measured_on = f"{'the best findings in ' if findings else ''}{images} images of {data_name(data)}"
     reason = why(scores, method, measured_on) + (FEW_REMARK if images < FEW else "")
-    return Chosen(method, reason, verdicts, data, images)
+    return DefaultMethod(method, reason, verdicts, data, images)
 
 
-def store(model: str, chosen: Chosen) -> Chosen:
+def store_default_method(model: str, chosen: DefaultMethod) -> DefaultMethod:
     """Beside the weights, if they have a folder. Returns what stood there before."""
     path = file_of(model)
     if path is None:
         return NOT_KEPT
     try:
-        before = read_chosen(model)
+        before = read_default_method(model)
     except InputError:  # a damaged one
         before = NOT_MEASURED
     content = chosen._asdict()
@@ -83,12 +83,12 @@ def store(model: str, chosen: Chosen) -> Chosen:
     return before
 
 
-def name_of(data: str) -> str:
+def data_name(data: str) -> str:
     """Without the folders above: the reason is shown to others, in reports and on the page."""
     return Path(data).name or data
 
 
-def why(scores: Scores, method: str, measured_on: str) -> str:
+def why(scores: MethodScores, method: str, measured_on: str) -> str:
     here, methods = scores.interval(method), [name for name in scores.values if name not in scores.controls]
     found = f"Of {len(methods)} methods it is the most faithful on {measured_on}: "
     found += f"insertion − deletion {here.mean:.2f} ({here.low:.2f} to {here.high:.2f})"

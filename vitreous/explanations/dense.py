@@ -14,7 +14,6 @@ from PIL import Image
 from torch import Tensor, nn
 from torchvision.ops import box_iou
 
-from vitreous.attribution.catalogue import methods_for
 from vitreous.attribution.frame import framed
 from vitreous.attribution.target import BoxTarget, Target, dense_logits
 from vitreous.data.pictures import Pictured
@@ -22,20 +21,19 @@ from vitreous.data.transforms import to_unit_tensor
 from vitreous.drawing.annotate import enlarged
 from vitreous.errors import InputError
 from vitreous.explanations.answers import answers, drawn
-from vitreous.explanations.explaining import LIGHT, Plan, chosen_methods, explain_image, look_only
-from vitreous.explanations.explanation import Answer, Explanation
+from vitreous.explanations.explaining import FEWER_PASSES, Plan, chosen_methods, explain_image, look_only
 from vitreous.explanations.findings import SURE, Choice, Seen, Wanted, choose_finding
-from vitreous.explanations.picture import describe, name_of, picture_of_input
+from vitreous.explanations.picture import explanation_facts, picture_name, picture_of_input
 from vitreous.explanations.truth import SAME
 from vitreous.heads.boxes import Detector, suppress_overlaps
+from vitreous.reports.explanation import DenseAnswer, Explanation
 from vitreous.runs.model_folder import TrainedModel, at_size
 from vitreous.tasks.base import Prediction, WithHead
 from vitreous.tasks.keypoints import Keypoints
 from vitreous.tasks.segment import Segment, labels_of
 
 LISTED = 10  # findings that are told
-METHODS = ("token_gradient", "grad_cam", "input_gradient", "occlusion", "clusters logit_gate", "centre_blob")
-LIMITS = f"occlusion in {LIGHT['cells']} x {LIGHT['cells']} cells, curves in {LIGHT['portions']} portions"
+LIMITS = "occlusion in {cells} x {cells} cells, curves in {portions} portions".format_map(FEWER_PASSES)
 
 
 class OfClasses(nn.Module):
@@ -64,14 +62,9 @@ class Looked(NamedTuple):
 
 
 def dense_plan(model: nn.Module, plan: Plan) -> Plan:
-    """The plan with fewer passes and, unless methods are named, the default and those that know what is explained."""
-    known = [method.name for method in methods_for(model)]
-    finer = [name for name in known if name.startswith("grad_cam stage")]
-    wanted = [METHODS[0], *finer, *METHODS[1:]]
-    usual = [name for name in wanted if name in known or name == "centre_blob"]
-    first = [] if plan.default is None else [plan.default]
-    own = replace(plan, methods=plan.methods or tuple(dict.fromkeys([*first, *usual])), light=True)
-    chosen_methods(model, own)  # an unknown name shows here, before the work
+    """The plan with fewer passes; an unknown method shows here, before the work."""
+    own = replace(plan, light=True)
+    chosen_methods(model, own)
     return own
 
 
@@ -86,7 +79,7 @@ def look(trained: TrainedModel, image: Image.Image, name: str) -> Looked:
 def look_at_input(trained: TrainedModel, given: Pictured) -> Looked:
     """The same for a normalised input, at its own size."""
     picture = picture_of_input(given, trained.preprocess)
-    looked = look(at_size(trained, min(picture.size)), picture, name_of(given))
+    looked = look(at_size(trained, min(picture.size)), picture, picture_name(given))
     if looked.seen.picture.tobytes() != picture.tobytes():
         raise InputError(
             f"preprocessed=True given, but this model's view would change an input of {picture.width} x "
@@ -111,7 +104,7 @@ def explain_dense(
     seen, choice = looked.seen, looked.choose(wanted)
     if target is not None:
         choice = Choice(choice.findings, {"rank": None, "name": "the given target"}, target)
-    answer = Answer(
+    answer = DenseAnswer(
         drawing=looked.drawing,
         marked=choice.marked or enlarged(seen.picture)[0],
         findings=tuple(choice.findings[:LISTED]),
@@ -133,7 +126,7 @@ def explain_dense(
             watched=choice.finding["name"],
             plan=plan,
         )
-    return replace(item, answer=answer, facts=describe(trained.name, item, plan) | {"kept short": LIMITS})
+    return replace(item, answer=answer, facts=explanation_facts(trained.name, item, plan) | {"kept short": LIMITS})
 
 
 def numbers_now(

@@ -15,35 +15,27 @@ from vitreous.attribution.fill import Fill
 from vitreous.attribution.method import Method, clustered_stages, find_trunk
 from vitreous.attribution.occlusion import Occlusion, Rise
 from vitreous.attribution.target import ClassTarget, Target, as_target
-from vitreous.attribution.views import Look, views
-from vitreous.clusters.gates import Rest
+from vitreous.attribution.views import ViewMethod, views
+from vitreous.clusters.gates import PartialForward
 from vitreous.clusters.groups import ablate_groups, group_maps
-from vitreous.clusters.importance import RANKINGS, by_masking, patch_attention, removal_curve
+from vitreous.clusters.importance import RANKINGS, patch_attention, removal_curve
+from vitreous.clusters.layer import Layer, MapSource, as_distributions, choose_layer, layer_maps, spatial_entropy
 from vitreous.clusters.load import causal_load
-from vitreous.clusters.masking import (
-    Layer,
-    Masking,
-    Source,
-    as_distributions,
-    choose_layer,
-    entropy,
-    layer_maps,
-    rank,
-    rank_clusters,
-)
+from vitreous.clusters.masking import Masking
+from vitreous.clusters.ranks import order_clusters
 from vitreous.data.transforms import Preprocess, to_unit_tensor
 from vitreous.errors import InputError
-from vitreous.explanations.explanation import Clusters, Explanation, MethodMap, StageLoad
 from vitreous.faithfulness.curves import curves
 from vitreous.faithfulness.scoring import DECIDES
+from vitreous.reports.explanation import Clusters, Explanation, MethodMap, StageLoad
 
-SHOWN_CLASSES = 5
+_SHOWN_CLASSES = 5
 FILLS: tuple[Fill, ...] = ("blur", "mean")
-PORTIONS = 8  # of the curves of one image; a data set is scored with more
-LIGHT = {"portions": 6, "cells": 5, "masks": 64}  # of the curves, occlusion and RISE, where a pass is dear
-COUNTS = (1, 2, 4, 8, 16, 32, 64)  # clusters removed together
-CHEAP = ("logit_gate", "integrated", "attention_mass", "random")  # rankings that are always compared
-ALL = "all"
+IMAGE_PORTIONS = 8  # of the curves of one image; a data set is scored with more
+FEWER_PASSES = {"portions": 6, "cells": 5, "masks": 64}  # of the curves, occlusion and RISE, where a pass takes long
+REMOVED_COUNTS = (1, 2, 4, 8, 16, 32, 64)  # clusters removed together
+COMPARED_RANKINGS = ("logit_gate", "integrated", "attention_mass", "random")  # rankings that are always compared
+ALL_METHODS = "all"
 ON_THIS_IMAGE = "It is the most faithful of those compared, on this image alone."
 
 
@@ -55,10 +47,10 @@ class Plan:
     ranking: str = "ablation"  # of the clusters, a name of `RANKINGS`
     stage: int | None = None  # from one; the last with clusters
     block: int | None = None
-    source: Source = "clusters"
+    source: MapSource = "clusters"
     head: int | None = None
     masking: Masking = field(default_factory=Masking)
-    light: bool = False  # fewer passes, for models whose passes are dear
+    light: bool = False  # fewer passes, for models whose passes take long
     default: str | None = None  # the method a data set has shown to be the most faithful ...
     reason: str = ""  # ... in words
     verdicts: dict[str, bool] = field(default_factory=dict)  # whether a method beat its controls there
@@ -110,18 +102,18 @@ def explain_image(
         output = model(images)
     if target is None and true is not None:
         target = list(classes).index(true)
-    aim = as_target(target, output, 1)
-    methods = tuple(explain_by(model, images, aim, method, plan) for method in chosen_methods(model, plan))
+    resolved = as_target(target, output, 1)
+    methods = tuple(explain_by(model, images, resolved, method, plan) for method in chosen_methods(model, plan))
     default, reason = leading(methods, plan)
     layer = cluster_layer_of(model, plan)
     return Explanation(
         name=name,
         picture=picture,
-        probabilities=likeliest(output, classes) if isinstance(aim, ClassTarget) else (),
-        watched=classes[int(aim.labels[0])] if isinstance(aim, ClassTarget) else watched,
+        probabilities=likeliest(output, classes) if isinstance(resolved, ClassTarget) else (),
+        watched=classes[int(resolved.labels[0])] if isinstance(resolved, ClassTarget) else watched,
         true=true,
-        clusters=None if layer is None else explain_clusters(model, pixels, preprocess, aim, layer, plan),
-        load=() if layer is None else explain_load(model, images, aim),
+        clusters=None if layer is None else explain_clusters(model, pixels, preprocess, resolved, layer, plan),
+        load=() if layer is None else explain_load(model, images, resolved),
         methods=methods,
         default=default,
         reason=reason,
@@ -142,10 +134,10 @@ def look_only(
             layer=layer,
             head=plan.head,
             maps=maps,
-            entropy=entropy(maps),
+            entropy=spatial_entropy(maps),
             ranking="attention_mass",
             importance={"attention_mass": mass},
-            order=tuple(rank(mass, entropy(maps), 0.0).tolist()),
+            order=order_clusters(mass, spatial_entropy(maps)),
             attention=looks,
         )
     return Explanation(name=name, picture=picture, probabilities=(), watched=watched, clusters=clusters)
@@ -157,7 +149,7 @@ def likeliest(output: Tensor, classes: Sequence[str]) -> tuple[tuple[str, float]
         raise InputError(
             "the model answers with values that are no numbers (NaN); its weights or the image are damaged"
         )
-    best = probabilities.topk(min(SHOWN_CLASSES, len(probabilities)))
+    best = probabilities.topk(min(_SHOWN_CLASSES, len(probabilities)))
     return tuple((classes[k], p) for k, p in zip(best.indices.tolist(), best.values.tolist(), strict=True))
 
 
@@ -165,34 +157,41 @@ def likeliest(output: Tensor, classes: Sequence[str]) -> tuple[tuple[str, float]
 
 
 def chosen_methods(model: nn.Module, plan: Plan) -> list[Method]:
-    """The named ones; or, if none is, the default, what fits best, and a control to hold them against."""
-    if ALL in plan.methods:
+    """The named ones; or, if none is, the run's default, what fits best, and a control to hold them against."""
+    if ALL_METHODS in plan.methods:
         names = [method.name for method in (*methods_for(model), *controls_for(model))]
     else:
-        names = list(plan.methods) or suggested(model)
+        names = list(plan.methods) or default_methods(model, light=plan.light)
     first = [plan.default] if plan.default is not None and not plan.methods else []
     methods = [find_method(name, model) for name in dict.fromkeys([*first, *names])]
     return [lighter(method) for method in methods] if plan.light else methods
 
 
-def lighter(method: Method) -> Method:
-    """The same with fewer changed copies of the image, where it makes any."""
-    if isinstance(method, Occlusion):
-        return replace(method, cells=LIGHT["cells"])
-    return replace(method, masks=LIGHT["masks"]) if isinstance(method, Rise) else method
+def default_methods(model: nn.Module, *, light: bool) -> list[str]:
+    """What is compared unless methods are named: two quick ones and the model's views; of findings, those that know it.
 
-
-def suggested(model: nn.Module) -> list[str]:
-    """Quick methods."""
+    Grad-CAM is taken at the grid of the clusters, where there is one.
+    """
     known = methods_for(model)
     names = [method.name for method in known]
     finer = [name for name in names if name.startswith("grad_cam stage")]
+    if light:
+        usual = ["token_gradient", *finer, "grad_cam", "input_gradient", "occlusion", "clusters logit_gate"]
+        return [*(name for name in usual if name in names), "centre_blob"]
     quick = [name for name in ("token_gradient", *(finer or ["grad_cam"]), "input_gradient") if name in names]
-    return [*quick[:2], *(m.name for m in known if isinstance(m, Look) and m.kind != "features"), "centre_blob"]
+    own = [method.name for method in known if isinstance(method, ViewMethod) and method.kind != "features"]
+    return [*quick[:2], *own, "centre_blob"]
+
+
+def lighter(method: Method) -> Method:
+    """The same with fewer changed copies of the image, where it makes any."""
+    if isinstance(method, Occlusion):
+        return replace(method, cells=FEWER_PASSES["cells"])
+    return replace(method, masks=FEWER_PASSES["masks"]) if isinstance(method, Rise) else method
 
 
 def explain_by(model: nn.Module, images: Tensor, target: Target, method: Method, plan: Plan) -> MethodMap:
-    heat, portions = method(model, images, target), LIGHT["portions"] if plan.light else PORTIONS
+    heat, portions = method(model, images, target), FEWER_PASSES["portions"] if plan.light else IMAGE_PORTIONS
     both = {fill: curves(model, images, heat, target, fill=fill, portions=portions) for fill in FILLS}
     scores: dict[str, float] = {DECIDES: both["blur"].difference.item()}
     for fill, curve in both.items():
@@ -263,22 +262,25 @@ def explain_clusters(
         layer=layer,
         head=plan.head,
         maps=maps.cpu(),
-        entropy=entropy(maps).cpu(),
+        entropy=spatial_entropy(maps).cpu(),
         ranking=plan.ranking,
+        hole=plan.masking.hole,
         importance={plan.ranking: importance},
         order=order,
     )
     if layer.source == "attention" or len(maps) < 2:
         return alone  # there is nothing to remove, or nothing would be left
-    rest = Rest(model, images, layer)
+    rest = PartialForward(model, images, layer)
     rankings = {plan.ranking: importance} | {
-        name: RANKINGS[name](model, images, target, layer)[0].cpu() for name in CHEAP if name != plan.ranking
+        name: RANKINGS[name](model, images, target, layer)[0].cpu()
+        for name in COMPARED_RANKINGS
+        if name != plan.ranking
     }
     label = group_maps(maps.cpu())
     single = importance[None].to(images.device) if plan.ranking == "ablation" else None
     lost = ablate_groups(rest, target, label, alone=single)[0].cpu()
     first = lost.argsort(descending=True, stable=True).tolist()
-    counts = tuple(count for count in COUNTS if count < rest.count)
+    counts = tuple(count for count in REMOVED_COUNTS if count < rest.count)
     return replace(
         alone,
         importance=rankings,
@@ -304,30 +306,9 @@ def ranked(
     plan: Plan,
 ) -> tuple[Tensor, tuple[int, ...]]:
     """Importance of the clusters by the chosen ranking, and their order."""
-    if plan.ranking == "masking" and isinstance(target, ClassTarget):
-        found = rank_clusters(
-            model,
-            pixels,
-            maps,
-            normalise=preprocess.normalise,
-            target=int(target.labels[0]),
-            masking=plan.masking,
-        )
-        return found.importance.cpu(), tuple(found.order.tolist())
-    images = preprocess.normalise(pixels)[None]
+    images, settings, tolerance = preprocess.normalise(pixels)[None], {}, 0.0
     if plan.ranking == "masking":
         black = preprocess.normalise(torch.zeros_like(pixels))[None]
-        plain: Fill | Tensor = black if plan.masking.space == "pixels" else "mean"
-        values = by_masking(
-            model,
-            images,
-            target,
-            layer,
-            fill="blur" if plan.masking.fill == "blur" else plain,
-            interpolation=plan.masking.interpolation,
-            batch_size=plan.masking.batch_size,
-            maps=maps[None],
-        )[0].cpu()
-        return values, tuple(rank(values, entropy(maps).cpu(), plan.masking.tie_tolerance).tolist())
-    values = RANKINGS[plan.ranking](model, images, target, layer)[0].cpu()
-    return values, tuple(rank(values, entropy(maps).cpu(), 0.0).tolist())
+        settings, tolerance = {"masking": plan.masking, "black": black, "maps": maps[None]}, plan.masking.tie_tolerance
+    values = RANKINGS[plan.ranking](model, images, target, layer, **settings)[0].cpu()
+    return values, order_clusters(values, spatial_entropy(maps).cpu(), tolerance)

@@ -5,17 +5,16 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.errors import printable
-from vitreous.explanations.explaining import ON_THIS_IMAGE, Plan
-from vitreous.explanations.explanation import Explanation, as_json
-from vitreous.explanations.picture import HIDDEN_WITH
+from vitreous.explanations.explaining import ON_THIS_IMAGE
 from vitreous.files.storage import write_json
 from vitreous.files.writing import write_text
+from vitreous.reports.explanation import Explanation
 from vitreous.reports.report import render
 from vitreous.reports.report_pieces import named
 from vitreous.reports.sheet import draw_sheet
 from vitreous.runs.results import file_name
 
-RESULT, REPORT = "explanation.json", "report.html"
+EXPLANATION_JSON, REPORT_PAGE = "explanation.json", "report.html"
 
 
 def write_explanations(
@@ -23,11 +22,13 @@ def write_explanations(
     explanations: Sequence[Explanation],
     *,
     about: dict[str, Any],
-    plan: Plan,
+    hole: str,
     top_k: int,
     beside: Sequence[Explanation] = (),
 ) -> None:
-    """`about` goes into the JSON; `beside` are the same pictures explained for another model."""
+    """`about` goes into the JSON, `hole` is what hidden places look like, `beside` are the same pictures explained for
+    another model.
+    """
     sheets = []
     for index, item in enumerate(explanations, 1):
         sheets.append(file_name(index, item.name))
@@ -37,18 +38,18 @@ def write_explanations(
         explanations,
         title=f"What decided for {models}",
         facts=shared_facts([*explanations, *beside]),
-        hidden_with="blurred" if plan.masking.fill == "blur" else HIDDEN_WITH[plan.masking.space],
+        hidden_with=hole,
         top_k=top_k,
         beside=beside,
     )
-    write_text(folder / REPORT, page)
-    numbers = [as_json(item) | {"sheet": sheet} for item, sheet in zip(explanations, sheets, strict=True)]
-    others = {"beside": [as_json(item) for item in beside]} if beside else {}
-    write_json(folder / RESULT, {**about, "images": numbers, **others, "files": [*sheets, REPORT]})
+    write_text(folder / REPORT_PAGE, page)
+    numbers = [item.to_dict() | {"sheet": sheet} for item, sheet in zip(explanations, sheets, strict=True)]
+    others = {"beside": [item.to_dict() for item in beside]} if beside else {}
+    write_json(folder / EXPLANATION_JSON, {**about, "images": numbers, **others, "files": [*sheets, REPORT_PAGE]})
 
 
 def shared_facts(explanations: Sequence[Explanation]) -> dict[str, str]:
-    """Those that hold for every picture; what differs between pictures or models is told with each."""
+    """Those that hold for every picture; what differs between pictures or models stands with each."""
     first, *others = [item.facts for item in explanations]
     return {key: value for key, value in first.items() if all(facts.get(key) == value for facts in others)}
 

@@ -10,16 +10,15 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vitreous.attribution.target import Target
-from vitreous.clusters.masking import likeness
+from vitreous.clusters.layer import mean_correlation
 from vitreous.data.pictures import Picture, Pictured, as_picture
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.explanations.explaining import Plan, explain_image
-from vitreous.explanations.explanation import Explanation
+from vitreous.reports.explanation import Explanation
 from vitreous.runs.model_folder import TrainedModel, data_of
 
-HIDDEN_WITH = {"pixels": "black", "normalised": "grey"}
-SLACK = 0.01  # by which colours of a network input may miss 0 and 1, as scaling overshoots a little
+COLOUR_SLACK = 0.01  # by which colours of a network input may miss 0 and 1, as scaling overshoots a little
 
 
 def explain_picture(
@@ -35,7 +34,7 @@ def explain_picture(
         true=label or (source.label if source.label in trained.classes else None),
         plan=plan,
     )
-    return replace(item, facts=describe(trained.name, item, plan))
+    return replace(item, facts=explanation_facts(trained.name, item, plan))
 
 
 def explain_with(
@@ -58,14 +57,14 @@ def explain_with(
         seen,
         preprocess=preprocess,
         classes=trained.classes,
-        name=name_of(image),
+        name=picture_name(image),
         target=target,
         plan=plan,
     )
-    return replace(item, facts=describe(trained.name, item, plan))
+    return replace(item, facts=explanation_facts(trained.name, item, plan))
 
 
-def name_of(image: Pictured) -> str:
+def picture_name(image: Pictured) -> str:
     return os.fspath(image) if isinstance(image, str | os.PathLike) else "image"
 
 
@@ -84,7 +83,7 @@ def picture_of_input(given: Pictured, preprocess: Preprocess) -> Image.Image:
         )
     pixels = preprocess.denormalise(single.detach().float().cpu())
     low, high = pixels.min().item(), pixels.max().item()
-    if not (low >= -SLACK and high <= 1 + SLACK):  # NaN is refused too
+    if not (low >= -COLOUR_SLACK and high <= 1 + COLOUR_SLACK):  # NaN is refused too
         raise InputError(
             f"preprocessed=True given, but values from {single.min().item():.3g} to {single.max().item():.3g} are "
             f"colours from {low:.3g} to {high:.3g} by this model's mean {preprocess.mean} and std {preprocess.std}, "
@@ -93,8 +92,8 @@ def picture_of_input(given: Pictured, preprocess: Preprocess) -> Image.Image:
     return Image.fromarray((pixels.clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy())
 
 
-def known(model: nn.Module) -> TrainedModel:
-    """A model in memory with what timm's configuration tells about its pictures and classes."""
+def model_in_memory(model: nn.Module) -> TrainedModel:
+    """A model in memory with what timm's configuration says about its pictures and classes."""
     if not hasattr(model, "pretrained_cfg"):
         raise InputError(
             f"{type(model).__name__} does not say how it wants its pictures; give preprocess=Preprocess(size=...) "
@@ -103,7 +102,7 @@ def known(model: nn.Module) -> TrainedModel:
     return data_of(model, type(model).__name__)
 
 
-def describe(name: str, item: Explanation, plan: Plan) -> dict[str, str]:
+def explanation_facts(name: str, item: Explanation, plan: Plan) -> dict[str, str]:
     """What the reader must know to repeat it, and to judge it."""
     facts = {"model": name, "picture": f"{item.picture.width} x {item.picture.height} pixels"}
     clusters = item.clusters
@@ -119,9 +118,9 @@ def describe(name: str, item: Explanation, plan: Plan) -> dict[str, str]:
         "maps": f"{count} {kind} maps of {columns} x {rows}{heads}",
         "clusters ranked by": clusters.ranking.replace("_", " "),
         "entropy of a flat map": f"{math.log(rows * columns):.2f} nats",
-        "likeness of the maps": f"{likeness(clusters.maps):.2f}",
+        "likeness of the maps": f"{mean_correlation(clusters.maps):.2f}",
     }
     if clusters.ranking == "masking":
-        how = "a blur" if plan.masking.fill == "blur" else HIDDEN_WITH[plan.masking.space]
-        facts["hidden with"] = f"{how}, {plan.masking.interpolation}"
+        hidden_with = "a blur" if clusters.hole == "blurred" else clusters.hole
+        facts["hidden with"] = f"{hidden_with}, {plan.masking.interpolation}"
     return facts

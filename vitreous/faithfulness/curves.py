@@ -21,7 +21,7 @@ from vitreous.attribution.target import Target
 from vitreous.errors import InputError
 
 PORTIONS = 16
-ROWS = 64
+IMAGES_AT_ONCE = 64
 
 
 class Curves(NamedTuple):
@@ -65,7 +65,7 @@ def curves(
     *,
     fill: Fill = "blur",
     portions: int = PORTIONS,
-    batch_size: int = ROWS,
+    batch_size: int = IMAGES_AT_ONCE,
 ) -> Curves:
     """Both curves of maps (B, H, W) of any grid. The ends are shared: 2 S passes per image."""
     if portions < 2:

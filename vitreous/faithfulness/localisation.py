@@ -19,7 +19,7 @@ TOLERANCE = 2  # pixels
 def pointing(heat: Tensor, masks: Tensor, tolerance: float = 0) -> Tensor:
     """Whether the highest point lies on the object, or within `tolerance` pixels of it: (B,) of 0 and 1."""
     masks = checked_masks(masks)
-    peak = enlarged(heat, masks).flatten(1).argmax(1, keepdim=True)
+    peak = _at_mask_size(heat, masks).flatten(1).argmax(1, keepdim=True)
     return near(masks, tolerance).flatten(1).gather(1, peak)[:, 0].float()
 
 
@@ -36,20 +36,20 @@ def near(masks: Tensor, distance: float) -> Tensor:
 def energy(heat: Tensor, masks: Tensor) -> Tensor:
     """Share of the map's positive values on the object: (B,). An empty map has none there."""
     masks = checked_masks(masks)
-    positive = enlarged(heat, masks).clamp_min(0).flatten(1)
+    positive = _at_mask_size(heat, masks).clamp_min(0).flatten(1)
     return (positive * masks.flatten(1)).sum(1) / positive.sum(1).clamp_min(1e-12)
 
 
-def overlap(heat: Tensor, masks: Tensor) -> Tensor:
+def object_iou(heat: Tensor, masks: Tensor) -> Tensor:
     """IoU of the object and as many of the highest pixels as it has: no threshold to choose. (B,)"""
     masks = checked_masks(masks)
-    place = enlarged(heat, masks).flatten(1).argsort(dim=1, descending=True, stable=True).argsort(dim=1)
+    place = _at_mask_size(heat, masks).flatten(1).argsort(dim=1, descending=True, stable=True).argsort(dim=1)
     highest = place < masks.flatten(1).sum(1, keepdim=True)
     both, either = highest & masks.flatten(1), highest | masks.flatten(1)
     return both.sum(1) / either.sum(1)
 
 
-def enlarged(heat: Tensor, masks: Tensor) -> Tensor:
+def _at_mask_size(heat: Tensor, masks: Tensor) -> Tensor:
     return to_image(heat, (masks.shape[1], masks.shape[2]))
 
 

@@ -18,7 +18,7 @@ from vitreous.clusters.ranks import rank_correlation
 NOISE = 0.1  # standard deviation in normalised units; about 6 of 255 for the usual normalisation
 
 
-def alike(a: Tensor, b: Tensor) -> Tensor:
+def map_similarity(a: Tensor, b: Tensor) -> Tensor:
     """Spearman correlation of maps (B, H, W) over positions: (B,)."""
     return rank_correlation(a.flatten(1), b.flatten(1))
 
@@ -28,7 +28,7 @@ def randomisation(
 ) -> Tensor:
     """Likeness of the maps of the model and of its shuffled copy, (B,)."""
     heat = method(model, images, target) if heat is None else heat
-    return alike(heat, method(shuffled(model), images, target)).abs()
+    return map_similarity(heat, method(shuffled(model), images, target)).abs()
 
 
 def stability(
@@ -48,5 +48,5 @@ def stability(
     total = torch.zeros(len(images), device=images.device)
     for _ in range(draws):
         noisy = images + noise * torch.randn(images.shape[1:], generator=random).to(images)
-        total += alike(heat, method(model, noisy, target)) / draws
+        total += map_similarity(heat, method(model, noisy, target)) / draws
     return total

@@ -25,7 +25,7 @@ from vitreous.attribution.target import Target
 from vitreous.errors import InputError
 from vitreous.faithfulness.curves import PORTIONS, curves
 from vitreous.faithfulness.intervals import Interval, bootstrap, paired
-from vitreous.faithfulness.localisation import TOLERANCE, energy, overlap, pointing
+from vitreous.faithfulness.localisation import TOLERANCE, energy, object_iou, pointing
 from vitreous.faithfulness.sanity import randomisation, stability
 
 DECIDES = "insertion_minus_deletion"
@@ -33,7 +33,7 @@ IGNORANT = ("random_map", "centre_blob")  # the controls a useful method must be
 NO_BETTER = "no better than its controls"  # the label of one that does not
 
 
-class Batch(NamedTuple):
+class ScoringBatch(NamedTuple):
     """Images to score: normalised inputs, what to explain (None: the predicted class), and objects where known.
 
     `model` is what answers about these images, where it is not the same for all.
@@ -46,7 +46,7 @@ class Batch(NamedTuple):
 
 
 @dataclass
-class Scores:
+class MethodScores:
     """Values by method and measure, one for each image in the order they came."""
 
     values: dict[str, dict[str, list[float]]] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class Scores:
                 "method": name,
                 "summary": self.summaries[name],
                 "control": name in self.controls,
-                # Of an oracle, which has fewer images where objects are not always known, it could not be told.
+                # Unknown of an oracle, which has fewer images where objects are not always known.
                 "beats_controls": None if name in self.controls else self.beats_controls(name),
                 "measures": {measure: self.interval(name, measure)._asdict() for measure in self.values[name]},
             }
@@ -100,7 +100,7 @@ class Scores:
 
 def score_methods(
     model: nn.Module,
-    images: Tensor | Iterable[Batch],
+    images: Tensor | Iterable[ScoringBatch],
     *,
     target: Target | Tensor | None = None,
     masks: Tensor | None = None,
@@ -109,7 +109,7 @@ def score_methods(
     portions: int = PORTIONS,
     sanity: int | None = None,
     batch_size: int = 16,
-) -> Scores:
+) -> MethodScores:
     """Score methods, by default all that fit the model, and always the controls.
 
     Args:
@@ -127,37 +127,37 @@ def score_methods(
         raise InputError("fills=() given; insertion and deletion need something that hides: 'blur', 'mean' or both")
     chosen, controls = list(methods_for(model) if methods is None else methods), controls_for(model)
     names = [method.name for method in controls]
-    scores = Scores(controls=(*names, "oracle_mask"))
-    batches = split(Batch(images, target, masks), batch_size) if isinstance(images, Tensor) else images
+    scores = MethodScores(controls=(*names, "oracle_mask"))
+    batches = split(ScoringBatch(images, target, masks), batch_size) if isinstance(images, Tensor) else images
     seen = 0
     for batch in batches:
-        sane = sanity is None or seen < sanity
+        with_sanity = sanity is None or seen < sanity
         seen += len(batch.images)
         here = [*controls, *(method for method in chosen if method.name not in names)]
         if batch.masks is not None:
             here.append(OracleMask(batch.masks))
         own = model if batch.model is None else batch.model
-        aim = resolve(own, batch.images, batch.target)
+        resolved = resolve(own, batch.images, batch.target)
         for method in here:
             scores.summaries[method.name] = method.summary
-            for measure, numbers in measured(own, method, batch, aim, fills, portions, sane).items():
+            for measure, numbers in measured(own, method, batch, resolved, fills, portions, with_sanity).items():
                 scores.add(method.name, measure, numbers)
     if not scores.values:
         raise InputError("no images were given to score")
     return scores
 
 
-def split(whole: Batch, size: int) -> Iterable[Batch]:
+def split(whole: ScoringBatch, size: int) -> Iterable[ScoringBatch]:
     for rows in torch.arange(len(whole.images)).split(size):
-        aim = whole.target
-        part = aim.select(rows) if isinstance(aim, Target) else aim if aim is None else aim[rows]
-        yield Batch(whole.images[rows], part, None if whole.masks is None else whole.masks[rows])
+        target = whole.target
+        part = target.select(rows) if isinstance(target, Target) else None if target is None else target[rows]
+        yield ScoringBatch(whole.images[rows], part, None if whole.masks is None else whole.masks[rows])
 
 
 def measured(
     model: nn.Module,
     method: Method,
-    batch: Batch,
+    batch: ScoringBatch,
     target: Target,
     fills: Sequence[Fill],
     portions: int,
@@ -176,7 +176,7 @@ def measured(
             "pointing": pointing(heat, batch.masks),
             "pointing_near": pointing(heat, batch.masks, TOLERANCE),
             "energy": energy(heat, batch.masks),
-            "overlap": overlap(heat, batch.masks),
+            "overlap": object_iou(heat, batch.masks),
         }
     if sanity and method.needs.passes:
         found["randomisation"] = randomisation(method, model, images, target, heat)

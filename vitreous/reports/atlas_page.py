@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
-from vitreous.clusters.atlas_figures import OfClass, OfCluster, Whole, behind_mistakes
+from vitreous.clusters.atlas_figures import AtlasClass, AtlasCluster, AtlasSummary, behind_mistakes
 from vitreous.reports.atlas_regions import TILE, Region
 from vitreous.reports.page import fill
 from vitreous.reports.report_pieces import number
@@ -38,7 +38,7 @@ class Tile(NamedTuple):
 
 
 class Section(NamedTuple):
-    figures: OfCluster
+    figures: AtlasCluster
     tiles: Mapping[int, Tile]  # by their numbers within the page
 
 
@@ -46,8 +46,8 @@ def render(
     *,
     title: str,
     facts: Mapping[str, str],
-    summary: Whole,
-    classes: Sequence[OfClass],
+    summary: AtlasSummary,
+    classes: Sequence[AtlasClass],
     sections: Sequence[Section],
     like: Mapping[int, Tile],
 ) -> str:
@@ -73,7 +73,7 @@ def _link(cluster: int) -> str:
     return f'<a href="#cluster-{cluster}">{cluster}</a>'
 
 
-def _warning(summary: Whole) -> str:
+def _warning(summary: AtlasSummary) -> str:
     """Whether the clusters matter at all comes before what each does."""
     found = (
         f"With even maps in this stage the answers lose {summary.lost:.2f} log-odds on average, and "
@@ -87,7 +87,7 @@ def _warning(summary: Whole) -> str:
     )
 
 
-def _classes(classes: Sequence[OfClass], summary: Whole) -> str:
+def _classes(classes: Sequence[AtlasClass], summary: AtlasSummary) -> str:
     known = summary.background is not None
     objects = '<th class="number">importance on background</th><th class="number">background area</th>' if known else ""
     rows = "".join(_class(one, known) for one in classes if one.images or one.answered)
@@ -98,7 +98,7 @@ def _classes(classes: Sequence[OfClass], summary: Whole) -> str:
     )
 
 
-def _class(one: OfClass, known: bool) -> str:
+def _class(one: AtlasClass, known: bool) -> str:
     mark = ' <span class="label warn">no less than chance</span>' if one.shortcut else ""
     objects = f'<td class="number">{percent(one.background)}{mark}</td><td class="number">{percent(one.area)}</td>'
     links = ", ".join(map(_link, one.clusters)) or "none"
@@ -110,7 +110,7 @@ def _class(one: OfClass, known: bool) -> str:
     )
 
 
-def _mistakes(clusters: Sequence[OfCluster], summary: Whole) -> str:
+def _mistakes(clusters: Sequence[AtlasCluster], summary: AtlasSummary) -> str:
     wrong = summary.images - summary.right
     if not wrong:
         return "<p>All answers are right.</p>"
@@ -135,7 +135,7 @@ def _like(tiles: Mapping[int, Tile]) -> str:
     )
 
 
-def _section(section: Section, classes: Sequence[OfClass], summary: Whole) -> str:
+def _section(section: Section, classes: Sequence[AtlasClass], summary: AtlasSummary) -> str:
     one = section.figures
     order = {"share": one.share, "purity": one.purity, "background": one.background or 0.0}
     order |= {"wrong": one.share_of_wrong - one.share, "peak": one.strength, "number": -one.number}
@@ -147,11 +147,11 @@ def _section(section: Section, classes: Sequence[OfClass], summary: Whole) -> st
     )
 
 
-def _marks(one: OfCluster) -> str:
+def _marks(one: AtlasCluster) -> str:
     return ' <span class="label warn">on the background no less than chance</span>' if one.shortcut else ""
 
 
-def _figures(one: OfCluster, summary: Whole) -> str:
+def _figures(one: AtlasCluster, summary: AtlasSummary) -> str:
     rows = {"share of importance": percent(one.share), "in wrong answers": percent(one.share_of_wrong)}
     if one.label is not None:
         rows["purity"] = f"{percent(one.purity)} {escape(one.label)} (chance {percent(one.chance)})"
@@ -164,7 +164,7 @@ def _figures(one: OfCluster, summary: Whole) -> str:
     return f'<dl class="facts">{"".join(f"<div><dt>{k}</dt><dd>{v}</dd></div>" for k, v in rows.items())}</dl>'
 
 
-def _bars(one: OfCluster, classes: Sequence[OfClass]) -> str:
+def _bars(one: AtlasCluster, classes: Sequence[AtlasClass]) -> str:
     """The answers it speaks for most, and the one it speaks against most or for least, in log-odds."""
     known = [(value, of.name) for value, of in zip(one.by_class, classes, strict=True) if value is not None]
     known.sort(key=lambda pair: -pair[0])

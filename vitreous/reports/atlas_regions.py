@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from PIL import Image, ImageFilter
 from torch import Tensor
 
-from vitreous.clusters.masking import stretch
-from vitreous.clusters.top_k import Kept
+from vitreous.clusters.layer import stretch
+from vitreous.clusters.top_k import TopK
 from vitreous.drawing.panels import enlarge_heat
 
 TILE = 120  # pixels of a drawn region
@@ -35,7 +35,7 @@ class Region(NamedTuple):
     token: Tensor  # (C,)
 
 
-def regions_of(kept: Kept, row: int, cluster: int, kind: str) -> list[Region]:
+def regions_of(kept: TopK, row: int, cluster: int, kind: str) -> list[Region]:
     one = {name: value[row] for name, value in kept.fields.items()}
     return [
         Region(

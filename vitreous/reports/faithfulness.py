@@ -6,7 +6,7 @@ from typing import Any
 from PIL import Image
 
 from vitreous.drawing.panels import INK, QUIET
-from vitreous.faithfulness.scoring import DECIDES, IGNORANT, Scores
+from vitreous.faithfulness.scoring import DECIDES, IGNORANT, MethodScores
 from vitreous.reports.chart import COLOURS, axis
 from vitreous.reports.evaluation import Grid, markdown_rows, plain
 from vitreous.reports.figure import TEXT, TITLE, as_image, new_figure, set_heading, shortened, style_axes
@@ -36,14 +36,14 @@ READING = (
 )
 
 
-def verdict(scores: Scores, method: str) -> str:
+def verdict(scores: MethodScores, method: str) -> str:
     if method in scores.controls:
         return "control"
     lost = [name.replace("_", " ") for name, beaten in scores.verdict(method).items() if not beaten]
     return f"no: {', '.join(lost)}" if lost else "yes"
 
 
-def as_grid(scores: Scores, *, title: str, measures: Sequence[str] = SHORT) -> Grid:
+def as_grid(scores: MethodScores, *, title: str, measures: Sequence[str] = SHORT) -> Grid:
     """One row a method, the most faithful first; the deciding measure with its interval."""
     shown = [measure for measure in measures if any(measure in found for found in scores.values.values())]
     rows = []
@@ -54,7 +54,7 @@ def as_grid(scores: Scores, *, title: str, measures: Sequence[str] = SHORT) -> G
     return Grid(title, ("method", *(HEADINGS[measure] for measure in shown), "beats controls"), rows)
 
 
-def cell(scores: Scores, method: str, measure: str) -> str:
+def cell(scores: MethodScores, method: str, measure: str) -> str:
     if measure not in scores.values[method]:
         return "–"
     found = scores.interval(method, measure)
@@ -63,7 +63,7 @@ def cell(scores: Scores, method: str, measure: str) -> str:
     return f"{found.mean:.2f} ({found.low:.2f} to {found.high:.2f})"
 
 
-def as_markdown(scores: Scores, about: dict[str, Any], *, chart: str, default: str) -> str:
+def as_markdown(scores: MethodScores, about: dict[str, Any], *, chart: str, default: str) -> str:
     grid = as_grid(scores, title="", measures=tuple(HEADINGS))
     lines = [f"# How faithful are the maps of {plain(str(about['model']))}?", ""]
     lines += [f"- {name.replace('_', ' ')}: {plain(str(value))}" for name, value in about.items() if name != "model"]
@@ -73,7 +73,7 @@ def as_markdown(scores: Scores, about: dict[str, Any], *, chart: str, default: s
     return "\n".join([*lines, "What each method shows:", "", *described]) + "\n"
 
 
-def picture(scores: Scores, *, heading: str, default: str | None = None) -> Image.Image:
+def picture(scores: MethodScores, *, heading: str, default: str | None = None) -> Image.Image:
     """A row a method: the mean of insertion − deletion and its interval; dashed, what the ignorant controls reach."""
     names = [str(row["method"]) for row in scores.rows()]
     found = {name: scores.interval(name) for name in names}
@@ -101,7 +101,7 @@ def picture(scores: Scores, *, heading: str, default: str | None = None) -> Imag
     return as_image(figure)
 
 
-def colour_of(scores: Scores, method: str) -> str:
+def colour_of(scores: MethodScores, method: str) -> str:
     if method in scores.controls:
         return QUIET
     return COLOURS[0] if scores.beats_controls(method) else COLOURS[1]

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from vitreous.drawing.panels import HEAT_COLOURS, colourise, enlarge
-from vitreous.explanations.explanation import Explanation
+from vitreous.reports.explanation import Explanation
 from vitreous.reports.page import fill
 from vitreous.reports.report_clusters import clusters_html, load_html
 from vitreous.reports.report_findings import findings_html

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from html import escape
 
 from vitreous.clusters.ranks import rank_correlation
-from vitreous.explanations.explanation import Clusters, Explanation
+from vitreous.reports.explanation import Clusters, Explanation
 from vitreous.reports.report_pieces import SHOWN_GROUPS, Cell, named, number, tile
-from vitreous.reports.sheet import UNITS
 
 
 def load_html(item: Explanation) -> str:
@@ -102,7 +101,7 @@ def _top(clusters: Clusters, item: Explanation, cells: Sequence[Cell], top_k: in
     )
     return (
         f'<h3>Single clusters by {clusters.ranking.replace("_", " ")} <span class="quiet">(score: '
-        f'{UNITS[clusters.ranking]})</span></h3><div class="tiles">{tiles}</div>'
+        f'{clusters.unit})</span></h3><div class="tiles">{tiles}</div>'
     )
 
 

@@ -3,7 +3,7 @@
 from html import escape
 
 from vitreous.drawing.panels import enlarge
-from vitreous.explanations.explanation import Explanation
+from vitreous.reports.explanation import Explanation
 from vitreous.reports.report_pieces import jpeg_uri
 
 WIDTH = 240  # pixels

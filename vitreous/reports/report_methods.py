@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from html import escape
 
-from vitreous.explanations.explanation import Explanation, MethodMap
 from vitreous.faithfulness.scoring import NO_BETTER
+from vitreous.reports.explanation import Explanation, MethodMap
 from vitreous.reports.report_pieces import Cell, number, tile
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitreous.drawing.panels import overlay
-from vitreous.explanations.explanation import Explanation
+from vitreous.reports.explanation import Explanation
 from vitreous.reports.sheet import shown_heat
 
 TILE_WIDTH = 160  # pixels; ten images of noise stay below five megabytes

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
-from vitreous.explanations.explanation import Explanation
+from vitreous.reports.explanation import Explanation
 
 METHODS = (
     "<p><b>Maps.</b> A map tells which places mattered for the answer; every method has its own idea of that, and"

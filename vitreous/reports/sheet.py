@@ -6,20 +6,11 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from vitreous.clusters.masking import stretch
+from vitreous.clusters.layer import stretch
 from vitreous.drawing.panels import Panel, contact_sheet, enlarge, overlay
-from vitreous.explanations.explanation import Explanation
+from vitreous.reports.explanation import Explanation
 
 WIDTH = 256  # pixels of one panel
-UNITS = {  # what a ranking's numbers are
-    "masking": "probability lost when what the cluster looks at is hidden",
-    "ablation": "log-odds lost when the cluster is removed",
-    "logit_gate": "log-odds lost when the cluster is removed, to first order",
-    "value_gate": "log-odds lost when nothing is read from the cluster, to first order",
-    "integrated": "log-odds the cluster adds as all are opened together",
-    "attention_mass": "share of all attention the cluster receives",
-    "random": "a random number: a control",
-}
 
 
 def shown_heat(heat: Tensor) -> np.ndarray:
@@ -46,7 +37,7 @@ def draw_sheet(item: Explanation, top_k: int) -> Image.Image:
             heat = overlay(item.shown, shown_heat(clusters.maps[m]), width=WIDTH)
             panels.append(Panel(heat, f"cluster {m}", (f"score {score:+.3f}", f"entropy {spread:.2f} nats")))
         flat = math.log(clusters.maps[0].numel())
-        footnote = f"score for “{item.watched}”: {UNITS[clusters.ranking]}; entropy of a flat map: {flat:.2f} nats"
+        footnote = f"score for “{item.watched}”: {clusters.unit}; entropy of a flat map: {flat:.2f} nats"
     verdict = "" if item.true is None else ", right" if item.true == item.predicted else f", but it is {item.true}"
     heading = f"Predicted {item.predicted}{verdict}" if item.answer is None else item.answer.nothing or item.watched
     about = " · ".join(item.facts[key] for key in ("model", "layer", "maps") if key in item.facts)

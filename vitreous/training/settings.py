@@ -22,7 +22,7 @@ from vitreous.runtime.distributed import RANK_TIMEOUT_SECONDS
 from vitreous.tasks.base import load_task, load_tasks
 from vitreous.training.schedule import Schedule
 
-# They may change between the starts of one run, because they do not change what it computes.
+# Settings that may change when a run is resumed, because they do not change what it computes.
 # A recipe is among them: what counts is the values it gave.
 FREE = frozenset(
     {
@@ -32,7 +32,7 @@ FREE = frozenset(
         "print",
         "quarantine",
         "follow",
-        "val_fraction",  # as with the list of images to leave out, the data's fingerprint tells
+        "val_fraction",  # a change shows in the data's fingerprint, as one of the quarantine does
         "max_corrupt",
         "workers",
         "device",
@@ -48,8 +48,8 @@ FREE = frozenset(
 )
 
 
-# What is accepted -> the settings it holds for, and its test.
-LIMITS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+# What is accepted -> the settings it applies to, and its test.
+SETTING_LIMITS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "at least 1": ("size epochs batch_size accumulate repeats log_every train_count val_count", lambda x: x >= 1),
     "0 or more": (
         "min_lr warmup_lr warmup_epochs cooldown_epochs lr_batch weight_decay clip_grad mixup cutmix color_jitter pad "
@@ -73,189 +73,202 @@ LIMITS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 
 @dataclass(frozen=True)
 class TrainSettings:
-    model: Annotated[str, Doc("Model name, see `vitreous info`; any timm name and local-dir:FOLDER work too.")]
-    data: Annotated[str, Doc("shapes, a folder with train/<class>/ and val/<class>/, or as docs/data.md says.")]
+    model: Annotated[str, Doc("Model name, see `vitreous info`; any timm name or local-dir:FOLDER works too.")]
+    data: Annotated[
+        str, Doc("shapes, a folder with train/<class>/ and val/<class>/, or another layout of docs/data.md.")
+    ]
     _: KW_ONLY
     out: Annotated[Path | None, Doc("Run folder; default: runs/<model>-<data>.")] = None
     recipe: Annotated[
-        str | None, Doc("Settings by name, see docs/train.md, or a YAML file of your own; options given here win.")
+        str | None,
+        Doc("Name of a recipe, see docs/train.md, or a YAML file of your own; options given here override it."),
     ] = None
-    any_model: Annotated[bool, Doc("Use the recipe though it was made for another family of models.")] = False
-    print: Annotated[bool, Doc("Show the settings, as a recipe that says where each comes from, and end.")] = False
+    any_model: Annotated[bool, Doc("Use the recipe even if it was made for another family of models.")] = False
+    print: Annotated[bool, Doc("Print the settings as a recipe that says where each comes from, and exit.")] = False
     task: Annotated[str, Doc(f"What to learn: {', '.join(load_tasks())}.")] = "classify"
     head: Annotated[
         str | None,
         Doc(
-            "What stands on the backbone. detect: fcos (default), retinanet, atss, fasterrcnn, maskrcnn, sparsercnn, "
+            "Head on the backbone. detect: fcos (default), retinanet, atss, fasterrcnn, maskrcnn, sparsercnn, "
             "ssd, ssdlite; segment: fpn (default), upernet, paca."
         ),
     ] = None
-    head_args: Annotated[tuple[str, ...], Doc("More arguments of the head, e.g. channels=128.")] = ()
+    head_args: Annotated[tuple[str, ...], Doc("Further arguments of the head, e.g. channels=128.")] = ()
     size: Annotated[
-        int, Doc("Height and width of the images in pixels; of the other tasks, at which `shapes` are drawn.")
+        int, Doc("classify: height and width of the images in pixels; other tasks: size at which `shapes` are drawn.")
     ] = 224
     short: Annotated[
         tuple[int, ...],
         Doc(
-            "Length of a picture's shorter side in pixels, of several a random one; the largest for validation. "
+            "Shorter side of a picture in pixels; if several are given, a random one, and the largest for validation. "
             "Default: detect 800, segment 512, and --size for `shapes`."
         ),
     ] = ()
-    longest: Annotated[int | None, Doc("Most pixels of its longer side, which then decides.")] = None
+    longest: Annotated[
+        int | None, Doc("Upper limit of the longer side in pixels; it takes precedence over --short.")
+    ] = None
     crop: Annotated[
         tuple[int, ...],
-        Doc("Height and width of what is cut out; detect: from this many to that many pixels, at random."),
+        Doc("Height and width of the crop; detect: smallest and largest side of a random crop."),
     ] = ()
     rescale: Annotated[
-        tuple[float, ...], Doc("Random factor on the scale, from this to that: 0.5 2.0; keypoints: one share, 0.3.")
+        tuple[float, ...], Doc("Range of the random scale factor, e.g. 0.5 2.0; keypoints: one deviation, e.g. 0.3.")
     ] = ()
-    rotation: Annotated[float, Doc("Keypoints: largest random rotation in degrees.")] = 0.0
+    rotation: Annotated[
+        float, Doc("keypoints: standard deviation of the random rotation in degrees; at most twice that.")
+    ] = 0.0
     epochs: Annotated[int, Doc("Passes over the training images.")] = 100
-    batch_size: Annotated[int, Doc("Images per optimiser step, all pieces and processes together.")] = 64
-    accumulate: Annotated[int, Doc("Pieces into which a batch is cut to save memory.")] = 1
+    batch_size: Annotated[int, Doc("Images per optimiser step, over all processes and accumulated pieces.")] = 64
+    accumulate: Annotated[int, Doc("Pieces per batch (gradient accumulation), to save memory.")] = 1
 
     repeats: Annotated[
-        int, Doc("Views of each image in a batch, of so many fewer images (repeated augmentation); 1 = off.")
+        int, Doc("Views of each image in a batch, which then has fewer images (repeated augmentation); 1 = off.")
     ] = 1
 
-    lr: Annotated[float, Doc("Highest learning rate.")] = 1e-3
+    lr: Annotated[float, Doc("Peak learning rate.")] = 1e-3
     lr_batch: Annotated[
         int,
-        Doc("Batch size that lr, warmup_lr and min_lr are meant for; with another they change in proportion. 0 = any."),
+        Doc("Batch size that lr, warmup_lr and min_lr are meant for; they scale linearly with another. 0 = off."),
     ] = 0
-    schedule: Annotated[Literal["cosine", "step", "poly"], Doc("How the learning rate falls.")] = "cosine"
-    min_lr: Annotated[float, Doc("Learning rate at the end.")] = 1e-5
-    warmup_epochs: Annotated[
-        float, Doc("Epochs over which the learning rate rises; if not given, at most a tenth of a short run.")
-    ] = 5.0
-    warmup_lr: Annotated[float, Doc("Learning rate from which it rises.")] = 0.0
-    cooldown_epochs: Annotated[int, Doc("Further epochs at the end, at min_lr.")] = 0
+    schedule: Annotated[Literal["cosine", "step", "poly"], Doc("How the learning rate decays.")] = "cosine"
+    min_lr: Annotated[float, Doc("Final learning rate.")] = 1e-5
+    warmup_epochs: Annotated[float, Doc("Epochs of linear warm-up; by default at most a tenth of a short run.")] = 5.0
+    warmup_lr: Annotated[float, Doc("Learning rate at the start of the warm-up.")] = 0.0
+    cooldown_epochs: Annotated[int, Doc("Additional epochs at min_lr at the end.")] = 0
     step_epochs: Annotated[
-        tuple[float, ...], Doc("For the schedule step: after which epochs it falls, e.g. 8 11.")
+        tuple[float, ...], Doc("Schedule step: epochs after which the learning rate drops, e.g. 8 11.")
     ] = ()
-    step_factor: Annotated[float, Doc("For the schedule step: by what it is multiplied then.")] = 0.1
-    poly_power: Annotated[float, Doc("For the schedule poly: power of the share of steps left; 1 = a line.")] = 1.0
-    betas: Annotated[tuple[float, float], Doc("AdamW's memory of gradients and of their squares.")] = (0.9, 0.999)
-    eps: Annotated[float, Doc("AdamW's guard against division by zero.")] = 1e-8
-    weight_decay: Annotated[float, Doc("AdamW's decay of matrices and kernels.")] = 0.05
-    layer_decay: Annotated[
-        float, Doc("Factor on the learning rate from each layer to the one before, e.g. 0.75; 1 = off.")
-    ] = 1.0
-    head_lr: Annotated[float, Doc("Factor on the learning rate of the head.")] = 1.0
-    clip_grad: Annotated[float, Doc("Largest norm of the gradient; 0 = no limit.")] = 1.0
-    ema: Annotated[float, Doc("Decay of the running average of the weights, e.g. 0.9998; 0 = off.")] = 0.0
+    step_factor: Annotated[float, Doc("Schedule step: factor of each drop.")] = 0.1
+    poly_power: Annotated[float, Doc("Schedule poly: exponent; 1 = linear.")] = 1.0
+    betas: Annotated[tuple[float, float], Doc("AdamW's betas.")] = (0.9, 0.999)
+    eps: Annotated[float, Doc("AdamW's epsilon.")] = 1e-8
+    weight_decay: Annotated[float, Doc("AdamW's weight decay, of matrices and kernels only.")] = 0.05
+    layer_decay: Annotated[float, Doc("Layer-wise learning-rate decay towards the input, e.g. 0.75; 1 = off.")] = 1.0
+    head_lr: Annotated[float, Doc("Multiplier of the head's learning rate.")] = 1.0
+    clip_grad: Annotated[float, Doc("Gradient clipping: largest norm; 0 = off.")] = 1.0
+    ema: Annotated[float, Doc("Decay of the exponential moving average of the weights, e.g. 0.9998; 0 = off.")] = 0.0
 
-    label_smoothing: Annotated[float, Doc("Share of the target spread over all classes.")] = 0.1
+    label_smoothing: Annotated[float, Doc("Label smoothing; 0 = off.")] = 0.1
     mixup: Annotated[float, Doc("Mixup's alpha, e.g. 0.8; 0 = off.")] = 0.0
     cutmix: Annotated[float, Doc("CutMix's alpha, e.g. 1.0; 0 = off.")] = 0.0
-    mixup_switch: Annotated[float, Doc("How often CutMix is taken when both are on.")] = 0.5
+    mixup_switch: Annotated[float, Doc("Probability of CutMix when both are on.")] = 0.5
     augment: Annotated[str, Doc("RandAugment as timm writes it, e.g. rand-m9-mstd0.5-inc1; empty = off.")] = ""
     color_jitter: Annotated[float, Doc("Strength of random brightness, contrast and saturation; 0 = off.")] = 0.0
-    erasing: Annotated[float, Doc("How often a random rectangle is erased.")] = 0.0
-    scale: Annotated[float, Doc("Smallest share of a picture's area a random crop takes; 1 = whole pictures.")] = 0.35
-    pad: Annotated[int, Doc("Pixels added around whole pictures before cropping them again; needs --scale 1.")] = 0
-    flip: Annotated[float, Doc("How often a picture is mirrored.")] = 0.5
+    erasing: Annotated[float, Doc("Probability of random erasing.")] = 0.0
+    scale: Annotated[float, Doc("Smallest share of a picture's area in a random crop; 1 = whole pictures.")] = 0.35
+    pad: Annotated[int, Doc("Pixels of padding before a random crop of the same size; needs --scale 1.")] = 0
+    flip: Annotated[float, Doc("Probability of a horizontal flip.")] = 0.5
 
-    crop_ratio: Annotated[float, Doc("Share of a validation picture's side that its centre crop keeps.")] = 1.0
+    crop_ratio: Annotated[float, Doc("Share of a validation picture's side kept by its centre crop.")] = 1.0
 
-    drop_path: Annotated[float | None, Doc("Stochastic depth; default: the model's own.")] = None
+    drop_path: Annotated[float | None, Doc("Stochastic depth rate; default: the model's own.")] = None
     model_args: Annotated[
-        tuple[str, ...], Doc("More arguments of the model, e.g. clusters=(49,49,49,0) layer_scale=1e-5.")
+        tuple[str, ...], Doc("Further arguments of the model, e.g. clusters=(49,49,49,0) layer_scale=1e-5.")
     ] = ()
     pretrained: Annotated[
-        bool, Doc("Start from published weights, or a folder's; the classifier is new unless it fits.")
+        bool, Doc("Start from published weights, or those of a folder; the classifier is new unless it fits.")
     ] = False
 
     weights: Annotated[
-        str | None, Doc("Start from this file, URL, run or model folder instead; the classifier is new unless it fits.")
+        str | None, Doc("Start from a file, URL, run or model folder; the classifier is new unless it fits.")
     ] = None
 
-    teacher: Annotated[str | None, Doc("Model to learn from as well: a name with weights, a run or model folder.")] = (
-        None
-    )
-    distill: Annotated[Literal["hard", "soft"], Doc("Learn the teacher's decision, or its probabilities.")] = "hard"
-    distill_weight: Annotated[float, Doc("Share of the teacher in the loss.")] = 0.5
-    distill_temperature: Annotated[float, Doc("How far soft distillation evens out the probabilities.")] = 1.0
+    teacher: Annotated[
+        str | None, Doc("Teacher for distillation: a model name with weights, a run or model folder.")
+    ] = None
+    distill: Annotated[
+        Literal["hard", "soft"], Doc("Learn the teacher's top-1 class (hard) or its probabilities (soft).")
+    ] = "hard"
+    distill_weight: Annotated[float, Doc("Weight of the distillation loss.")] = 0.5
+    distill_temperature: Annotated[float, Doc("Softmax temperature of soft distillation.")] = 1.0
 
     cluster_dropout: Annotated[
-        float, Doc("PaCa: how often each cluster is removed from an image, in all blocks that use it; 0 = never.")
+        float, Doc("PaCa: probability of dropping each cluster of an image, in all blocks that use it; 0 = off.")
     ] = 0.0
     cluster_group_dropout: Annotated[
-        float, Doc("PaCa: how often a random cluster is removed from an image with all whose maps are alike.")
+        float, Doc("PaCa: probability of dropping a random cluster of an image and all with a similar map.")
     ] = 0.0
     cluster_overlap: Annotated[
-        float, Doc("PaCa: weight in the loss of the overlap of cluster maps, which makes them differ; 0 = off.")
+        float, Doc("PaCa: loss weight of the overlap of cluster maps, which makes them differ; 0 = off.")
     ] = 0.0
     cluster_map_entropy: Annotated[
-        float, Doc("PaCa: weight of the entropy of each map over the places, which makes maps small; 0 = off.")
+        float, Doc("PaCa: loss weight of the entropy of each map over positions, which makes maps compact; 0 = off.")
     ] = 0.0
     cluster_place_entropy: Annotated[
-        float, Doc("PaCa: weight of the entropy of each place over the maps, which gives it one cluster; 0 = off.")
+        float,
+        Doc("PaCa: loss weight of the entropy of each position over clusters, which makes it choose one; 0 = off."),
     ] = 0.0
     cluster_temperature: Annotated[
-        float | None, Doc("PaCa: temperature of the softmax that makes the maps; default: the model's own, 1.")
+        float | None, Doc("PaCa: softmax temperature of the cluster maps; default: the model's own, 1.")
     ] = None
 
     grad_checkpointing: Annotated[
         Literal["off", "blocks", "mlp"],
-        Doc("Compute again in the backward pass to save memory: whole blocks, or their feed-forward layers alone."),
+        Doc("Recompute activations in the backward pass to save memory: of whole blocks, or of their MLPs only."),
     ] = "off"
     compile: Annotated[bool, Doc("Compile the training step (torch.compile).")] = False
-    amp: Annotated[Literal["off", "bf16", "fp16"], Doc("Mixed precision; made for GPUs, slower on most CPUs.")] = "off"
-    channels_last: Annotated[bool, Doc("Keep images and kernels channels-last in memory.")] = False
-    device: Annotated[str, Doc("cpu, cuda, cuda:1, mps; auto takes the best there is.")] = "auto"
-    shard: Annotated[bool, Doc("Split the model among the processes of torchrun; otherwise each has a copy.")] = False
+    amp: Annotated[Literal["off", "bf16", "fp16"], Doc("Mixed precision; meant for GPUs, slower on most CPUs.")] = "off"
+    channels_last: Annotated[bool, Doc("Use the channels-last memory format.")] = False
+    device: Annotated[str, Doc("cpu, cuda, cuda:1, mps; auto takes the best available.")] = "auto"
+    shard: Annotated[
+        bool, Doc("Shard the model across the processes of torchrun (FSDP); otherwise each has a copy.")
+    ] = False
     rank_timeout: Annotated[
-        float, Doc("Seconds after which processes of torchrun give up on one that does not answer.")
+        float, Doc("Seconds after which processes of torchrun give up on one that does not respond.")
     ] = RANK_TIMEOUT_SECONDS
-    workers: Annotated[int, Doc("Processes that prepare images; 0 = the main one does it.")] = 2
-    worker_timeout: Annotated[float, Doc("Seconds without a new image after which they count as hung.")] = (
+    workers: Annotated[int, Doc("Processes that load images; 0 = load in the main process.")] = 2
+    worker_timeout: Annotated[float, Doc("Seconds without a new image after which a worker counts as hung.")] = (
         WORKER_TIMEOUT
     )
-    seed: Annotated[int, Doc("Source of all randomness: same seed, same run.")] = 0
+    seed: Annotated[int, Doc("Seed of all randomness: same seed, same run.")] = 0
 
     quarantine: Annotated[
-        str | None, Doc("List of images to leave out; default: quarantine.txt in the data's folder, if there is one.")
+        str | None,
+        Doc("File that lists images to leave out; default: quarantine.txt in the data's folder, if it exists."),
     ] = None
     annotations: Annotated[
         tuple[str, ...],
-        Doc("COCO files of the pictures below DATA, e.g. train.json val.json; or DATA as docs/data.md."),
+        Doc("COCO files that annotate the pictures below DATA, e.g. train.json val.json."),
     ] = ()
     val_fraction: Annotated[
-        float, Doc("Share of the images held out for validation, by content, where the data have no splits.")
+        float, Doc("Share of the images held out for validation where the data have no splits; chosen by content.")
     ] = VAL_FRACTION
-    ignore: Annotated[tuple[int, ...], Doc("Values of label pictures that stand for no class; default: 255.")] = ()
-    reduce_zero_label: Annotated[bool, Doc("In label pictures 0 stands for no class, and 1 for the first.")] = False
+    ignore: Annotated[tuple[int, ...], Doc("segment: mask values that stand for no class; default: 255.")] = ()
+    reduce_zero_label: Annotated[bool, Doc("segment: mask value 0 stands for no class, and 1 for the first class.")] = (
+        False
+    )
     follow: Annotated[
-        bool, Doc("Open pictures that the data's own files name outside of the data's folder (.. or an absolute path).")
+        bool, Doc("Open pictures outside the data's folder if its own files name them (.. or an absolute path).")
     ] = False
     max_corrupt: Annotated[
         float,
-        Doc("Share of the images that may be unreadable before training stops; the next image takes their place."),
+        Doc("Largest share of unreadable images; each is replaced by the next, and above that training stops."),
     ] = 0.05
-    train_count: Annotated[int | None, Doc("How many training images of `shapes` to draw.")] = None
-    val_count: Annotated[int | None, Doc("How many validation images of `shapes` to draw.")] = None
-    checkpoint_minutes: Annotated[float, Doc("Time between checkpoints; one is written after every epoch anyway.")] = (
+    train_count: Annotated[int | None, Doc("Number of training images of `shapes`.")] = None
+    val_count: Annotated[int | None, Doc("Number of validation images of `shapes`.")] = None
+    checkpoint_minutes: Annotated[float, Doc("Minutes between checkpoints; one is also written after every epoch.")] = (
         10.0
     )
-    checkpoint_steps: Annotated[int, Doc("Optimiser steps between checkpoints; 0 = go by the time alone.")] = 0
-    log_every: Annotated[int, Doc("Optimiser steps between training lines in metrics.jsonl.")] = 50
-    tensorboard: Annotated[bool, Doc("Write the metrics for TensorBoard too, to the folder tensorboard of --out.")] = (
-        False
+    checkpoint_steps: Annotated[int, Doc("Optimiser steps between checkpoints; 0 = by time only.")] = 0
+    log_every: Annotated[int, Doc("Optimiser steps between training entries in metrics.jsonl.")] = 50
+    tensorboard: Annotated[
+        bool, Doc("Also write the metrics for TensorBoard, to the folder tensorboard of the run.")
+    ] = False
+    resume: Annotated[bool, Doc("Resume the run in the folder; --no-resume refuses a folder that already has one.")] = (
+        True
     )
-    resume: Annotated[bool, Doc("Continue the run in the folder; --no-resume refuses a folder that has one.")] = True
 
-    # Where each value came from, for `print`, and what to say before training; both filled in by `recipe.py`.
+    # Where each value came from, for `print`, and what to say before training; `recipe.py` fills in both.
     origins: dict[str, str] = field(init=False, default_factory=dict, compare=False, repr=False)
     notes: list[str] = field(init=False, default_factory=list, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        # In one word, which is also what run.json keeps.
+        # One word for data and annotations, which run.json keeps, too.
         object.__setattr__(self, "data", with_annotations(self.data, self.annotations))
         object.__setattr__(self, "annotations", ())
         if isinstance(self.out, str):  # convenient in Python; the command line gives a Path
             object.__setattr__(self, "out", Path(self.out))
-        for accepted, (names, fine) in LIMITS.items():
+        for accepted, (names, fine) in SETTING_LIMITS.items():
             for name in names.split():
                 value = getattr(self, name)
                 _check(name, value, value is None or fine(value), accepted)
@@ -272,13 +285,13 @@ class TrainSettings:
         _check("pad", self.pad, not self.pad or self.scale == 1, f"0 unless scale is 1 (it is {self.scale})")
         accepted = "empty (off), or RandAugment as timm writes it, e.g. rand-m9-mstd0.5-inc1"
         _check("augment", repr(self.augment), not self.augment or RAND_AUGMENT.fullmatch(self.augment), accepted)
-        self.model_arguments()  # an argument that cannot be read is reported at once
+        self.model_arguments()  # reports an argument that cannot be read at once
         self.head_arguments()
         own, tasks = load_task(self.task).settings, load_tasks()
         for entry in fields(self):
             meant_for = [name for name, task in tasks.items() if entry.name in task.settings]
             unchanged = not meant_for or entry.name in own or getattr(self, entry.name) == entry.default
-            accepted = f"left out: it is for the task {' or '.join(meant_for)}, and this is {self.task}"
+            accepted = f"left out: it is for --task {' or '.join(meant_for)}, and this is {self.task}"
             _check(entry.name, getattr(self, entry.name), unchanged, accepted)
 
     @property
@@ -289,13 +302,13 @@ class TrainSettings:
         return self.out if self.out is not None else Path("runs") / re.sub(r"[^\w.]+", "-", f"{self.model}-{data}")
 
     def arguments(self) -> dict[str, Any]:
-        """Everything as JSON can hold it."""
+        """Everything, as JSON can hold it."""
         values = asdict(self) | {"out": str(self.folder), "peak_lr": self.peak_lr}
         del values["origins"], values["notes"], values["annotations"]
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     def model_arguments(self) -> dict[str, Any]:
-        """`model_args` as Python values, and what are settings of their own, `drop_path` under timm's name."""
+        """`model_args` as Python values, with those that are fields here; `drop_path` under timm's name."""
         own = {"drop_path_rate": self.drop_path, "cluster_temperature": self.cluster_temperature}
         given = dict(parse_model_arg(text) for text in self.model_args)
         return {name: value for name, value in own.items() if value is not None} | given
@@ -305,7 +318,7 @@ class TrainSettings:
 
     @property
     def peak_lr(self) -> float:
-        """The highest learning rate, at this batch size."""
+        """The peak learning rate at this batch size."""
         return self.lr * self.batch_size / self.lr_batch if self.lr_batch else self.lr
 
     @property

@@ -1,28 +1,28 @@
-"""A settings class as the signature of a function: its name on the command line, its type checks and its help."""
+"""A settings class as the signature of a function, from which its command line, type checks and help follow."""
 
 import functools
 import inspect
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, get_type_hints
 
-P = ParamSpec("P")
-S = TypeVar("S")
-R = TypeVar("R")
+_P = ParamSpec("_P")
+_S = TypeVar("_S")
+_R = TypeVar("_R")
 
 
 def takes(
-    settings: Callable[P, S], build: Callable[..., S] | None = None
-) -> Callable[[Callable[[S], R]], Callable[P, R]]:
+    settings: Callable[_P, _S], build: Callable[..., _S] | None = None
+) -> Callable[[Callable[[_S], _R]], Callable[_P, _R]]:
     """Let a function of one settings object be called with the settings themselves: `train("paca_b0", "shapes")`.
 
-    Signature, type checks and help are those of the settings class. `build` makes the object from what was given,
-    where that is more than to call the class.
+    Signature, type checks and help are those of the settings class. `build` makes the object from the arguments, where
+    calling the class is not enough.
     """
     build = settings if build is None else build
 
-    def decorate(function: Callable[[S], R]) -> Callable[P, R]:
+    def decorate(function: Callable[[_S], _R]) -> Callable[_P, _R]:
         @functools.wraps(function)
-        def verb(*args: P.args, **kwargs: P.kwargs) -> R:
+        def verb(*args: _P.args, **kwargs: _P.kwargs) -> _R:
             return function(build(*args, **kwargs))
 
         hints = get_type_hints(settings)

@@ -1,4 +1,4 @@
-"""The data of a run: its splits, and that all processes have the same."""
+"""The splits of a run's data, and the check that all processes have the same."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from vitreous.runtime.distributed import CollectiveInputError, World
 from vitreous.tasks.base import load_task
 from vitreous.training.settings import TrainSettings
 
-ONE_CLASS_REMEDIES = {  # kinds of targets of which one class teaches nothing
+ONE_CLASS_REMEDIES = {  # kinds of targets that teach nothing if there is one class
     "labels": "a classifier needs two or more: add pictures of something else, in a folder of their own beside it",
     "semantic": "a segmenter needs two or more: give what is around the objects a value of its own in the masks",
 }
@@ -40,7 +40,7 @@ def open_splits(settings: TrainSettings) -> dict[str, ImageSet]:
 
 
 def require_choice(settings: TrainSettings, images: ImageSet) -> None:
-    """With a single class every answer is right, and nothing is learnt."""
+    """Refuse data from which nothing is learnt because every answer would be right."""
     remedy = ONE_CLASS_REMEDIES.get(load_task(settings.task).targets)
     if remedy is None or len(images.classes) > 1:
         return
@@ -49,10 +49,10 @@ def require_choice(settings: TrainSettings, images: ImageSet) -> None:
 
 
 def require_same_data(world: World, fingerprints: dict[str, str]) -> None:
-    """Processes on several machines may well find different files under the same path."""
+    """Refuse to go on if machines have different files under the same path."""
     for rank, other in enumerate(world.gather(fingerprints)):
         for split, fingerprint in fingerprints.items():
             if other[split] != fingerprint:
                 raise CollectiveInputError(
-                    f"process {rank} has other data in split '{split}' than process {world.rank}; all need the same"
+                    f"process {rank} has different data in split '{split}' from process {world.rank}; all need the same"
                 )

@@ -23,17 +23,17 @@ from vitreous.attribution.frame import of_picture
 from vitreous.attribution.method import Method, clustered_stages, find_trunk, trunk
 from vitreous.attribution.target import Target, as_target
 from vitreous.attribution.views import views
-from vitreous.clusters.gates import Rest, cluster_count, cluster_layer, users, without
+from vitreous.clusters.gates import PartialForward, cluster_count, cluster_layer, users, without
 from vitreous.clusters.groups import group_gates, group_maps, several
 from vitreous.clusters.importance import RANKINGS, by_logit_gate
+from vitreous.clusters.layer import as_distributions, spatial_entropy, stretch
 from vitreous.clusters.load import causal_load
-from vitreous.clusters.masking import as_distributions, entropy, stretch
 from vitreous.data.image import load_image
 from vitreous.data.transforms import to_unit_tensor
 from vitreous.drawing.panels import HEAT_COLOURS
 from vitreous.errors import InputError
-from vitreous.explanations.default_method import NOT_MEASURED, Chosen
-from vitreous.explanations.explaining import PORTIONS, Plan, explain_image
+from vitreous.explanations.default_method import NOT_MEASURED, DefaultMethod
+from vitreous.explanations.explaining import IMAGE_PORTIONS, Plan, explain_image
 from vitreous.faithfulness.curves import curves
 from vitreous.faithfulness.scoring import NO_BETTER
 from vitreous.layers.tap import record
@@ -45,14 +45,6 @@ SHOWN_CLASSES = 5
 LARGEST_MAP = 28  # finer maps are averaged down to this: more cannot be told apart with a pointer
 RESTS = 4  # pictures and stages whose first part of the network is kept, so that switching a cluster off is quick
 STEP = 4  # clusters that a thread removes between two chances for somebody else
-REMARKS = {
-    "logit_gate": "first-order estimate of what removal costs, in log-odds",
-    "ablation": "exact: log-odds lost when the cluster is removed",
-    "value_gate": "first-order effect of what is read from the cluster, in log-odds",
-    "integrated": "what the cluster adds as all are opened together, in log-odds",
-    "attention_mass": "share of all attention it receives; does not know the class",
-    "masking": "the paper's: probability lost when what it looks at is hidden in the picture",
-}
 FIRST = torch.tensor([0])  # the only image of a batch
 SINGLE = {"masking"}  # rankings that say nothing about a group by being added up
 
@@ -61,15 +53,15 @@ Steps = Generator[None, None, Answer]
 
 
 class Explorer:
-    portions = PORTIONS  # of the curves of insertion and deletion
+    portions = IMAGE_PORTIONS  # of the curves of insertion and deletion
 
-    def __init__(self, trained: TrainedModel, chosen: Chosen = NOT_MEASURED) -> None:
+    def __init__(self, trained: TrainedModel, chosen: DefaultMethod = NOT_MEASURED) -> None:
         self.trained, self.model, self.chosen = trained, trained.model, chosen
         self.device = next(trained.model.parameters()).device
         backbone = find_trunk(trained.model)
         self.stages = clustered_stages(backbone) if backbone is not None else []
-        self.rests: OrderedDict[tuple[str, int], Rest] = OrderedDict()
-        self.alike: WeakKeyDictionary[Rest, Tensor] = WeakKeyDictionary()  # groups of clusters
+        self.rests: OrderedDict[tuple[str, int], PartialForward] = OrderedDict()
+        self.alike: WeakKeyDictionary[PartialForward, Tensor] = WeakKeyDictionary()  # groups of clusters
 
     # ---- the model -----------------------------------------------------------------------------------------------
 
@@ -89,9 +81,9 @@ class Explorer:
             "colours": HEAT_COLOURS,
             "stages": [{"stage": stage, "clusters": self.clusters(stage)} for stage in self.stages],
             "rankings": [
-                {"name": name, "says": REMARKS.get(name, ""), "groups": name not in SINGLE}
-                for name in RANKINGS
-                if name != "random"
+                {"name": ranking.name, "says": ranking.unit, "groups": ranking.name not in SINGLE}
+                for ranking in RANKINGS.values()
+                if ranking.name != "random"
             ],
             "methods": [self.method_card(method) for method in self.methods()],
             "chosen": {"method": self.chosen.method, "says": self.chosen.reason},
@@ -185,12 +177,12 @@ class Explorer:
 
     # ---- clusters ------------------------------------------------------------------------------------------------
 
-    def rest(self, item: Seen, stage: int | None) -> Rest:
+    def rest(self, item: Seen, stage: int | None) -> PartialForward:
         """What follows the clusters of a stage, everything before it computed."""
         layer = cluster_layer(self.model, stage)
         key = item.id, layer.stage
         if key not in self.rests:
-            self.rests[key] = Rest(self.network(item), self.inputs(item), layer)
+            self.rests[key] = PartialForward(self.network(item), self.inputs(item), layer)
             if len(self.rests) > RESTS:
                 self.rests.popitem(last=False)
         self.rests.move_to_end(key)
@@ -209,7 +201,7 @@ class Explorer:
             "block": rest.layer.block,
             "rows": maps.shape[1],
             "columns": maps.shape[2],
-            "entropy": entropy(as_distributions(maps)).tolist(),
+            "entropy": spatial_entropy(as_distributions(maps)).tolist(),
             "flat_entropy": torch.tensor(float(maps[0].numel())).log().item(),
             "maps": packed(stretch(small)),
             "attention": packed(reading / reading.max()) | {"highest": reading.max().item()},
@@ -217,7 +209,7 @@ class Explorer:
             "importance": {"by": "logit_gate", "values": numbers(quick), "groups": numbers(added(quick, label))},
         }
 
-    def look(self, rest: Rest) -> tuple[Tensor, Tensor]:
+    def look(self, rest: PartialForward) -> tuple[Tensor, Tensor]:
         """Cluster maps, and attention of positions to clusters averaged over heads and the blocks that use them."""
         taps = [f"stages.{rest.layer.stage - 1}.blocks.{j}.attention.map" for j in users(self.model, rest.layer)]
         with torch.no_grad(), record(trunk(self.model), rest.layer.tap, *taps) as recorded:
@@ -228,8 +220,9 @@ class Explorer:
 
     def importance(self, item: Seen, stage: int, number: int | None, by: str) -> Steps:
         """One ranking of the clusters, and of the groups of clusters that look alike."""
-        if by not in REMARKS:
-            raise InputError(f"clusters cannot be ranked by {by!r}; known: {', '.join(REMARKS)}")
+        known = [name for name in RANKINGS if name != "random"]
+        if by not in known:
+            raise InputError(f"clusters cannot be ranked by {by!r}; known: {', '.join(known)}")
         rest = self.rest(item, stage)
         target = self.target(item, number, rest.output)
         label = self.groups(rest)
@@ -245,15 +238,15 @@ class Explorer:
             values = RANKINGS[by](rest.model, rest.images, target, rest.layer)[0]
             groups = added(values, label)
         named = {"values": numbers(values)} | ({} if by in SINGLE else {"groups": numbers(groups)})
-        return {"by": by, "says": REMARKS[by], **named}
+        return {"by": by, "says": RANKINGS[by].unit, **named}
 
-    def groups(self, rest: Rest) -> Tensor:
+    def groups(self, rest: PartialForward) -> Tensor:
         """The group of each cluster, (M,)."""
         if rest not in self.alike:
             self.alike[rest] = group_maps(self.look(rest)[0])
         return self.alike[rest]
 
-    def removing(self, rest: Rest, target: Target, gates: Tensor) -> Generator[None, None, Tensor]:
+    def removing(self, rest: PartialForward, target: Target, gates: Tensor) -> Generator[None, None, Tensor]:
         """Log-odds lost under each gate, in steps, so that nobody has to wait for all of them."""
         target, left = target.on("log_odds"), []
         for part in rest.parts(target, gates, batch_size=STEP):

@@ -22,7 +22,7 @@ from vitreous.explanations.dense import (
     look,
     numbers_now,
 )
-from vitreous.explanations.explaining import LIGHT, Plan, lighter
+from vitreous.explanations.explaining import FEWER_PASSES, Plan, lighter
 from vitreous.explanations.findings import Wanted, number_of
 from vitreous.tasks.base import Prediction
 from vitreous.web.explorer import Answer, Explorer
@@ -48,7 +48,7 @@ class SeenFindings(Seen):
 
 
 class Finder(Explorer):
-    portions = LIGHT["portions"]
+    portions = FEWER_PASSES["portions"]
 
     def size(self) -> tuple[int, int]:
         return self.trained.build_task().input_size(self.trained.preprocess)

@@ -7,7 +7,7 @@ import pytest
 from tests.support.tiny_data import CATEGORIES, coco_file, picture
 from vitreous.data.image import ImageError
 from vitreous.data.layouts.coco_anywhere import CocoFiles, _finder, find_coco_files, with_annotations
-from vitreous.data.quarantine import usual_place
+from vitreous.data.quarantine import quarantine_file
 from vitreous.data.source import open_data, open_raw, recognise
 from vitreous.errors import InputError
 from vitreous.training.settings import TrainSettings
@@ -123,7 +123,7 @@ def test_one_word(root, monkeypatch):
     assert data == "photos+labels/first.json+labels/second.json"
     assert with_annotations("photos", "labels/first.json") == "photos+labels/first.json"
     assert with_annotations("anything", ()) == "anything"
-    assert usual_place(data) == Path("photos/quarantine.txt")
+    assert quarantine_file(data) == Path("photos/quarantine.txt")
     settings = TrainSettings("paca_b0", "photos", task="detect", annotations=("labels/first.json",))
     assert settings.arguments()["data"] == settings.data == "photos+labels/first.json"
     assert settings.folder == Path("runs/paca_b0-photos")

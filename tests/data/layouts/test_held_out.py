@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.tiny_data import picture
 from vitreous.data.layouts import held_out
-from vitreous.data.layouts.held_out import PIECE, sides
+from vitreous.data.layouts.held_out import CONTENT_PIECE_BYTES, sides
 from vitreous.data.source import describe, open_data, open_raw
 from vitreous.errors import InputError
 
@@ -84,8 +84,8 @@ def test_share_is_about_the_fraction():
 
 def test_large_files_differ_by_start_middle_and_end(tmp_path, monkeypatch):
     """Three pieces of each are read, and their length counts."""
-    whole = bytearray(10 * PIECE)
-    changed = {"start": 0, "middle": 5 * PIECE, "end": 10 * PIECE - 1}
+    whole = bytearray(10 * CONTENT_PIECE_BYTES)
+    changed = {"start": 0, "middle": 5 * CONTENT_PIECE_BYTES, "end": 10 * CONTENT_PIECE_BYTES - 1}
     contents = {"same": bytes(whole), "longer": bytes(whole) + b"\0"}
     for place, position in changed.items():
         contents[place] = bytes(whole[:position]) + b"\1" + bytes(whole[position + 1 :])

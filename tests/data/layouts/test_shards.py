@@ -13,7 +13,7 @@ from PIL import Image
 
 from vitreous.data.layouts import shard_index
 from vitreous.data.layouts.shards import expand_braces
-from vitreous.data.loader import WINDOW, BatchSampler, Loader
+from vitreous.data.loader import FILES_SHUFFLED_TOGETHER, BatchSampler, Loader
 from vitreous.data.source import describe, open_data
 from vitreous.data.transforms import Augmentation, Preprocess
 from vitreous.errors import InputError
@@ -66,7 +66,7 @@ def opened(data, split="train"):
 
 def test_samples_are_those_of_the_shards_in_order(root):
     images = opened(root)
-    assert (len(images), images.classes, images.stretches) == (15, ("0", "1", "2"), (5, 5, 5))
+    assert (len(images), images.classes, images.file_lengths) == (15, ("0", "1", "2"), (5, 5, 5))
     for number in (0, 7, 14):
         found, target = images[number]
         assert np.array_equal(np.asarray(found), np.asarray(Image.open(io.BytesIO(picture(number)))))
@@ -186,7 +186,7 @@ def test_the_index_is_built_once_and_follows_changes(root, scanned):
     write_shard(root / "train-000001.tar", samples(50, 7))
     changed = opened(root)
     assert scanned == ["train-000001.tar"]
-    assert changed.stretches == (5, 7, 5)
+    assert changed.file_lengths == (5, 7, 5)
     assert changed.fingerprint != first.fingerprint
     assert [changed.name(index) for index in (4, 5, 12)] == [
         "train-000000.tar/0004.png",
@@ -225,7 +225,9 @@ def test_a_folder_that_cannot_be_written(root, scanned, monkeypatch):
 
 def batches(images, *, workers=0, rank=0, world=1, start=0):
     task = Classify(images.classes)
-    sampler = BatchSampler(len(images), 6, seed=1, shuffle=True, stretches=images.stretches, rank=rank, world=world)
+    sampler = BatchSampler(
+        len(images), 6, seed=1, shuffle=True, file_lengths=images.file_lengths, rank=rank, world=world
+    )
     loader = Loader(task.dataset(images, Augmentation(Preprocess((8, 8)))), sampler, task.collate, workers=workers)
     loader.set_position(3, start)
     found = list(loader)
@@ -249,15 +251,15 @@ def test_same_batches_for_any_workers_ranks_and_position(root):
 
 
 def test_many_shards_are_shuffled_in_windows():
-    stretches = [3 + file % 2 for file in range(3 * WINDOW)]
-    sampler = BatchSampler(sum(stretches), 8, seed=1, shuffle=True, stretches=stretches)
+    lengths = [3 + file % 2 for file in range(3 * FILES_SHUFFLED_TOGETHER)]
+    sampler = BatchSampler(sum(lengths), 8, seed=1, shuffle=True, file_lengths=lengths)
     orders = [sampler.order(epoch) for epoch in (0, 1)]
-    assert all(sorted(order) == list(range(sum(stretches))) for order in orders)
+    assert all(sorted(order) == list(range(sum(lengths))) for order in orders)
     assert orders[0] != orders[1]
-    file = np.repeat(np.arange(len(stretches)), stretches)
-    in_first = set(file[orders[0]][: 3 * WINDOW].tolist())
-    assert len(in_first) <= WINDOW, "the first samples come from few files"
-    assert in_first != set(file[orders[1]][: 3 * WINDOW].tolist()), "in each epoch from others"
+    file = np.repeat(np.arange(len(lengths)), lengths)
+    in_first = set(file[orders[0]][: 3 * FILES_SHUFFLED_TOGETHER].tolist())
+    assert len(in_first) <= FILES_SHUFFLED_TOGETHER, "the first samples come from few files"
+    assert in_first != set(file[orders[1]][: 3 * FILES_SHUFFLED_TOGETHER].tolist()), "in each epoch from others"
 
 
 def test_a_sample_read_by_a_child_does_not_move_the_parent(root):

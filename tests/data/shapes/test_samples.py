@@ -27,6 +27,7 @@ def digest(scene: Scene) -> str:
 # ---- a sample is a pure function of its name ----------------------------------------------------------------------
 
 
+@pytest.mark.system
 def test_same_bytes_in_another_process_and_in_any_order():
     # An empty stand-in for the package keeps the fresh process from importing torch, which drawing does not need.
     program = (

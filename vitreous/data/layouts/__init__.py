@@ -1,4 +1,4 @@
-"""One file a layout of data, as people keep it on the disk.
+"""One file per layout of data on disk, each with a `LAYOUT`, and what several of them share.
 
-Which of them fits an argument is decided in `data/source.py`.
+Not here: the choice among layouts and everything that is the same for all of them (`data/source.py`).
 """

@@ -26,8 +26,8 @@ from vitreous.errors import InputError
 from vitreous.files.limits import MAX_CLASS_NAME_CHARS, MAX_DATA_CLASSES
 from vitreous.files.reading import is_text, reading, require_regular, truncate
 
-AGAIN = "write it again with numpy.savez"
-PICTURES = re.compile(r"x_(?P<after>\w+)|(?P<before>\w+)_images")  # name of an array -> split
+_REMEDY = "write it again with numpy.savez"
+_PICTURE_ARRAY = re.compile(r"x_(?P<after>\w+)|(?P<before>\w+)_images")  # name of an array -> split
 
 
 class ArraySet(ImageSet):
@@ -78,7 +78,7 @@ def open_arrays(path: Path, split: str) -> ArraySet:
 
 
 def _opened(path: Path) -> Any:
-    with reading(f"'{path}'", remedy=AGAIN):
+    with reading(f"'{path}'", remedy=_REMEDY):
         require_regular(path, memory_bytes())
         file = np.load(path, allow_pickle=False)
         if not isinstance(file, np.lib.npyio.NpzFile):
@@ -87,8 +87,8 @@ def _opened(path: Path) -> Any:
 
 
 def _array(path: Path, file: Any, name: str) -> NDArray[Any]:
-    """One array, after a look at what its head promises: a few bytes can ask for any amount of memory."""
-    with reading(f"{name} in '{path}'", remedy=AGAIN):
+    """One array, after a check of its header: a few bytes can ask for any amount of memory."""
+    with reading(f"{name} in '{path}'", remedy=_REMEDY):
         member = next(entry for entry in file.zip.namelist() if entry in (name, f"{name}.npy"))
         with file.zip.open(member) as opened:
             version = np.lib.format.read_magic(opened)
@@ -99,7 +99,7 @@ def _array(path: Path, file: Any, name: str) -> NDArray[Any]:
             raise ValueError("it holds Python objects; only plain numbers and texts are read (allow_pickle is off)")
         if promised != stored:
             raise ValueError(
-                f"its head tells of {truncate(str(shape))} {dtype}, {promised:,} bytes, but it has {stored:,}"
+                f"its header announces {truncate(str(shape))} {dtype}, {promised:,} bytes, but it has {stored:,}"
             )
         if promised > memory_bytes():
             raise ValueError(f"it has {promised:,} bytes, this machine's memory {memory_bytes():,}")
@@ -113,7 +113,7 @@ def memory_bytes() -> int:
 
 def _picture_arrays(file: Any) -> dict[str, str]:
     """Split -> name of the array with its pictures."""
-    matches = {name: PICTURES.fullmatch(name) for name in file.files}
+    matches = {name: _PICTURE_ARRAY.fullmatch(name) for name in file.files}
     return {match["after"] or match["before"]: name for name, match in matches.items() if match}
 
 

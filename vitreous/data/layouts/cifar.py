@@ -25,7 +25,7 @@ from vitreous.errors import InputError
 from vitreous.files.limits import MAX_ARCHIVE_BYTES
 from vitreous.files.reading import read_bytes, reason_of
 
-SIDE = 32
+CIFAR_SIDE = 32
 
 
 class Edition(NamedTuple):
@@ -124,9 +124,11 @@ def _part(
         raise _damaged(place, file, "its labels are no whole numbers")
     labels = np.array(listed, np.int64)
     # Rows of 3072: first all red values, then all green, then all blue.
-    shape, pixels = (len(labels), 3, SIDE, SIDE), content[b"data"]
+    shape, pixels = (len(labels), 3, CIFAR_SIDE, CIFAR_SIDE), content[b"data"]
     if not len(labels) or not isinstance(pixels, _Array) or len(pixels.content) != int(np.prod(shape)):
-        raise _damaged(place, file, f"it does not hold {SIDE} x {SIDE} pictures for its {len(labels)} labels")
+        raise _damaged(
+            place, file, f"it does not hold {CIFAR_SIDE} x {CIFAR_SIDE} pictures for its {len(labels)} labels"
+        )
     if not 0 <= labels.min() <= labels.max() < classes:
         raise _damaged(place, file, f"its labels go from {labels.min()} to {labels.max()} for {classes} classes")
     rows = np.frombuffer(pixels.content, np.uint8).reshape(shape)
@@ -182,18 +184,18 @@ def _latin_bytes(text: str, _: Any) -> bytes:
     return text.encode("latin-1")
 
 
-KNOWN: dict[tuple[str, str], Any] = {("_codecs", "encode"): _latin_bytes}
+_KNOWN_NAMES: dict[tuple[str, str], Any] = {("_codecs", "encode"): _latin_bytes}
 for package in ("numpy", "numpy.core.multiarray", "numpy._core.multiarray"):
-    KNOWN |= {(package, "_reconstruct"): _new_array, (package, "ndarray"): _Array, (package, "dtype"): _Dtype}
+    _KNOWN_NAMES |= {(package, "_reconstruct"): _new_array, (package, "ndarray"): _Array, (package, "dtype"): _Dtype}
 
 
 class _Reader(pickle._Unpickler):
     """In Python: the one in C makes room for as many remembered objects as a number in the file says."""
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in KNOWN:
+        if (module, name) not in _KNOWN_NAMES:
             raise ValueError(f"it asks for {module}.{name}, which has no place in it")
-        return KNOWN[module, name]
+        return _KNOWN_NAMES[module, name]
 
 
 LAYOUT = Layout(

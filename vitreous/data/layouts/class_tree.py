@@ -13,18 +13,18 @@ from typing import Any
 
 from vitreous.data.image import SUFFIXES
 
-KEYS = ("classes", "names", "labels", "id2label", "categories")
-ABOUT_PICTURES = "it tells about pictures; a file about classes alone is needed"
+_KEYS = ("classes", "names", "labels", "id2label", "categories")
+_ABOUT_PICTURES = "it describes pictures; a file that describes only classes is needed"
 LARGEST_VALUE = (1 << 16) - 1  # of a pixel
 
-Colour = tuple[int, int, int]
+RGB = tuple[int, int, int]
 
 
-def values_or_colours(content: Any) -> list[tuple[int, str]] | list[tuple[Colour, str]]:
+def values_or_colours(content: Any) -> list[tuple[int, str]] | list[tuple[RGB, str]]:
     """The value of each class and its name, by rising value; or its colour and name. A ValueError if it is neither."""
     if isinstance(content, dict) and "annotations" in content:
-        raise ValueError(ABOUT_PICTURES)
-    if isinstance(content, dict) and (key := next((key for key in KEYS if key in content), None)):
+        raise ValueError(_ABOUT_PICTURES)
+    if isinstance(content, dict) and (key := next((key for key in _KEYS if key in content), None)):
         content = content[key]
     pairs: list[tuple[Any, Any]] = []
     if isinstance(content, dict):
@@ -34,7 +34,7 @@ def values_or_colours(content: Any) -> list[tuple[int, str]] | list[tuple[Colour
     if not pairs or not all(isinstance(name, str) and name.strip() for _, name in pairs):
         raise ValueError("a list of names is needed, or a dictionary of values or colours and names")
     if any(name.lower().endswith(SUFFIXES) for _, name in pairs):
-        raise ValueError(ABOUT_PICTURES)
+        raise ValueError(_ABOUT_PICTURES)
     if all(isinstance(value, list) for value, _ in pairs):
         return [(_colour(value), name.strip()) for value, name in pairs]
     if not all(_is_number(value) and int(value) <= LARGEST_VALUE for value, _ in pairs):
@@ -58,7 +58,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | str) and not isinstance(value, bool) and bool(re.fullmatch("[0-9]{1,9}", str(value)))
 
 
-def _colour(value: list[Any]) -> Colour:
+def _colour(value: list[Any]) -> RGB:
     if len(value) != 3 or not all(_is_number(part) and int(part) <= 255 for part in value):
         raise ValueError("a colour is three numbers from 0 to 255")
     red, green, blue = map(int, value)

@@ -1,10 +1,10 @@
-"""Objects as COCO writes them down: one JSON file a split, pictures in a folder beside it.
+"""Objects in COCO's format: one JSON file per split, pictures in a folder beside it.
 
     DATA/annotations/instances_train2017.json, DATA/train2017/*.jpg
     DATA/annotations/instances_train.json, DATA/images/train/*.png
     DATA/train/_annotations.coco.json, DATA/train/*.jpg
 
-Classes are ordered by the numbers of their categories, which need not follow each other.
+Classes are ordered by the numbers of their categories, which may have gaps.
 """
 
 import re
@@ -13,7 +13,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from vitreous.data.annotations import Faults, Keypoints, ObjectSet, Record, mirrored_pairs, objects_of, require_objects
+from vitreous.data.annotations import (
+    Faults,
+    KeypointScheme,
+    ObjectSet,
+    Record,
+    mirrored_pairs,
+    objects_of,
+    require_objects,
+)
 from vitreous.data.image_set import SPLITS, find_split, own_splits, require_split
 from vitreous.data.layouts.base import Layout, expanded
 from vitreous.errors import InputError
@@ -26,13 +34,13 @@ from vitreous.files.limits import (
 )
 from vitreous.files.reading import excerpt, is_text, problem_of_path, read_json, reason_of
 
-PREFIXES = {  # kind of targets -> how files that may belong to a split begin, best first
+_FILE_PREFIXES = {  # kind of targets -> how files that may belong to a split begin, best first
     "boxes": ("instances_", "", "annotations_", "person_keypoints_"),
     "keypoints": ("person_keypoints_", "keypoints_", "instances_", "", "annotations_"),
 }
-IN_SPLIT_FOLDER = "_annotations.coco.json"
-CORRECT = "correct the file, or see all of it with `vitreous check`"
-SAMPLED = 50  # pictures by which the folder that holds them is recognised
+_IN_SPLIT_FOLDER = "_annotations.coco.json"
+_REMEDY = "correct the file, or see all of it with `vitreous check`"
+_SAMPLED_PICTURES = 50  # by which their folder is recognised
 
 
 def coco_files(root: Path, targets: str = "boxes") -> dict[str, Path]:
@@ -42,9 +50,9 @@ def coco_files(root: Path, targets: str = "boxes") -> dict[str, Path]:
     there = sorted(path for folder in (root / "annotations", root) for path in folder.glob("*.json"))
     found: dict[str, Path] = {}
     for split in dict.fromkeys(name for names in SPLITS.values() for name in names):
-        if (root / split / IN_SPLIT_FOLDER).is_file():
-            found[split] = root / split / IN_SPLIT_FOLDER
-        for prefix in reversed(PREFIXES[targets]):
+        if (root / split / _IN_SPLIT_FOLDER).is_file():
+            found[split] = root / split / _IN_SPLIT_FOLDER
+        for prefix in reversed(_FILE_PREFIXES[targets]):
             matching = [path for path in there if re.fullmatch(rf"{prefix}{split}_?(\d{{4}})?", path.stem)]
             if len(matching) > 1:
                 names = " and ".join(str(path) for path in matching)
@@ -134,7 +142,7 @@ def _records(
             problem = f"cannot be understood: {reason_of(error)}"
         if problem:
             called = excerpt(row["id"]) if isinstance(row, dict) and "id" in row else f"number {place + 1}"
-            faults.note(f"annotation {called} of {file} {problem}", CORRECT)
+            faults.note(f"annotation {called} of {file} {problem}", _REMEDY)
         else:
             known.add(row["id"])
             masks = masks or bool(row.get("segmentation"))
@@ -192,7 +200,7 @@ def _mask_problem(segmentation: Any, size: tuple[int, int] | None) -> str:
 
 
 def _content(file: Path, follow: bool = False) -> dict[str, Any]:
-    """Images are in order; categories and annotations are looked at later."""
+    """Images are in order; categories and annotations are checked later."""
     content = read_json(file, MAX_ANNOTATIONS_BYTES)
     for part in ("images", "annotations", "categories"):
         if not isinstance(content, dict) or not isinstance(content.get(part), list):
@@ -256,7 +264,7 @@ def _check_same(categories: list[dict[str, Any]], train: Path, file: Path, follo
         )
 
 
-def _keypoints(categories: list[dict[str, Any]], file: Path) -> Keypoints:
+def _keypoints(categories: list[dict[str, Any]], file: Path) -> KeypointScheme:
     lists = {tuple(category["keypoints"]) for category in categories if category.get("keypoints")}
     if len(lists) != 1:
         found = "no category lists keypoints" if not lists else "its categories list different keypoints"
@@ -267,7 +275,7 @@ def _keypoints(categories: list[dict[str, Any]], file: Path) -> Keypoints:
     if not isinstance(lines, list):
         raise InputError(f"{file} has the skeleton {excerpt(lines)}; a list of pairs of keypoints is needed")
     joined = tuple((line[0] - 1, line[1] - 1) for line in lines if _joins(line, len(names)))
-    return Keypoints(names, mirrored_pairs(names), joined)
+    return KeypointScheme(names, mirrored_pairs(names), joined)
 
 
 def _joins(line: Any, keypoints: int) -> bool:
@@ -283,7 +291,7 @@ def _image_folder(file: Path, split: str, root: Path, names: Sequence[str]) -> P
     tail = file.stem.rpartition("_")[2]  # train2017 of instances_train2017
     places = [base / name for base in (root / "images", root) for name in dict.fromkeys((tail, split, ""))]
     places += [root / "JPEGImages", root.parent / "JPEGImages", root.parent / "images", file.parent]
-    wanted = names[:SAMPLED]
+    wanted = names[:_SAMPLED_PICTURES]
     counts = {place: sum((place / name).is_file() for name in wanted) for place in dict.fromkeys(places)}
     best = max(counts, key=lambda place: counts[place])
     if not counts[best]:

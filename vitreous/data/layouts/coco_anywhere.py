@@ -3,10 +3,9 @@
     photos+labels/train.json+labels/val.json      pictures somewhere below photos
     labels/val.json                               pictures somewhere below labels, or else below its parent
 
-That is how data of this kind are written in one word; `--annotations` of train, evaluate and check makes it from DATA
-and the files. Which split a file is, its name says (train, val, test), or the folder it lies in; if names say nothing,
-the first is train, the second val, the third test. A single file that is not called val or test has no splits: a share
-is held out, see `held_out`.
+Data of this kind are one word; `--annotations` of train, evaluate and check makes it from DATA and the files. The name
+of a file, or of its folder, says which split it is (train, val, test); if neither does, the first is train, the second
+val, the third test. A single file that is not called val or test has no splits: a share is held out, see `held_out`.
 """
 
 import os
@@ -25,7 +24,7 @@ from vitreous.errors import InputError
 from vitreous.files.reading import problem_of_path
 
 JOIN, ENDING = "+", ".json"
-WORDS = {word: split for split, words in SPLITS.items() for word in words}
+SPLIT_WORDS = {word: split for split, words in SPLITS.items() for word in words}
 
 
 class CocoFiles(NamedTuple):
@@ -99,11 +98,11 @@ def open_coco_files(data: str, split: str, *, targets: str, strict: bool, follow
 
 
 def _word_in(file: Path) -> str:
-    """The split that the file's name tells of, or else the name of its folder; empty if neither does."""
+    """The split that the name of the file, or else of its folder, contains; empty if neither does."""
     for name in (file.stem, file.parent.name):
-        told = {WORDS[word] for word in re.findall("[a-z]+", name.lower()) if word in WORDS}
-        if len(told) == 1:
-            return told.pop()
+        named = {SPLIT_WORDS[word] for word in re.findall("[a-z]+", name.lower()) if word in SPLIT_WORDS}
+        if len(named) == 1:
+            return named.pop()
     return ""
 
 
@@ -121,7 +120,7 @@ def _finder(
         if found or led:
             ranks = _ranks(root, found, split)
             places = led | {name: _chosen(folders, ranks, name, file) / name for name, folders in found.items()}
-            # One that is nowhere is told as a picture that cannot be read when it is its turn.
+            # A missing one counts as unreadable when it is needed.
             return lambda name: places.get(name, root / Path(name).name)
     looked = " and ".join(str(root) for root in roots)
     raise InputError(f"no picture of {file} is there, such as {names[0]!r}; looked below {looked}")
@@ -144,7 +143,7 @@ def _folders_with(root: Path, names: Sequence[str]) -> dict[str, tuple[Path, ...
 
 
 def _chosen(folders: Sequence[Path], ranks: Mapping[Path, tuple[int, int]], name: str, file: Path) -> Path:
-    """Of the folders with a picture of this name the best; of two equal ones nobody knows which is meant."""
+    """The best of the folders with a picture of this name; a tie is refused."""
     best = max(folders, key=lambda folder: ranks[folder])
     if sum(ranks[folder] == ranks[best] for folder in folders) > 1:
         places = " and ".join(str(folder / name) for folder in folders[:3])
@@ -157,7 +156,7 @@ def _ranks(root: Path, found: Mapping[str, Sequence[Path]], split: str) -> dict[
     counts = Counter(folder for folders in found.values() for folder in folders)
     ranks = {}
     for folder, count in counts.items():
-        words = set(re.findall("[a-z]+", folder.relative_to(root).as_posix().lower())) & set(WORDS)
+        words = set(re.findall("[a-z]+", folder.relative_to(root).as_posix().lower())) & set(SPLIT_WORDS)
         ranks[folder] = (0 if not words else 1 if split and words & set(SPLITS[split]) else -1, count)
     return ranks
 

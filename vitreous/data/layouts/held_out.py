@@ -1,10 +1,10 @@
 """Data without splits of their own: a share of the pictures is held out for validation, chosen by their content.
 
-The side of a picture follows from the bytes of its file alone: not from its name, its date, the order of the files or
+Whether a picture is held out depends on the bytes of its file alone: not on its name, its date, the order of files or
 the machine. Copies of a file therefore fall on the same side, and a picture stays on its side when others are added.
-Of a class that would have no picture on one of the sides, the nearest picture changes over.
+If a class would have no picture on one of the sides, the nearest picture moves there.
 
-Of large files the start, the middle and the end are read, which takes about as long as to look up their size.
+Of large files only the start, the middle and the end are read, which takes about as long as looking up their size.
 """
 
 import hashlib
@@ -21,9 +21,9 @@ from vitreous.data.image_set import ImageSet, Subset, digest
 from vitreous.errors import InputError
 
 VAL_FRACTION = 0.2
-PIECE = 1 << 16  # bytes; files of up to three pieces are read as a whole
-READERS = 8  # threads: most of the time is spent waiting for the disk
-SECONDS_BETWEEN_LINES = 10.0
+CONTENT_PIECE_BYTES = 1 << 16  # files of up to three pieces are read as a whole
+READER_THREADS = 8  # most of the time is spent waiting for the disk
+PROGRESS_SECONDS = 10.0
 
 
 class HeldOut(Subset):
@@ -86,7 +86,7 @@ def sides(places: Sequence[float], classes: Sequence[Hashable], val_fraction: fl
 
 def _places(images: ImageSet) -> Iterator[float]:
     """A number from 0 to 1 for each picture, by its content; of one that cannot be opened, by its name."""
-    with ThreadPoolExecutor(READERS) as pool:
+    with ThreadPoolExecutor(READER_THREADS) as pool:
         yield from _reported(pool.map(lambda index: _place(images, index), range(len(images))), len(images))
 
 
@@ -94,7 +94,7 @@ def _place(images: ImageSet, index: int) -> float:
     stored = images.encoded(index)
     try:
         content = stored if isinstance(stored, bytes) else _content_of(Path(stored))  # type: ignore[arg-type]
-    except OSError:  # told as a picture that cannot be read when it is its turn
+    except OSError:  # reported as unreadable when the picture is needed
         content = images.name(index).encode(errors="surrogateescape")
     return int.from_bytes(hashlib.blake2b(content, digest_size=6).digest()) / (1 << 48)
 
@@ -109,20 +109,20 @@ def _pieces(file: str, size: int, changed: int) -> bytes:
     """A digest of the file. Train and val are opened one after the other; the time of the last change keeps it true."""
     total = hashlib.blake2b(str(size).encode(), digest_size=16)
     with open(file, "rb") as stream:
-        if size <= 3 * PIECE:
-            total.update(stream.read(3 * PIECE))
+        if size <= 3 * CONTENT_PIECE_BYTES:
+            total.update(stream.read(3 * CONTENT_PIECE_BYTES))
         else:
-            for start in (0, (size - PIECE) // 2, size - PIECE):
+            for start in (0, (size - CONTENT_PIECE_BYTES) // 2, size - CONTENT_PIECE_BYTES):
                 stream.seek(start)
-                total.update(stream.read(PIECE))
+                total.update(stream.read(CONTENT_PIECE_BYTES))
     return total.digest()
 
 
 def _reported(items: Iterable[float], total: int) -> Iterator[float]:
-    """Say now and then how far it is: on a slow disk with many files this takes a while."""
+    """Print the progress now and then: on a slow disk, many files take a while."""
     last = time.monotonic()
     for done, item in enumerate(items, 1):
         yield item
-        if time.monotonic() - last > SECONDS_BETWEEN_LINES:
+        if time.monotonic() - last > PROGRESS_SECONDS:
             last = time.monotonic()
             print(f"dividing the data by content: {done}/{total} files", file=sys.stderr, flush=True)

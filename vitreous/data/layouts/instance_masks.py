@@ -9,38 +9,36 @@ The class is called as the single line of classes.txt says, or else pedestrian (
 splits: a share is held out, see `held_out`.
 """
 
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from vitreous.data.annotations import objects_of
 from vitreous.data.image import LOSSLESS, ImageError
 from vitreous.data.image_files import picture_files
-from vitreous.data.image_set import EncodedSet, digest
+from vitreous.data.image_set import PairedFiles
 from vitreous.data.layouts.base import Layout, expanded
-from vitreous.data.layouts.masks import file_length, read_mask, require_same_size
+from vitreous.data.layouts.masks import read_mask, require_same_size
 from vitreous.data.run_lengths import encode_pixels
 from vitreous.errors import InputError
 from vitreous.files.reading import read_names
 
-PLACES = (("PNGImages", "PedMasks", "pedestrian"), ("images", "instances", "object"))
-ENDINGS = ("_mask", "")
-MOST_OBJECTS = 10_000  # in one picture; a mask with more numbers numbers something else
+INSTANCE_FOLDERS = (("PNGImages", "PedMasks", "pedestrian"), ("images", "instances", "object"))
+_MASK_ENDINGS = ("_mask", "")
+MOST_INSTANCES = 10_000  # in one picture; a mask with more numbers numbers something else
 
 
 def instance_folders(root: Path) -> tuple[Path, Path, str] | None:
     """Folders of pictures and of masks, and what the objects are called."""
-    for pictures, masks, kind in PLACES:
+    for pictures, masks, kind in INSTANCE_FOLDERS:
         if (root / pictures).is_dir() and (root / masks).is_dir():
             return root / pictures, root / masks, kind
     return None
 
 
-class InstanceMasks(EncodedSet):
+class InstanceMasks(PairedFiles):
     """All pictures with their objects, as boxes and masks."""
 
     def __init__(self, root: Path) -> None:
@@ -50,40 +48,18 @@ class InstanceMasks(EncodedSet):
         self.pictures, self.masks, kind = folders
         self.classes, self.category_ids = (_called(root, kind),), (1,)
         self.files, self.passed_over = picture_files(self.pictures)
-        self._masks_there = set(picture_files(self.masks).names)
-        if not any(self.mask_file(index).is_file() for index in range(len(self))):
+        self._mask_names = set(picture_files(self.masks).names)
+        if not any(self.target_file(index).is_file() for index in range(len(self))):
             raise InputError(f"no picture in '{self.pictures}' has a mask of the same name in '{self.masks}'")
 
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def name(self, index: int) -> str:
-        return self.files[index]
-
-    def encoded(self, index: int) -> Path:
-        return self.pictures / self.files[index]
-
-    def mask_file(self, index: int) -> Path:
-        """Of a picture without one, where it would be looked for."""
+    def target_file(self, index: int) -> Path:
         stem = Path(self.files[index]).with_suffix("").as_posix()
-        names = [f"{stem}{ending}{suffix}" for ending in ENDINGS for suffix in LOSSLESS]
-        return self.masks / next((name for name in names if name in self._masks_there), names[0])
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """Changes when files are added, removed or renamed, or change their length."""
-        return digest(
-            f"{name}\0{file_length(self.encoded(index))}\0{file_length(self.mask_file(index))}"
-            for index, name in enumerate(self.files)
-        )
-
-    def picture(self, index: int, *, at_least: int | None = None) -> Image.Image:
-        """Never reduced: the objects are in pixels of the whole picture."""
-        return super().picture(index)
+        names = [f"{stem}{ending}{suffix}" for ending in _MASK_ENDINGS for suffix in LOSSLESS]
+        return self.masks / next((name for name in names if name in self._mask_names), names[0])
 
     def numbers(self, index: int) -> Any:
         """(H, W) of the mask; an ImageError names it if it does not fit."""
-        file = self.mask_file(index)
+        file = self.target_file(index)
         found = read_mask(file)
         require_same_size(file, found, self.encoded(index))
         return found
@@ -94,10 +70,12 @@ class InstanceMasks(EncodedSet):
         there = np.flatnonzero(flat > 0)  # pixels of objects, down the columns
         there = there[np.argsort(flat[there], kind="stable")]  # those of an object together, still in order
         starts = np.flatnonzero(np.diff(flat[there], prepend=0))
-        if len(starts) > MOST_OBJECTS:
-            raise ImageError(f"mask '{self.mask_file(index)}' numbers {len(starts)} objects; at most {MOST_OBJECTS:,}")
+        if len(starts) > MOST_INSTANCES:
+            raise ImageError(
+                f"mask '{self.target_file(index)}' numbers {len(starts)} objects; at most {MOST_INSTANCES:,}"
+            )
         objects = np.split(there, starts[1:]) if len(starts) else []
-        rows = [_row(pixels, numbered.shape, index * MOST_OBJECTS + place) for place, pixels in enumerate(objects, 1)]
+        rows = [_row(pixels, numbered.shape, index * MOST_INSTANCES + place) for place, pixels in enumerate(objects, 1)]
         return {"objects": objects_of(rows, [0] * len(rows), masks=True), "image_id": index + 1}
 
 
@@ -112,12 +90,12 @@ class InstancesAsOneClass(InstanceMasks):
         return {"semantic": (self.numbers(index) > 0).astype(np.uint8)}
 
 
-def _row(pixels: NDArray[np.int64], size: tuple[int, ...], id: int) -> dict[str, Any]:
+def _row(pixels: NDArray[np.int64], size: tuple[int, ...], number: int) -> dict[str, Any]:
     """As in COCO's annotations, from the places of an object's pixels down the columns."""
     columns, rows = np.divmod(pixels, size[0])
     left, top = int(columns[0]), int(rows.min())
     box = [left, top, int(columns[-1]) + 1 - left, int(rows.max()) + 1 - top]
-    return {"id": id, "bbox": box, "area": len(pixels), "segmentation": encode_pixels(pixels, size)}
+    return {"id": number, "bbox": box, "area": len(pixels), "segmentation": encode_pixels(pixels, size)}
 
 
 def _called(root: Path, kind: str) -> str:

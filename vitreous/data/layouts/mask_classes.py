@@ -24,19 +24,19 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from vitreous.data.layouts.class_tree import LARGEST_VALUE, Colour, values_or_colours
+from vitreous.data.layouts.class_tree import LARGEST_VALUE, RGB, values_or_colours
 from vitreous.errors import InputError
 from vitreous.files.limits import MAX_DESCRIPTION_BYTES
 from vitreous.files.reading import PlainLoader, excerpt, names_in, parse_json, read_text, reading, rows_in
 
 IGNORE = 255  # class number of pixels that count neither as right nor as wrong
-MOST = 255  # classes
-UNKNOWN = -1
-NOTHING = {"background", "other", "others", "unlabelled", "unlabeled", "unlabel", "void", "ignore"}
-NUMBERS = re.compile(r"^(.*?)[\s,;]+(\d{1,3})[\s,;]+(\d{1,3})[\s,;]+(\d{1,3})\s*$")
-NUMBERS_FIRST = re.compile(r"^(\d{1,3})[\s,;]+(\d{1,3})[\s,;]+(\d{1,3})[\s,;]+(.+?)\s*$")
-VALUED = re.compile(r"^(\d{1,9})[\s,;:=]+(.*[^\W\d].*)$")  # a name has a letter
-VALUE_LAST = re.compile(r"^([^,;]*[^\W\d][^,;]*)[,;]\s*(\d{1,9})$")
+MOST_MASK_CLASSES = 255
+UNKNOWN_CLASS = -1
+_NAMES_OF_NO_CLASS = {"background", "other", "others", "unlabelled", "unlabeled", "unlabel", "void", "ignore"}
+_NAME_THEN_COLOUR = re.compile(r"^(.*?)[\s,;]+(\d{1,3})[\s,;]+(\d{1,3})[\s,;]+(\d{1,3})\s*$")
+_COLOUR_THEN_NAME = re.compile(r"^(\d{1,3})[\s,;]+(\d{1,3})[\s,;]+(\d{1,3})[\s,;]+(.+?)\s*$")
+_VALUE_THEN_NAME = re.compile(r"^(\d{1,9})[\s,;:=]+(.*[^\W\d].*)$")  # a name has a letter
+_NAME_THEN_VALUE = re.compile(r"^([^,;]*[^\W\d][^,;]*)[,;]\s*(\d{1,9})$")
 
 CITYSCAPES = {  # value in *_labelIds.png -> name of the 19 classes that are evaluated
     7: "road",
@@ -60,7 +60,7 @@ CITYSCAPES = {  # value in *_labelIds.png -> name of the 19 classes that are eva
     33: "bicycle",
 }
 
-# The eleven classes of CamVid that are usually told apart; masks have them as 0 to 10, and 11 for none of them.
+# The eleven classes of CamVid that are usually distinguished; masks have them as 0 to 10, and 11 for none of them.
 CAMVID = (*("sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "bicyclist"),)
 CAMVID_FILE = re.compile(r"(0001TP|0006R0|0016E5|Seq05VD)_f?\d{5,6}")  # its four drives
 
@@ -69,20 +69,20 @@ CAMVID_FILE = re.compile(r"(0001TP|0006R0|0016E5|Seq05VD)_f?\d{5,6}")  # its fou
 class MaskClasses:
     names: tuple[str, ...]
     values: dict[int, int] = field(default_factory=dict)  # value of a pixel -> class number
-    colours: dict[Colour, int] = field(default_factory=dict)  # the same for masks in colour; empty if values count
+    colours: dict[RGB, int] = field(default_factory=dict)  # the same for masks in colour; empty if values count
 
     def __post_init__(self) -> None:
-        if len(self.names) > MOST:
-            raise InputError(f"the masks have {len(self.names)} classes; at most {MOST} can be told apart")
+        if len(self.names) > MOST_MASK_CLASSES:
+            raise InputError(f"the masks have {len(self.names)} classes; at most {MOST_MASK_CLASSES} can be told apart")
         for value in self.values:
             if not 0 <= value <= LARGEST_VALUE:
                 raise InputError(f"masks cannot hold the value {excerpt(value)}; give values from 0 to {LARGEST_VALUE}")
 
     def numbers(self, mask: NDArray[np.integer]) -> NDArray[np.int16]:
-        """(H, W) of values or (H, W, 3) of colours to class numbers; `UNKNOWN` where none is known."""
+        """(H, W) of values or (H, W, 3) of colours to class numbers; `UNKNOWN_CLASS` where none is known."""
         if mask.ndim == 3:
             return self._by_colour(mask)
-        table = np.full(LARGEST_VALUE + 2, UNKNOWN, np.int16)  # the last stands for all that no mask should hold
+        table = np.full(LARGEST_VALUE + 2, UNKNOWN_CLASS, np.int16)  # the last stands for all that no mask should hold
         for value, number in self.values.items():
             table[value] = number
         return table[np.where((mask < 0) | (mask > LARGEST_VALUE), LARGEST_VALUE + 1, mask)]
@@ -91,14 +91,16 @@ class MaskClasses:
         packed = mask.astype(np.int32) @ np.array([1 << 16, 1 << 8, 1], np.int32)  # (H, W)
         found, places = np.unique(packed, return_inverse=True)
         known = {red << 16 | green << 8 | blue: number for (red, green, blue), number in self.colours.items()}
-        return np.array([known.get(int(colour), UNKNOWN) for colour in found], np.int16)[places.reshape(packed.shape)]
+        return np.array([known.get(int(colour), UNKNOWN_CLASS) for colour in found], np.int16)[
+            places.reshape(packed.shape)
+        ]
 
 
 def with_ignored(classes: MaskClasses, ignore: tuple[int, ...] | None, *, reduce_zero: bool) -> MaskClasses:
     """The values of `ignore` (255 by default) stand for no class; with `reduce_zero` 0 does too, and 1 is the first."""
     names, values, colours = classes.names, dict(classes.values), dict(classes.colours)
     if reduce_zero and values.get(0) == 0:
-        if names[0].lower() in NOTHING:  # the list names value 0 as well
+        if names[0].lower() in _NAMES_OF_NO_CLASS:  # the list names value 0 as well
             names = names[1:]
             values = {value: number - 1 for value, number in values.items() if number}
         else:
@@ -117,12 +119,12 @@ def listed_classes(root: Path, masks: Path) -> MaskClasses | None:
     for folder in (root, *reversed(between)):
         names = sorted(os.listdir(folder)) if folder.is_dir() else []
         there = {name.lower(): folder / name for name in names}  # of classes.txt and Classes.txt the former
-        for name in READERS:
+        for name in _LIST_READERS:
             if name in there and there[name].is_file():
                 try:
-                    return _read_list(there[name], READERS[name])
+                    return _read_list(there[name], _LIST_READERS[name])
                 except InputError:
-                    if name not in AMBIGUOUS:
+                    if name not in _AMBIGUOUS_LISTS:
                         raise
     return None
 
@@ -168,13 +170,13 @@ def _names(text: str) -> MaskClasses:
 
 def _explained(lines: list[str]) -> MaskClasses | None:
     """From lines that all have a value or a colour beside the name; None if they have not."""
-    first = [match for match in map(NUMBERS_FIRST.match, lines) if match]
+    first = [match for match in map(_COLOUR_THEN_NAME.match, lines) if match]
     if len(first) == len(lines):
         return _coloured([(match[4], match[1], match[2], match[3]) for match in first])
-    valued = [match for match in map(VALUED.match, lines) if match]
+    valued = [match for match in map(_VALUE_THEN_NAME.match, lines) if match]
     if len(valued) == len(lines):
         return _valued([(int(match[1]), match[2]) for match in valued])
-    coloured = [match for match in map(NUMBERS.match, lines) if match]
+    coloured = [match for match in map(_NAME_THEN_COLOUR.match, lines) if match]
     if len(coloured) == len(lines):
         return _coloured([(match[1], match[2], match[3], match[4]) for match in coloured])
     return None
@@ -184,7 +186,7 @@ def _table(text: str) -> MaskClasses:
     """With or without a heading; values before the names or behind them."""
     lines = _lines(text.replace('"', ""))
     for rows in (lines, lines[1:]):
-        turned = [VALUE_LAST.sub(r"\2,\1", row) for row in rows]
+        turned = [_NAME_THEN_VALUE.sub(r"\2,\1", row) for row in rows]
         explained = _explained(rows) or _explained(turned)
         if rows and explained is not None:
             return explained
@@ -194,7 +196,7 @@ def _table(text: str) -> MaskClasses:
 def _valued(rows: list[tuple[int, str]]) -> MaskClasses:
     """Names behind their values, and before red, green and blue where masks are in colours."""
     classes = _tree([{"value": value, "name": name} for value, name in rows])
-    matches = [NUMBERS.match(name) for name in classes.names]
+    matches = [_NAME_THEN_COLOUR.match(name) for name in classes.names]
     if not all(matches):
         return classes
     coloured = _coloured([(match[1], match[2], match[3], match[4]) for match in matches if match])
@@ -202,14 +204,14 @@ def _valued(rows: list[tuple[int, str]]) -> MaskClasses:
 
 
 def _class_dict(text: str) -> MaskClasses:
-    rows = [NUMBERS.match(line) for line in _lines(text)[1:]]
+    rows = [_NAME_THEN_COLOUR.match(line) for line in _lines(text)[1:]]
     if not all(rows):
         raise ValueError("each line needs a name, red, green and blue")
     return _coloured([(row[1], row[2], row[3], row[4]) for row in rows if row])
 
 
 def _label_colours(text: str) -> MaskClasses:
-    rows = [NUMBERS_FIRST.match(line) for line in _lines(text)]
+    rows = [_COLOUR_THEN_NAME.match(line) for line in _lines(text)]
     if not all(rows):
         raise ValueError("each line needs red, green, blue and a name")
     return _coloured([(row[4], row[1], row[2], row[3]) for row in rows if row])
@@ -223,7 +225,7 @@ def _object_info(text: str) -> MaskClasses:
 
 def _coloured(rows: list[tuple[str, str, str, str]]) -> MaskClasses:
     """Colours and, for masks that hold numbers after all, the places in the list. Void colours stand for no class."""
-    kept = [row for row in rows if row[0].strip().lower() not in NOTHING - {"background", "other", "others"}]
+    kept = [row for row in rows if row[0].strip().lower() not in _NAMES_OF_NO_CLASS - {"background", "other", "others"}]
     numbers = {row: number for number, row in enumerate(kept)}
     colours = {(int(row[1]), int(row[2]), int(row[3])): numbers.get(row, IGNORE) for row in rows}
     values = {place: numbers.get(row, IGNORE) for place, row in enumerate(rows)}
@@ -247,7 +249,7 @@ def _yaml(text: str) -> MaskClasses:
     return _tree(yaml.load(text, PlainLoader))  # noqa: S506  (derived from SafeLoader)
 
 
-READERS: dict[str, Callable[[str], MaskClasses]] = {
+_LIST_READERS: dict[str, Callable[[str], MaskClasses]] = {
     "classes.txt": _names,
     "labels.txt": _names,
     "codes.txt": _names,
@@ -269,5 +271,5 @@ READERS: dict[str, Callable[[str], MaskClasses]] = {
     "labels.yml": _yaml,
     "labels.csv": _table,
 }
-# Names that files about pictures have as well: passed over if they do not list classes.
-AMBIGUOUS = {"labels.json", "labels.yaml", "labels.yml", "labels.csv"}
+# Files about pictures have these names, too: ignored if they do not list classes.
+_AMBIGUOUS_LISTS = {"labels.json", "labels.yaml", "labels.yml", "labels.csv"}

@@ -10,22 +10,20 @@ that a file of the data's folder explains; see `mask_classes`.
 """
 
 from collections.abc import Iterable, Iterator
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from vitreous.data.image import LOSSLESS, SUFFIXES, ImageError, header, upright_size
 from vitreous.data.image_files import picture_files
-from vitreous.data.image_set import SPLITS, EncodedSet, digest, find_split, own_splits, require_split
+from vitreous.data.image_set import SPLITS, PairedFiles, find_split, own_splits, require_split
 from vitreous.data.layouts.base import Layout, expanded
 from vitreous.data.layouts.mask_classes import (
     CAMVID_FILE,
     IGNORE,
-    UNKNOWN,
+    UNKNOWN_CLASS,
     MaskClasses,
     camvid,
     cityscapes,
@@ -37,7 +35,7 @@ from vitreous.errors import InputError
 from vitreous.files.limits import MAX_ANNOTATIONS_BYTES, MAX_PICTURE_PIXELS
 from vitreous.files.reading import MACHINE_REMEDIES, reason_of, require_regular
 
-PLACES = (  # folders of pictures and of masks
+MASK_FOLDERS = (  # folders of pictures and of masks
     ("images/{}", "masks/{}"),
     ("images/{}", "annotations/{}"),
     ("images/{}", "labels/{}"),
@@ -48,22 +46,22 @@ PLACES = (  # folders of pictures and of masks
     ("{}", "{}_labels"),
     ("{}", "masks/{}"),
 )
-WITHOUT_SPLITS = (("images", "masks"), ("images", "labels"), ("images", "annotations"), ("image", "mask"))
+MASK_FOLDERS_WITHOUT_SPLITS = (("images", "masks"), ("images", "labels"), ("images", "annotations"), ("image", "mask"))
 PICTURE_ENDING = "_leftImg8bit"
 MASK_ENDINGS = ("", "_gtFine_labelTrainIds", "_gtFine_labelIds", "_labelTrainIds", "_L", "_P", "_mask", "_gt")
-MOST_FOUND = 100  # values after which masks without a list of classes are no masks of classes
+MOST_UNLISTED_VALUES = 100  # values after which masks without a list of classes are no masks of classes
 
 
 def mask_splits(root: Path) -> dict[str, tuple[Path, Path]]:
     """Name of a split -> folders of pictures and of masks; the name is empty where there are no splits."""
     found = {}
     for split in dict.fromkeys(name for names in SPLITS.values() for name in names):
-        folders = _pair_of_folders(root, [(one.format(split), other.format(split)) for one, other in PLACES])
+        folders = _pair_of_folders(root, [(one.format(split), other.format(split)) for one, other in MASK_FOLDERS])
         if folders is not None:
             found[split] = folders
     if found:
         return found
-    folders = _pair_of_folders(root, WITHOUT_SPLITS)
+    folders = _pair_of_folders(root, MASK_FOLDERS_WITHOUT_SPLITS)
     return {} if folders is None or not _paired(*folders) else {"": folders}
 
 
@@ -82,10 +80,10 @@ def _paired(pictures: Path, masks: Path) -> bool:
     return any(name + ending in there for name in names for ending in MASK_ENDINGS)
 
 
-class MaskSet(EncodedSet):
+class MaskSet(PairedFiles):
     """The pictures of one split with their masks.
 
-    What is wrong with a mask, or that there is none, is told like a picture that cannot be read: when it is its turn.
+    A missing or faulty mask counts as an unreadable picture, when the picture is needed.
     """
 
     def __init__(
@@ -100,10 +98,10 @@ class MaskSet(EncodedSet):
         self.split = "" if "" in splits else require_split(split, splits, f"folder '{root}'")
         self.pictures, self.masks = splits[self.split]
         self.files, self.passed_over = picture_files(self.pictures)
-        self._masks_there = {
+        self._masks = {
             path.relative_to(self.masks).with_suffix("").as_posix(): path for path in _images_below(self.masks)
         }
-        if not any(self.mask_file(index).is_file() for index in range(len(self))):
+        if not any(self.target_file(index).is_file() for index in range(len(self))):
             raise InputError(f"no picture in '{self.pictures}' has a mask of the same name in '{self.masks}'")
         train = splits[find_split("train", splits) or self.split][1]
         self.mask_classes = _classes(root, train, ignore, reduce_zero_label)
@@ -111,41 +109,19 @@ class MaskSet(EncodedSet):
         if not self.classes:
             raise InputError(f"the masks in '{train}' show no class; all their values are ignored")
 
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def name(self, index: int) -> str:
-        return f"{self.split}/{self.files[index]}" if self.split else self.files[index]
-
-    def encoded(self, index: int) -> Path:
-        return self.pictures / self.files[index]
-
-    def mask_file(self, index: int) -> Path:
-        """Of a picture without one, where it would be looked for."""
+    def target_file(self, index: int) -> Path:
         name = Path(self.files[index]).with_suffix("").as_posix().removesuffix(PICTURE_ENDING)
-        endings = (ending for ending in MASK_ENDINGS if name + ending in self._masks_there)
-        return self._masks_there.get(name + next(endings, ""), self.masks / f"{name}.png")
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """Changes when files are added, removed or renamed, or change their length."""
-        return digest(
-            f"{self.files[index]}\0{file_length(self.encoded(index))}\0{file_length(self.mask_file(index))}"
-            for index in range(len(self))
-        )
-
-    def picture(self, index: int, *, at_least: int | None = None) -> Image.Image:
-        """Never reduced: the mask is as large as the whole picture."""
-        return super().picture(index)
+        endings = (ending for ending in MASK_ENDINGS if name + ending in self._masks)
+        return self._masks.get(name + next(endings, ""), self.masks / f"{name}.png")
 
     def target(self, index: int) -> dict[str, Any]:
         """The class of each pixel, or an ImageError that names the mask."""
-        file = self.mask_file(index)
+        file = self.target_file(index)
         raw = read_mask(file, coloured=bool(self.mask_classes.colours))
         require_same_size(file, raw, self.encoded(index))
         numbers = self.mask_classes.numbers(raw)
-        if (numbers == UNKNOWN).any():
-            odd = np.unique(raw[numbers == UNKNOWN], axis=0)[:5].tolist()
+        if (numbers == UNKNOWN_CLASS).any():
+            odd = np.unique(raw[numbers == UNKNOWN_CLASS], axis=0)[:5].tolist()
             raise ImageError(
                 f"mask '{file}' holds {', '.join(map(str, odd))}, which none of the {len(self.classes)} classes has; "
                 "correct it, complete the list of classes, or give --ignore"
@@ -209,24 +185,19 @@ def _classes(root: Path, masks: Path, ignore: tuple[int, ...] | None, reduce_zer
 
 
 def _values_in(masks: Path) -> set[int]:
-    """All values of all masks; those that cannot be read are told when it is their turn."""
+    """All values of all masks; unreadable ones are reported when their pictures are needed."""
     found: set[int] = set()
     for file in _images_below(masks):
         try:
             found |= set(np.unique(read_mask(file)).tolist())
         except ImageError:
             continue
-        if len(found) > MOST_FOUND:
+        if len(found) > MOST_UNLISTED_VALUES:
             raise InputError(
-                f"the masks in '{masks}' hold more than {MOST_FOUND} values and nothing says which classes they stand "
-                "for; add a classes.txt with a name a line, value 0 first"
+                f"the masks in '{masks}' hold more than {MOST_UNLISTED_VALUES} values and nothing says which classes "
+                "they stand for; add a classes.txt with a name a line, value 0 first"
             )
     return found
-
-
-def file_length(file: Path) -> int:
-    """-1 for a file that is missing."""
-    return file.stat().st_size if file.is_file() else -1
 
 
 def _images_below(folder: Path, suffixes: tuple[str, ...] = SUFFIXES) -> Iterator[Path]:

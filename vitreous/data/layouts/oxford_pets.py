@@ -1,4 +1,4 @@
-"""The Oxford-IIIT pets, and data laid out like them: pictures whose names tell the class, and a trimap for each.
+"""The Oxford-IIIT pets, and data laid out like them: pictures whose names contain the class, and a trimap for each.
 
     DATA/images/Abyssinian_1.jpg, DATA/annotations/trimaps/Abyssinian_1.png
     DATA/annotations/trainval.txt, DATA/annotations/test.txt (the first word of a line is a picture's name)
@@ -13,20 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from vitreous.data.image import SUFFIXES, ImageError
 from vitreous.data.image_files import picture_files
-from vitreous.data.image_set import EncodedSet, digest, own_splits, require_split
+from vitreous.data.image_set import PairedFiles, digest, file_bytes, own_splits, require_split
 from vitreous.data.layouts.base import Layout, expanded
 from vitreous.data.layouts.mask_classes import IGNORE
-from vitreous.data.layouts.masks import file_length, read_mask, require_same_size
+from vitreous.data.layouts.masks import read_mask, require_same_size
 from vitreous.errors import InputError
 from vitreous.files.limits import MAX_LIST_BYTES
 from vitreous.files.reading import excerpt, problem_of_path, read_bytes
 
-LISTS = {"train": ("trainval.txt", "train.txt"), "val": ("val.txt",), "test": ("test.txt",)}
-TRIMAP = {1: 1, 2: 0, 3: IGNORE}  # value -> place in ("background", "pet")
+_LISTS = {"train": ("trainval.txt", "train.txt"), "val": ("val.txt",), "test": ("test.txt",)}
+_TRIMAP_CLASSES = {1: 1, 2: 0, 3: IGNORE}  # value -> place in ("background", "pet")
 
 
 def looks_like_pets(root: Path) -> bool:
@@ -35,13 +34,15 @@ def looks_like_pets(root: Path) -> bool:
 
 def pets_lists(root: Path) -> dict[str, Path]:
     """Name of a split -> the file that lists its pictures."""
-    places = {split: [root / "annotations" / name for name in names] for split, names in LISTS.items()}
+    places = {split: [root / "annotations" / name for name in names] for split, names in _LISTS.items()}
     found = {split: next((file for file in files if file.is_file()), None) for split, files in places.items()}
     return {split: file for split, file in found.items() if file is not None}
 
 
-class PetBreeds(EncodedSet):
+class PetBreeds(PairedFiles):
     """The pictures of one split, or all where there are no lists; classes are in their names."""
+
+    always_whole = False
 
     def __init__(self, root: Path, split: str, *, follow: bool = False) -> None:
         """`follow` as of `open_coco`."""
@@ -59,29 +60,21 @@ class PetBreeds(EncodedSet):
         self.classes = tuple(sorted({_class_in(stem) for stem in every}))
         self._labels = {name: label for label, name in enumerate(self.classes)}
 
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def name(self, index: int) -> str:
-        return f"{self.split}/{self.files[index]}" if self.split else self.files[index]
-
-    def encoded(self, index: int) -> Path:
-        return self.pictures / self.files[index]
-
     @cached_property
     def fingerprint(self) -> str:
-        """Changes when files are added, removed or renamed, or change their length."""
-        return digest(f"{name}\0{file_length(self.encoded(index))}" for index, name in enumerate(self.files))
+        return digest(f"{name}\0{file_bytes(self.encoded(index))}" for index, name in enumerate(self.files))
 
     def target(self, index: int) -> dict[str, Any]:
         return {"labels": self._labels[_class_in(_stem(self.files[index]))]}
 
-    def trimap_file(self, index: int) -> Path:
+    def target_file(self, index: int) -> Path:
         return self.trimaps / f"{Path(self.files[index]).stem}.png"
 
 
 class PetMasks(PetBreeds):
     """The same pictures with the class of each pixel."""
+
+    always_whole = True
 
     def __init__(self, root: Path, split: str, *, follow: bool = False) -> None:
         super().__init__(root, split, follow=follow)
@@ -89,21 +82,17 @@ class PetMasks(PetBreeds):
 
     @cached_property
     def fingerprint(self) -> str:
-        masks = digest(str(file_length(self.trimap_file(index))) for index in range(len(self)))
+        masks = digest(str(file_bytes(self.target_file(index))) for index in range(len(self)))
         return f"{super().fingerprint} masks {masks[:12]}"
 
-    def picture(self, index: int, *, at_least: int | None = None) -> Image.Image:
-        """Never reduced: the mask is as large as the whole picture."""
-        return super().picture(index)
-
     def target(self, index: int) -> dict[str, Any]:
-        file = self.trimap_file(index)
+        file = self.target_file(index)
         values = read_mask(file)
         require_same_size(file, values, self.encoded(index))
-        odd = sorted(set(np.unique(values).tolist()) - set(TRIMAP))
+        odd = sorted(set(np.unique(values).tolist()) - set(_TRIMAP_CLASSES))
         if odd:
             raise ImageError(f"trimap '{file}' holds {', '.join(map(str, odd[:5]))}; 1 pet, 2 background, 3 border")
-        table = np.array([IGNORE, *(TRIMAP[value] for value in sorted(TRIMAP))], np.uint8)
+        table = np.array([IGNORE, *(_TRIMAP_CLASSES[value] for value in sorted(_TRIMAP_CLASSES))], np.uint8)
         return {"semantic": table[values]}
 
 

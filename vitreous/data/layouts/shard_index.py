@@ -1,8 +1,8 @@
 """Where the samples of tar shards lie, so that any one can be read without the others.
 
 A sample is what shares a name up to its first dot: `0017.jpg` and `0017.cls`, or `0017.png` and `0017.json`. The index
-is built once by reading the shards' headers and labels, and kept beside the shards, or in the user's cache folder when
-that place cannot be written. A shard whose length or time of change differs is indexed again.
+is built once by reading the shards' headers and labels, and stored beside the shards, or in the user's cache folder if
+that place is not writable. A shard whose length or modification time differs is indexed again.
 """
 
 import os
@@ -26,8 +26,8 @@ from vitreous.files.writing import atomic_file
 
 MEMBER = re.compile(r"(?P<key>(?:.*/)?[^./][^./]*)\.(?P<kind>[^/]+)")
 LABEL_KEYS = ("label", "cls", "class")  # of a sample's .json
-LARGEST_INDEX = 8  # times the shards: every sample takes blocks of a shard, and its longest name as much here
-BLOCK = 512  # bytes; the unit of tar
+LARGEST_INDEX = 8  # times the shards: the longest name of a sample takes as much here as its blocks in a shard
+_TAR_BLOCK_BYTES = 512
 
 
 class Index(NamedTuple):
@@ -40,18 +40,18 @@ class Index(NamedTuple):
     sizes: NDArray[np.int64]
 
 
-class Kept(NamedTuple):
-    """An index and what it was made from."""
+class StoredIndex(NamedTuple):
+    """An index, with the state of the shards it was made from."""
 
     stamps: NDArray[np.int64]  # (shards, 2): length and time of change
     samples: Index
 
 
 def build_index(shards: Sequence[Path]) -> Index:
-    """From the kept index as far as it is still true, otherwise from the shards."""
+    """From the stored index as far as it is up to date, otherwise from the shards."""
     stamps = np.array([_stamp(path) for path in shards], np.int64).reshape(-1, 2)
-    places = _places(shards)
-    kept = next(filter(None, (_kept(place, stamps[:, 0]) for place in places)), None)
+    places = _index_files(shards)
+    kept = next(filter(None, (_stored(place, stamps[:, 0]) for place in places)), None)
     fresh = np.zeros(len(shards), bool) if kept is None else (kept.stamps == stamps).all(1)
     if kept is not None and fresh.all():
         return kept.samples
@@ -61,7 +61,7 @@ def build_index(shards: Sequence[Path]) -> Index:
         for number, path in enumerate(shards)
     ]
     index = Index(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
-    _keep(places, Kept(stamps, index))
+    _store(places, StoredIndex(stamps, index))
     return index
 
 
@@ -107,7 +107,7 @@ def _members(path: Path, file: IO[bytes]) -> tuple[dict[str, tarfile.TarInfo], d
     end = 0
     with tarfile.open(fileobj=file, mode="r:") as archive:
         for member in archive:
-            end = max(end, member.offset_data + -(-member.size // BLOCK) * BLOCK)
+            end = max(end, member.offset_data + -(-member.size // _TAR_BLOCK_BYTES) * _TAR_BLOCK_BYTES)
             match = MEMBER.fullmatch(member.name)
             if match is None or not member.isreg() or member.issparse():
                 continue
@@ -144,7 +144,7 @@ def _check_end(path: Path, file: IO[bytes], end: int) -> None:
     """tarfile takes a damaged header, and a file cut off, for the end of the archive."""
     size = file.seek(0, os.SEEK_END)
     file.seek(end)
-    if end > size or file.read(BLOCK).strip(b"\0"):
+    if end > size or file.read(_TAR_BLOCK_BYTES).strip(b"\0"):
         raise InputError(f"shard '{path}' is cut off or damaged at byte {min(end, size)}; copy or download it again")
 
 
@@ -170,7 +170,7 @@ def _from_json(path: Path, key: str, text: bytes) -> bytes:
         return str(values[0]).encode()
 
 
-# ---- the kept index --------------------------------------------------------------------------------------------
+# ---- the stored index --------------------------------------------------------------------------------------------
 
 
 def _stamp(path: Path) -> tuple[int, int]:
@@ -178,7 +178,7 @@ def _stamp(path: Path) -> tuple[int, int]:
     return info.st_size, info.st_mtime_ns
 
 
-def _places(shards: Sequence[Path]) -> list[Path]:
+def _index_files(shards: Sequence[Path]) -> list[Path]:
     """Where the index of these shards may be, best place first."""
     folder = shards[0].parent
     beside = folder / f".vitreous-{digest(os.path.relpath(path, folder) for path in shards)[:12]}.npz"
@@ -186,20 +186,20 @@ def _places(shards: Sequence[Path]) -> list[Path]:
     return [beside, cache / f"{digest(str(path.resolve()) for path in shards)[:24]}.npz"]
 
 
-def _kept(place: Path, lengths: NDArray[np.int64]) -> Kept | None:
-    """None if there is none that can be used for shards of these lengths."""
+def _stored(place: Path, lengths: NDArray[np.int64]) -> StoredIndex | None:
+    """None if there is no usable one for shards of these lengths."""
     try:
         with np.load(place, allow_pickle=False) as file:
-            if sum(info.file_size for info in file.zip.infolist()) > LARGEST_INDEX * (lengths.sum() + BLOCK):
+            if sum(info.file_size for info in file.zip.infolist()) > LARGEST_INDEX * (lengths.sum() + _TAR_BLOCK_BYTES):
                 return None
             stamps, index = file["stamps"], Index(*(file[field] for field in Index._fields))
-        return Kept(stamps, index) if _whole(stamps, index, len(lengths)) else None
+        return StoredIndex(stamps, index) if _whole(stamps, index, len(lengths)) else None
     except Exception:  # whatever a damaged one leads to: the shards are indexed again
         return None
 
 
 def _whole(stamps: NDArray[Any], index: Index, shards: int) -> bool:
-    """Whether an index is one of these shards: anybody may have written it."""
+    """Whether an index is valid for these shards: anybody may have written it."""
     kinds = [array.dtype.kind for array in (stamps, *index)]
     if kinds != ["i", "i", "S", "S", "i", "i"] or any(array.ndim != 1 for array in index):
         return False
@@ -219,8 +219,8 @@ def _part(index: Index, number: int) -> Index:
     return Index(counts=index.counts[number : number + 1], **rest)
 
 
-def _keep(places: Sequence[Path], kept: Kept) -> None:
-    """In the first place that can be written; without one, the shards are indexed again next time."""
+def _store(places: Sequence[Path], kept: StoredIndex) -> None:
+    """In the first writable place; without one, the shards are indexed again next time."""
     for place in places:
         with suppress(OSError):
             place.parent.mkdir(parents=True, exist_ok=True)

@@ -1,11 +1,11 @@
-"""Objects as Pascal VOC writes them down: an XML file for each picture.
+"""Objects in Pascal VOC's format: an XML file for each picture.
 
     DATA/JPEGImages/*.jpg, DATA/Annotations/*.xml, DATA/ImageSets/Main/train.txt (names without suffix, one a line)
     DATA/train/*.jpg with DATA/train/*.xml beside them
 
 Classes are the sorted names found in all XML files, or the lines of classes.txt if there is one. Boxes are taken as
-they are written, xmax and ymax as the right and lower edge. Objects marked as difficult count as crowds: nobody has to
-find them, and nobody is blamed for finding them.
+they are written, xmax and ymax as the right and lower edge. Objects marked as difficult count as crowds: they need
+not be found, and finding them is no mistake.
 """
 
 import math
@@ -23,16 +23,16 @@ from vitreous.errors import InputError
 from vitreous.files.limits import MAX_CLASS_NAME_CHARS, MAX_COORDINATE_PIXELS, MAX_LIST_BYTES, MAX_PAGE_BYTES
 from vitreous.files.reading import excerpt, problem_of_path, read_bytes, read_names, reason_of, require_regular
 
-LISTS = Path("ImageSets", "Main")
-SECOND_COLUMN = ("1", "-1", "0")  # of lists of single classes: shown, not shown, hard to tell
-CORRECT = "correct the file, or see all of them with `vitreous check`"
+_LISTS = Path("ImageSets", "Main")
+SECOND_COLUMN = ("1", "-1", "0")  # of lists of single classes: shown, not shown, difficult
+_REMEDY = "correct the file, or see all of them with `vitreous check`"
 
 
 class Page(NamedTuple):
     """The annotations of one picture."""
 
     file: Path
-    picture: str  # file name, if it is told
+    picture: str  # file name, or empty
     size: tuple[int, int] | None  # (H, W)
     objects: list[dict[str, Any]]  # rows as of COCO, with a `name`
 
@@ -42,7 +42,7 @@ def voc_splits(root: Path) -> dict[str, list[Path]]:
     names = dict.fromkeys(name for names in SPLITS.values() for name in names)
     found: dict[str, list[Path]] = {}
     for name in names:
-        listed = root / LISTS / f"{name}.txt"
+        listed = root / _LISTS / f"{name}.txt"
         if (root / "Annotations").is_dir() and listed.is_file():
             # A second column, as in the lists of single classes, says nothing here.
             lines = os.fsdecode(read_bytes(listed, MAX_LIST_BYTES)).splitlines()
@@ -67,7 +67,7 @@ def open_voc(root: Path, split: str, *, strict: bool = True, follow: bool = Fals
         raise InputError(f"split '{name}' of '{root}' lists no picture")
     for path in splits[name] if (root / "Annotations").is_dir() else ():
         if problem := problem_of_path(os.path.relpath(path, root / "Annotations"), follow=follow):
-            raise InputError(f"{root / LISTS / name}.txt names {excerpt(path.stem)}, which {problem}")
+            raise InputError(f"{root / _LISTS / name}.txt names {excerpt(path.stem)}, which {problem}")
     pages = {path: _page(path, faults) for path in splits[name]}
     classes = _classes(root, splits, pages)
     images = ObjectSet(_records(name, pages, classes, faults), classes, faults=faults.found)
@@ -82,7 +82,7 @@ def _classes(root: Path, splits: dict[str, list[Path]], pages: dict[Path, Page])
     if listed.is_file():
         return tuple(read_names(listed))
     others = {path for paths in splits.values() for path in paths} - set(pages)
-    quiet = Faults(strict=False)  # those of another split are told when it is opened
+    quiet = Faults(strict=False)  # faults of another split are reported when that is opened
     every = [*pages.values(), *(_page(path, quiet) for path in others)]
     found = sorted({row["name"] for page in every for row in page.objects})
     if not found:
@@ -99,19 +99,19 @@ def _records(split: str, pages: dict[Path, Page], classes: tuple[str, ...], faul
             if row["name"] in labels:
                 rows.append({**row, "id": number})
             else:
-                faults.note(f"{page.file} has an object of class {row['name']!r}, which classes.txt lacks", CORRECT)
+                faults.note(f"{page.file} has an object of class {row['name']!r}, which classes.txt lacks", _REMEDY)
         picture = _picture(page)
         name = f"{split}/{picture.name}"
         yield Record(name, picture, page.size, place + 1, objects_of(rows, [labels[row["name"]] for row in rows]))
 
 
 def _picture(page: Page) -> Path:
-    """Beside the XML file, or in JPEGImages; under the name that the file tells, or else under its own."""
+    """Beside the XML file, or in JPEGImages; under the name given in it, or else under its own."""
     beside = page.file.parent
     folder = beside.with_name("JPEGImages") if beside.name == "Annotations" else beside
-    told = Path(page.picture).name
-    usable = bool(told) and not problem_of_path(told, follow=False)
-    names = [*([told] if usable else []), *(page.file.stem + suffix for suffix in SUFFIXES)]
+    given = Path(page.picture).name
+    usable = bool(given) and not problem_of_path(given, follow=False)
+    names = [*([given] if usable else []), *(page.file.stem + suffix for suffix in SUFFIXES)]
     return next((folder / name for name in names if (folder / name).is_file()), folder / names[0])
 
 
@@ -120,10 +120,10 @@ def _page(file: Path, faults: Faults) -> Page:
         require_regular(file, MAX_PAGE_BYTES)
         root = ElementTree.parse(file).getroot()  # noqa: S314 - expat itself limits how far entities may grow
     except FileNotFoundError:
-        faults.note(f"{file} is missing", CORRECT)
+        faults.note(f"{file} is missing", _REMEDY)
         return Page(file, "", None, [])
-    except Exception as reason:  # damage of any kind, encodings that nobody knows, files that are too large
-        faults.note(f"{file} cannot be read: {reason_of(reason)}", CORRECT)
+    except Exception as reason:  # any damage, unknown encodings, files that are too large
+        faults.note(f"{file} cannot be read: {reason_of(reason)}", _REMEDY)
         return Page(file, "", None, [])
     height, width = (_number(root, f"size/{side}") for side in ("height", "width"))
     size = (int(height), int(width)) if height and width else None  # some tools write 0 x 0
@@ -132,7 +132,7 @@ def _page(file: Path, faults: Faults) -> Page:
         name, edges = (element.findtext("name") or "").strip(), [_number(element, f"bndbox/{edge}") for edge in EDGES]
         if not name or len(name) > MAX_CLASS_NAME_CHARS or None in edges:
             lacks = "box with xmin, ymin, xmax and ymax" if name and len(name) <= MAX_CLASS_NAME_CHARS else "name"
-            faults.note(f"object {place} of {file} has no {lacks} that can be used", CORRECT)
+            faults.note(f"object {place} of {file} has no {lacks} that can be used", _REMEDY)
             continue
         x0, y0, x1, y1 = (edge or 0.0 for edge in edges)
         crowd = _number(element, "difficult") == 1

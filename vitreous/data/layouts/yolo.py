@@ -1,4 +1,4 @@
-"""Objects as YOLO writes them down: a text file for each picture, a line for each object.
+"""Objects in YOLO's format: a text file for each picture, a line for each object.
 
     DATA/images/train/*.jpg, DATA/labels/train/*.txt, DATA/data.yaml (names: the classes)
     DATA/train/images/*.jpg, DATA/train/labels/*.txt, DATA/data.yaml
@@ -7,19 +7,17 @@ A line is a class number and then, in fractions of the picture: centre and sides
 an outline; or, where data.yaml has a `kpt_shape`, a box followed by keypoints. A picture without a text file, or with
 an empty one, shows no object.
 
-Text files are read together with their pictures: what is wrong with one is told like a picture that cannot be read.
+Text files are read together with their pictures: a faulty one counts as an unreadable picture.
 """
 
 import math
-import os
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from vitreous.data.annotations import Keypoints, objects_of
+from vitreous.data.annotations import KeypointScheme, objects_of
 from vitreous.data.image import SUFFIXES, ImageError, upright_size
 from vitreous.data.image_files import picture_files
-from vitreous.data.image_set import SPLITS, EncodedSet, digest, find_split, own_splits, require_split
+from vitreous.data.image_set import SPLITS, PairedFiles, find_split, own_splits, require_split
 from vitreous.data.layouts.base import Layout, expanded
 from vitreous.errors import InputError
 from vitreous.files.limits import (
@@ -33,16 +31,16 @@ from vitreous.files.limits import (
 )
 from vitreous.files.reading import excerpt, is_text, read_names, read_text, read_yaml, truncate
 
-PLACES = (("images/{}", "labels/{}"), ("{}/images", "{}/labels"))
+YOLO_FOLDERS = (("images/{}", "labels/{}"), ("{}/images", "{}/labels"))
 DESCRIPTIONS = ("data.yaml", "dataset.yaml", "data.yml")
-SAMPLED = 50  # text files that tell whether there are outlines
+_SAMPLED_TEXT_FILES = 50  # that decide whether there are outlines
 
 
 def yolo_splits(root: Path) -> dict[str, tuple[Path, Path]]:
     """Name of a split -> folders of pictures and of text files."""
     found = {}
     for split in dict.fromkeys(name for names in SPLITS.values() for name in names):
-        for pictures, labels in PLACES:
+        for pictures, labels in YOLO_FOLDERS:
             folders = root / pictures.format(split), root / labels.format(split)
             if all(folder.is_dir() for folder in folders) and next(folders[1].rglob("*.txt"), None):
                 found[split] = folders
@@ -50,7 +48,7 @@ def yolo_splits(root: Path) -> dict[str, tuple[Path, Path]]:
     return found
 
 
-class YoloSet(EncodedSet):
+class YoloSet(PairedFiles):
     """The pictures of one split with their objects."""
 
     def __init__(self, root: Path, split: str, *, strict: bool = True) -> None:
@@ -71,45 +69,28 @@ class YoloSet(EncodedSet):
         if strict and self.split == find_split("train", splits) and not any(map(str.strip, lines)):
             raise InputError(f"no text file in '{self.labels}' names an object in a picture of '{self.pictures}'")
         # All samples of a batch must be alike, so a few files decide for all whether there are masks.
-        few = (len(line.split()) for index in range(min(SAMPLED, len(self))) for line in self._readable_lines(index))
+        few = (
+            len(line.split())
+            for index in range(min(_SAMPLED_TEXT_FILES, len(self)))
+            for line in self._readable_lines(index)
+        )
         self._outlined = self._keypoints is None and any(numbers > 5 for numbers in few)
 
     def _readable_lines(self, index: int) -> list[str]:
         try:
-            return _lines(self.text_file(index))
-        except ImageError:  # told when it is the picture's turn
+            return _lines(self.target_file(index))
+        except ImageError:  # reported when the picture is needed
             return []
 
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def name(self, index: int) -> str:
-        return f"{self.split}/{self.files[index]}"
-
-    def encoded(self, index: int) -> Path:
-        return self.pictures / self.files[index]
-
-    def text_file(self, index: int) -> Path:
+    def target_file(self, index: int) -> Path:
         return (self.labels / self.files[index]).with_suffix(".txt")
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """Changes when files are added, removed or renamed, or change their length."""
-        return digest(
-            f"{name}\0{self.encoded(index).stat().st_size}\0{_length(self.text_file(index))}"
-            for index, name in enumerate(self.files)
-        )
-
-    def picture(self, index: int, *, at_least: int | None = None) -> Any:
-        """Never reduced: the objects are in pixels of the whole picture."""
-        return super().picture(index)
 
     def target(self, index: int) -> dict[str, Any]:
         width, height = upright_size(self.encoded(index))
-        lines = _lines(self.text_file(index))
+        lines = _lines(self.target_file(index))
         if len(lines) >= MAX_PICTURE_OBJECTS:
             raise ImageError(
-                f"'{self.text_file(index)}' has {len(lines):,} lines; fewer than {MAX_PICTURE_OBJECTS:,} are read"
+                f"'{self.target_file(index)}' has {len(lines):,} lines; fewer than {MAX_PICTURE_OBJECTS:,} are read"
             )
         rows = [
             {**self._row(line, number, index, width, height), "id": index * MAX_PICTURE_OBJECTS + number}
@@ -121,7 +102,7 @@ class YoloSet(EncodedSet):
 
     def _row(self, line: str, number: int, index: int, width: int, height: int) -> dict[str, Any]:
         def wrong(what: str) -> ImageError:
-            return ImageError(f"line {number} of '{self.text_file(index)}' {what}: {truncate(line.strip())!r}")
+            return ImageError(f"line {number} of '{self.target_file(index)}' {what}: {truncate(line.strip())!r}")
 
         try:
             label, *values = map(float, line.split())
@@ -202,7 +183,7 @@ def _names(described: dict[str, Any], root: Path) -> tuple[str, ...]:
     return tuple(map(str, names))
 
 
-def _keypoints(described: dict[str, Any], root: Path) -> Keypoints | None:
+def _keypoints(described: dict[str, Any], root: Path) -> KeypointScheme | None:
     shape = described.get("kpt_shape")
     if shape is None:
         return None
@@ -217,7 +198,7 @@ def _keypoints(described: dict[str, Any], root: Path) -> Keypoints | None:
     if sorted(places) != list(range(count)) or len(order) != count:
         raise InputError(f"flip_idx of '{root}' is {excerpt(order)}; the places 0 to {count - 1} are needed, each once")
     pairs = tuple((place, other) for place, other in enumerate(order) if place < other)
-    return Keypoints(tuple(f"point {place + 1}" for place in range(count)), pairs)
+    return KeypointScheme(tuple(f"point {place + 1}" for place in range(count)), pairs)
 
 
 def _lines(file: Path) -> list[str]:
@@ -227,10 +208,6 @@ def _lines(file: Path) -> list[str]:
         return read_text(file, MAX_PAGE_BYTES).splitlines()
     except InputError as reason:
         raise ImageError(str(reason)) from reason
-
-
-def _length(file: Path) -> int:
-    return os.stat(file).st_size if file.is_file() else -1
 
 
 LAYOUT = Layout(

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.floating]  # float32 in fact; numpy types products with Python floats as wider
-Point = tuple[float, float]
+XY = tuple[float, float]
 
 # One list of names for all categories; each silhouette uses those that make sense for it.
 # A name says where the point lies while the silhouette is upright; it turns along with it.
@@ -40,8 +40,8 @@ class Silhouette(NamedTuple):
     area: float  # in square units
     reach: float  # from the centre to the farthest point, in units
     period: float  # degrees of rotation after which it looks the same
-    outline: tuple[Point, ...]  # empty for the curved ones
-    keypoints: dict[str, Point]
+    outline: tuple[XY, ...]  # empty for the curved ones
+    keypoints: dict[str, XY]
 
 
 class Pose(NamedTuple):
@@ -51,14 +51,14 @@ class Pose(NamedTuple):
     angle: float  # degrees, clockwise as seen on the screen
 
 
-def _polygon(period: float, outline: tuple[Point, ...], **keypoints: Point) -> Silhouette:
+def _polygon(period: float, outline: tuple[XY, ...], **keypoints: XY) -> Silhouette:
     following = outline[1:] + outline[:1]
     area = abs(sum(x * v - u * y for (x, y), (u, v) in zip(outline, following, strict=True))) / 2
     reach = max(math.hypot(x, y) for x, y in outline)
     return Silhouette(area, reach, period, outline, {"centre": (0.0, 0.0), **keypoints})
 
 
-def _around(radius: float, degrees: float) -> Point:
+def _around(radius: float, degrees: float) -> XY:
     """A point at `degrees` clockwise from the top."""
     return radius * math.sin(math.radians(degrees)), -radius * math.cos(math.radians(degrees))
 
@@ -165,7 +165,7 @@ def reach(category: int, side: float) -> float:
     return shape.reach * side / math.sqrt(shape.area)
 
 
-def _placed(shape: Silhouette, pose: Pose, points: Iterable[Point]) -> list[Point]:
+def _placed(shape: Silhouette, pose: Pose, points: Iterable[XY]) -> list[XY]:
     """From the silhouette's frame into the image."""
     scale = pose.side / math.sqrt(shape.area)
     cos, sin = scale * math.cos(math.radians(pose.angle)), scale * math.sin(math.radians(pose.angle))
@@ -182,7 +182,7 @@ def extent(category: int, pose: Pose) -> tuple[float, float, float, float]:
     return pose.x - radius, pose.y - radius, pose.x + radius, pose.y + radius
 
 
-def keypoints(category: int, pose: Pose) -> dict[str, Point]:
+def keypoints(category: int, pose: Pose) -> dict[str, XY]:
     """The silhouette's named points in pixels."""
     shape = SILHOUETTES[CATEGORIES[category]]
     return dict(zip(shape.keypoints, _placed(shape, pose, shape.keypoints.values()), strict=True))

@@ -7,7 +7,7 @@ from PIL import Image
 
 from vitreous.data.annotations import Objects, mirrored_pairs
 from vitreous.data.image_set import ImageSet
-from vitreous.data.run_lengths import run_lengths
+from vitreous.data.run_lengths import run_length_counts
 from vitreous.data.shapes.samples import CATEGORIES, KEYPOINTS, Scene, Shapes
 
 SHAPES_SEED = 0  # the embedded data stay the same whatever the seed of a training run
@@ -89,7 +89,7 @@ def _objects(scene: Scene, index: int) -> Objects:
         np.zeros(count, np.bool_),
         np.count_nonzero(scene.masks, axis=(1, 2)).astype(np.float64),
         np.arange(count) + 16 * index + 1,  # no scene has so many objects
-        tuple({"size": list(mask.shape), "counts": run_lengths(mask)} for mask in scene.masks),
+        tuple({"size": list(mask.shape), "counts": run_length_counts(mask)} for mask in scene.masks),
         scene.keypoints,
         MIRRORED,
     )

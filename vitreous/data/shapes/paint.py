@@ -14,8 +14,8 @@ import numpy as np
 
 from vitreous.data.shapes.geometry import Floats
 
-T = TypeVar("T")
-Colour = tuple[float, float, float]
+_T = TypeVar("_T")
+Tint = tuple[float, float, float]
 Range = tuple[float, float]
 
 
@@ -23,24 +23,24 @@ def between(random: np.random.Generator, low: float, high: float) -> float:
     return low + (high - low) * random.random()
 
 
-def pick(random: np.random.Generator, choices: Sequence[T]) -> T:
+def _choose(random: np.random.Generator, choices: Sequence[_T]) -> _T:
     return choices[int(random.random() * len(choices))]
 
 
-def colour(random: np.random.Generator, saturation: Range, value: Range) -> Colour:
+def colour(random: np.random.Generator, saturation: Range, value: Range) -> Tint:
     return colorsys.hsv_to_rgb(random.random(), between(random, *saturation), between(random, *value))
 
 
-def brightness(rgb: Colour) -> float:
+def brightness(rgb: Tint) -> float:
     return 0.30 * rgb[0] + 0.59 * rgb[1] + 0.11 * rgb[2]
 
 
-def mixed(a: Colour, b: Colour, share: float) -> Colour:
+def mixed(a: Tint, b: Tint, share: float) -> Tint:
     """`share` of b in a."""
     return a[0] + (b[0] - a[0]) * share, a[1] + (b[1] - a[1]) * share, a[2] + (b[2] - a[2]) * share
 
 
-def standing_out(random: np.random.Generator, ground: Colour, contrast: float) -> Colour:
+def standing_out(random: np.random.Generator, ground: Tint, contrast: float) -> Tint:
     """A vivid colour whose brightness is at least `contrast` away from the ground's."""
     level = brightness(ground)
     vivid = colour(random, (0.35, 0.95), (0.75, 1.0) if level < 0.5 else (0.15, 0.75))
@@ -58,7 +58,7 @@ def _wave(position: Floats, sharpness: float) -> Floats:
     return np.clip(np.abs(phase - 0.5) * (2 * sharpness) + (0.5 - 0.5 * sharpness), 0, 1)
 
 
-def _shaded(field: Floats, low: Colour, high: Colour) -> Floats:
+def _shaded(field: Floats, low: Tint, high: Tint) -> Floats:
     """Field (h, w) of 0..1 as a mixture of two colours: (3, h, w)."""
     start, end = _planes(low), _planes(high)
     shaded = field * (end - start)
@@ -66,18 +66,18 @@ def _shaded(field: Floats, low: Colour, high: Colour) -> Floats:
     return shaded
 
 
-def _planes(rgb: Colour) -> Floats:
+def _planes(rgb: Tint) -> Floats:
     return np.array(rgb, np.float32)[:, None, None]  # (3, 1, 1)
 
 
 # ---- background ------------------------------------------------------------------------------------------------
 
 
-def background(random: np.random.Generator, height: int, width: int, low: Colour, high: Colour, grain: float) -> Floats:
+def background(random: np.random.Generator, height: int, width: int, low: Tint, high: Tint, grain: float) -> Floats:
     """A canvas between two colours: gradient, glow, cloud or stripes, with a little grain."""
     y = np.linspace(-0.5, 0.5, height, dtype=np.float32)[:, None]
     x = np.linspace(-0.5, 0.5, width, dtype=np.float32)[None, :]
-    field = pick(random, (_gradient, _glow, _cloud, _stripes))(random, x, y)
+    field = _choose(random, (_gradient, _glow, _cloud, _stripes))(random, x, y)
     canvas = _shaded(field, low, high)
     canvas += random.random((height, width), np.float32) * (2 * grain) - grain
     return canvas
@@ -122,7 +122,7 @@ def _node_and_blend(position: Floats, cells: int) -> tuple[np.ndarray, Floats]:
 
 
 def pattern(
-    random: np.random.Generator, distance: Floats, x: Floats, y: Floats, main: Colour, second: Colour, unit: float
+    random: np.random.Generator, distance: Floats, x: Floats, y: Floats, main: Tint, second: Tint, unit: float
 ) -> Floats:
     """An object in two colours, (3, h, w): an outline around an inside, or a texture."""
     if random.random() < 0.5:
@@ -143,7 +143,7 @@ def _texture(random: np.random.Generator, x: Floats, y: Floats, unit: float) -> 
     return np.abs(across - along) if kind < 0.7 else across * along
 
 
-def paint(patch: Floats, coverage: Floats, filling: Floats | Colour) -> None:
+def paint(patch: Floats, coverage: Floats, filling: Floats | Tint) -> None:
     """Blend a colour, or a picture (3, h, w), into part of the canvas."""
     change = (filling if isinstance(filling, np.ndarray) else _planes(filling)) - patch
     change *= coverage
@@ -153,9 +153,9 @@ def paint(patch: Floats, coverage: Floats, filling: Floats | Colour) -> None:
 # ---- things that belong to no category -------------------------------------------------------------------------
 
 
-def distractor(random: np.random.Generator, canvas: Floats, tint: Colour, unit: float) -> None:
+def distractor(random: np.random.Generator, canvas: Floats, tint: Tint, unit: float) -> None:
     """A thin line, a handful of specks, or a smudge without an edge."""
-    pick(random, (_line, _specks, _smudge))(random, canvas, tint, unit)
+    _choose(random, (_line, _specks, _smudge))(random, canvas, tint, unit)
 
 
 def _window(canvas: Floats, left: float, top: float, right: float, bottom: float) -> tuple[Floats, Floats, Floats]:
@@ -167,7 +167,7 @@ def _window(canvas: Floats, left: float, top: float, right: float, bottom: float
     return canvas[:, y0:y1, x0:x1], x, y
 
 
-def _line(random: np.random.Generator, canvas: Floats, tint: Colour, unit: float) -> None:
+def _line(random: np.random.Generator, canvas: Floats, tint: Tint, unit: float) -> None:
     _, height, width = canvas.shape
     ax, ay = random.random() * width, random.random() * height
     turn, length = between(random, 0, 2 * math.pi), between(random, 12, 40) * unit
@@ -178,7 +178,7 @@ def _line(random: np.random.Generator, canvas: Floats, tint: Colour, unit: float
     paint(patch, np.clip(0.5 + between(random, 0.3, 0.6) * unit - beside, 0, 1), tint)
 
 
-def _specks(random: np.random.Generator, canvas: Floats, tint: Colour, unit: float) -> None:
+def _specks(random: np.random.Generator, canvas: Floats, tint: Tint, unit: float) -> None:
     _, height, width = canvas.shape
     cx, cy, around = random.random() * width, random.random() * height, 7 * unit
     patch, x, y = _window(canvas, cx - around - unit, cy - around - unit, cx + around + unit, cy + around + unit)
@@ -189,7 +189,7 @@ def _specks(random: np.random.Generator, canvas: Floats, tint: Colour, unit: flo
     paint(patch, np.clip(0.5 + between(random, 0.5, 0.9) * unit - distance, 0, 1), tint)
 
 
-def _smudge(random: np.random.Generator, canvas: Floats, tint: Colour, unit: float) -> None:
+def _smudge(random: np.random.Generator, canvas: Floats, tint: Tint, unit: float) -> None:
     _, height, width = canvas.shape
     cx, cy = random.random() * width, random.random() * height
     rx, ry = between(random, 4, 11) * unit, between(random, 4, 11) * unit

@@ -26,7 +26,7 @@ __all__ = ["CATEGORIES", "DEFAULT_COUNTS", "KEYPOINTS", "Difficulty", "Scene", "
 
 Difficulty = Literal["easy", "medium", "hard"]
 DEFAULT_COUNTS = {"train": 20_000, "val": 2_000, "test": 2_000}
-SMALLEST, LARGEST = 16, 4096  # sides of an image that are drawn
+SMALLEST_SCENE_PIXELS, LARGEST_SCENE_PIXELS = 16, 4096  # sides of an image that are drawn
 
 
 class Shapes:
@@ -106,9 +106,13 @@ def _whole(what: str, given: int, least: int) -> int:
 
 def _height_width(size: int | tuple[int, int]) -> tuple[int, int]:
     sides = tuple(size) if isinstance(size, tuple | list) else (size, size)
-    whole = all(hasattr(side, "__index__") and SMALLEST <= operator.index(side) <= LARGEST for side in sides)
+    whole = all(
+        hasattr(side, "__index__") and SMALLEST_SCENE_PIXELS <= operator.index(side) <= LARGEST_SCENE_PIXELS
+        for side in sides
+    )
     if len(sides) != 2 or not whole:
         raise InputError(
-            f"size={size!r} of shapes; one side or (height, width) is accepted, {SMALLEST} to {LARGEST} pixels each"
+            f"size={size!r} of shapes; one side or (height, width) is accepted, {SMALLEST_SCENE_PIXELS} to "
+            f"{LARGEST_SCENE_PIXELS} pixels each"
         )
     return operator.index(sides[0]), operator.index(sides[1])

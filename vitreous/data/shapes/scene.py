@@ -89,7 +89,7 @@ LEVELS: dict[str, Level] = {
         shade=(0.45, 0.65),
     ),
 }
-MOST_OBJECTS = 6
+MOST_OBJECTS_IN_SCENE = 6
 MAIN_VISIBLE = 0.65  # of the largest object; with `others` <= 0.65 it stays 1.5 times as large as the next
 VISIBLE = 0.35  # of any other object, or it is left out
 FEWEST_PIXELS = 8  # of any object, or it is left out
@@ -125,7 +125,7 @@ def _arrange(random: np.random.Generator, main: int, height: int, width: int, le
     side = max(paint.between(random, *level.main) * short, 7.0)
     found = [(main, _pose(random, main, side, height, width, level))]
     wanted = 1
-    while wanted < MOST_OBJECTS and random.random() < level.more:
+    while wanted < MOST_OBJECTS_IN_SCENE and random.random() < level.more:
         wanted += 1
     for _ in range(wanted - 1):
         category = int(random.random() * len(CATEGORIES))
@@ -206,7 +206,7 @@ def _painted(
     for item in objects:
         main = paint.standing_out(random, ground, level.contrast)
         if random.random() < level.plain:
-            filling: Floats | paint.Colour = main
+            filling: Floats | paint.Tint = main
         else:
             second = paint.mixed(main, (0.0, 0.0, 0.0), paint.between(random, *level.shade))
             filling = paint.pattern(random, item.distance, item.x, item.y, main, second, unit)

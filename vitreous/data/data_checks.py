@@ -1,8 +1,8 @@
-"""What can be wrong with a data set, found by looking at every picture of it once.
+"""What can be wrong with a data set, found by examining every picture of it once.
 
 Pictures are the same if their decoded pixels are: a copy in another lossless format, or with other metadata, is found.
-`look` is a small perceptual hash (differences between neighbours of a 9 x 8 grey version) for pictures that are nearly
-the same; pictures of one colour have none, as they would all look alike.
+For pictures that are nearly the same there is a small perceptual hash, the signs of the differences between neighbours
+in a 9 x 8 grey version. Pictures of one colour have none, as they would all have the same.
 """
 
 import hashlib
@@ -15,28 +15,43 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from vitreous.data.annotation_notes import KINDS, Note, notes_on, parts_of, read_target
+from vitreous.data.annotations import Objects
 from vitreous.data.image import ImageError, Stored, stored_as
 from vitreous.data.image_set import ImageSet
+from vitreous.data.layouts.mask_classes import IGNORE
 from vitreous.data.loader import BatchSampler, Loader
 
-BATCH = 32  # pictures a worker looks at before it reports
-HELD_OUT = ("test", "val", "train")  # of two copies in different splits, the one in the earlier of these is worth more
-NEAR = 3  # differing bits out of 64 up to which two pictures look the same
-BANDS = NEAR + 1  # two such hashes agree in at least one of so many parts
-UNEVEN = 10  # times as many pictures in the largest class as in the smallest
+PICTURES_PER_REPORT = 32  # that a worker examines before it reports
+HELD_OUT = ("test", "val", "train")  # of copies in several splits, the one in the first of these stays
+NEAR_BITS = 3  # out of 64 in which the hashes of nearly equal pictures may differ
+BANDS = NEAR_BITS + 1  # two such hashes agree in at least one of so many parts
+UNEVEN_RATIO = 10  # times as many pictures in the largest class as in the smallest
 COMMON_MODES = ("RGB", "L")
+BOX_TOLERANCE_PIXELS = 1.0  # by which a box may leave the picture unremarked: rounding
+
+NOTE_KINDS = {  # whether it is a problem, and what follows "7 images"
+    "annotations": (True, "with annotations that cannot be used"),
+    "boxes": (True, "with boxes without area, inverted or outside the picture: nothing is learnt from those"),
+    "beyond": (False, "with boxes that reach beyond the picture: cut off at its edge"),
+    "keypoints": (False, "with keypoints outside the picture"),
+    "empty": (False, "with nothing to learn: no object, or only crowds, or only ignored pixels"),
+}
 
 
-class Seen(NamedTuple):
-    """One picture, looked at."""
+class Note(NamedTuple):
+    kind: str  # one of NOTE_KINDS
+    text: str
+
+
+class ExaminedPicture(NamedTuple):
+    """What there is to know about a picture of a data set."""
 
     split: str
     name: str
     label: str  # the class of the whole picture; empty where classes are of parts of it
     size: tuple[int, int]  # (W, H), upright; (0, 0) if it cannot be read
     pixels: bytes  # digest of size and pixels; empty if it cannot be read
-    look: int | None
+    perceptual_hash: int | None  # None if it cannot be read, or is of one colour
     stored: Stored | None  # None for plain pixels
     error: str  # without the name of the picture
     parts: tuple[str, ...] = ()  # class of each object, or those that some pixel has
@@ -48,7 +63,7 @@ class Seen(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """Something noteworthy. A problem makes training refuse the data or learn something wrong; a remark does not."""
+    """Something noteworthy: a problem, if training refuses the data or learns something wrong from it, or a remark."""
 
     kind: str
     problem: bool
@@ -57,8 +72,8 @@ class Finding(NamedTuple):
     leave_out: tuple[tuple[str, str], ...] = ()  # names, with reasons, of those that could be left out because of it
 
 
-class Looker:
-    """Samples for a loader: what is seen of each picture."""
+class Examiner:
+    """Samples for a loader: each picture, examined."""
 
     def __init__(self, images: ImageSet, split: str) -> None:
         self.images, self.split = images, split
@@ -66,11 +81,11 @@ class Looker:
     def __len__(self) -> int:
         return len(self.images)
 
-    def __getitem__(self, index: int) -> Seen:
+    def __getitem__(self, index: int) -> ExaminedPicture:
         images, name = self.images, self.images.name(index)
         target, notes = read_target(images, index)
         label = images.classes[target["labels"]] if "labels" in target else ""
-        parts, stored = parts_of(target, images.classes), None
+        parts, stored = target_classes(target, images.classes), None
         encoded: Path | bytes | None = None
         try:
             encoded = images.encoded(index)
@@ -80,15 +95,17 @@ class Looker:
             reason = str(error)
             for called in (name, str(encoded)) if isinstance(encoded, Path) else (name,):
                 reason = reason.removeprefix(f"image {called!r} ")
-            return Seen(self.split, name, label, (0, 0), b"", None, stored, reason, parts)
+            return ExaminedPicture(self.split, name, label, (0, 0), b"", None, stored, reason, parts)
         digest = hashlib.blake2b(f"{picture.size}".encode() + picture.tobytes(), digest_size=16).digest()
         notes = (*notes, *notes_on(target, picture.height, picture.width))
-        return Seen(self.split, name, label, picture.size, digest, look(picture), stored, "", parts, notes)
+        return ExaminedPicture(
+            self.split, name, label, picture.size, digest, perceptual_hash(picture), stored, "", parts, notes
+        )
 
 
-def look_at(images: ImageSet, split: str, *, workers: int) -> Iterator[Seen]:
+def examine_split(images: ImageSet, split: str, *, workers: int) -> Iterator[ExaminedPicture]:
     """Every picture of a split, in order."""
-    loader = Loader(Looker(images, split), BatchSampler(len(images), BATCH), _listed, workers=workers)
+    loader = Loader(Examiner(images, split), BatchSampler(len(images), PICTURES_PER_REPORT), _listed, workers=workers)
     try:
         for batch in loader:
             yield from batch.images  # a list here, see _listed
@@ -100,18 +117,81 @@ def _listed(samples: list[Any]) -> tuple[list[Any], dict[str, Any]]:
     return samples, {}
 
 
-def look(picture: Image.Image) -> int | None:
+def perceptual_hash(picture: Image.Image) -> int | None:
+    """64 bits, which differ little between pictures that look alike; None for a picture of one colour."""
     grey = np.asarray(picture.convert("L").resize((9, 8), Image.Resampling.BOX), np.int16)
     bits = (grey[:, 1:] > grey[:, :-1]).ravel()
     return int.from_bytes(np.packbits(bits).tobytes()) if bits.any() and not bits.all() else None
 
 
+# ---- annotations of one picture ----------------------------------------------------------------------------------
+
+
+def read_target(images: ImageSet, index: int) -> tuple[dict[str, Any], tuple[Note, ...]]:
+    """The target of a picture, or what keeps it from being read."""
+    try:
+        return images.target(index), ()
+    except ImageError as error:
+        # A missing or damaged picture is reported as such; a target that needs its size then fails, too.
+        return {}, () if str(error).startswith("image ") else (Note("annotations", str(error)),)
+
+
+def target_classes(target: dict[str, Any], classes: tuple[str, ...]) -> tuple[str, ...]:
+    """The class of each object, or each class that some pixel has."""
+    if "objects" in target:
+        return tuple(classes[label] for label in target["objects"].labels)
+    if "semantic" in target:
+        return tuple(classes[number] for number in np.unique(target["semantic"]) if number != IGNORE)
+    return ()
+
+
+def notes_on(target: dict[str, Any], height: int, width: int) -> tuple[Note, ...]:
+    """What is to be said about a target that could be read."""
+    if "semantic" in target:
+        return () if (target["semantic"] != IGNORE).any() else (Note("empty", ""),)
+    return tuple(_on_objects(target["objects"], height, width)) if "objects" in target else ()
+
+
+def _on_objects(objects: Objects, height: int, width: int) -> Iterator[Note]:
+    usable = objects.usable(height, width)
+    if not (usable & ~objects.crowd).any():
+        yield Note("empty", "")
+    limit = np.array([width, height, width, height])
+    past = (np.maximum(-objects.boxes, objects.boxes - limit) > BOX_TOLERANCE_PIXELS).any(1)
+    for place in np.flatnonzero(~usable):
+        yield Note("boxes", f"annotation {objects.ids[place]} is {_kind_of_bad(objects.boxes[place])}")
+    for place in np.flatnonzero(usable & past):
+        yield Note("beyond", f"annotation {objects.ids[place]} is {_edges(objects.boxes[place])}")
+    if objects.masks is not None:
+        try:
+            objects.require_drawable(height, width)
+        except ImageError as error:
+            yield Note("annotations", str(error))
+    if objects.keypoints is not None:
+        x, y, seen = np.moveaxis(objects.keypoints, -1, 0)  # (n, K) each
+        outside = ((x < 0) | (y < 0) | (x > width) | (y > height)) & (seen > 0)
+        for place in np.flatnonzero(outside.any(1)):
+            yield Note("keypoints", f"annotation {objects.ids[place]} has {outside[place].sum()} of them")
+
+
+def _kind_of_bad(box: Any) -> str:
+    across, down = box[2] - box[0], box[3] - box[1]
+    problem = "inverted" if min(across, down) < 0 else "without area" if min(across, down) == 0 else "outside"
+    return f"{problem}: {_edges(box)}"
+
+
+def _edges(box: Any) -> str:
+    return f"x {box[0]:g} to {box[2]:g}, y {box[1]:g} to {box[3]:g}"
+
+
 # ---- what it means ---------------------------------------------------------------------------------------------
 
 
-def findings(splits: Mapping[str, ImageSet], seen: Iterable[Seen], smallest: int, near: bool) -> list[Finding]:
+def findings(
+    splits: Mapping[str, ImageSet], examined: Iterable[ExaminedPicture], smallest: int, near: bool
+) -> list[Finding]:
     """Problems first, then remarks."""
-    pictures = list(seen)
+    pictures = list(examined)
     readable = [one for one in pictures if not one.error]
     found = [*_unreadable(pictures), *_faults(splits), *_noted(readable)]
     found += [*_classes(splits, pictures), *_copies(readable)]
@@ -121,7 +201,7 @@ def findings(splits: Mapping[str, ImageSet], seen: Iterable[Seen], smallest: int
     return sorted(found, key=lambda finding: not finding.problem)
 
 
-def _unreadable(pictures: list[Seen]) -> Iterator[Finding]:
+def _unreadable(pictures: list[ExaminedPicture]) -> Iterator[Finding]:
     bad = [one for one in pictures if one.error]
     if bad:
         leave_out = tuple((one.name, one.error) for one in bad)
@@ -130,7 +210,7 @@ def _unreadable(pictures: list[Seen]) -> Iterator[Finding]:
 
 
 def _faults(splits: Mapping[str, ImageSet]) -> Iterator[Finding]:
-    """What training would refuse as a whole."""
+    """What makes training refuse the data."""
     # Parts of one file share its faults.
     faults = tuple(dict.fromkeys(fault for images in splits.values() for fault in images.faults))
     if faults:
@@ -138,9 +218,9 @@ def _faults(splits: Mapping[str, ImageSet]) -> Iterator[Finding]:
         yield Finding("faults", True, f"{text}; train and evaluate refuse them", faults)
 
 
-def _noted(readable: list[Seen]) -> Iterator[Finding]:
+def _noted(readable: list[ExaminedPicture]) -> Iterator[Finding]:
     """What is wrong with the annotations of single pictures, by kind."""
-    for kind, (problem, text) in KINDS.items():
+    for kind, (problem, text) in NOTE_KINDS.items():
         about = [(one, note) for one in readable for note in one.notes if note.kind == kind]
         if about:
             shown = tuple(f"{one.name}: {note.text}" if note.text else one.name for one, note in about)
@@ -151,7 +231,7 @@ def _noted(readable: list[Seen]) -> Iterator[Finding]:
             )
 
 
-def _classes(splits: Mapping[str, ImageSet], pictures: list[Seen]) -> Iterator[Finding]:
+def _classes(splits: Mapping[str, ImageSet], pictures: list[ExaminedPicture]) -> Iterator[Finding]:
     for one, other in combinations(splits, 2):
         for here, there in ((one, other), (other, one)):
             only = sorted(set(splits[here].classes) - set(splits[there].classes))
@@ -159,7 +239,7 @@ def _classes(splits: Mapping[str, ImageSet], pictures: list[Seen]) -> Iterator[F
                 text = _count(only, f"class of {here} is", f"classes of {here} are")
                 yield Finding("classes differ", True, f"{text} not in {there}", tuple(only))
     filled = {(one.split, name) for one in pictures for name in one.classes}
-    whole = any(one.label for one in pictures)  # of objects a class may well be rare
+    whole = any(one.label for one in pictures)  # a class of objects may well be missing in a split
     alone = {images.classes for images in splits.values() if whole and len(images.classes) == 1}
     if alone:
         yield Finding("one class", True, "there is one class; a classifier needs two or more", min(alone))
@@ -170,12 +250,12 @@ def _classes(splits: Mapping[str, ImageSet], pictures: list[Seen]) -> Iterator[F
             yield Finding("empty classes", whole, f"{text} no {'images' if whole else 'objects'}", empty)
 
 
-def _copies(readable: list[Seen]) -> Iterator[Finding]:
+def _copies(readable: list[ExaminedPicture]) -> Iterator[Finding]:
     """Groups of the same picture: in several classes, else in several splits, else merely several times."""
     groups = defaultdict(list)
     for one in readable:
         groups[one.pixels].append(one)
-    kinds: dict[str, list[list[Seen]]] = {"conflicts": [], "leaks": [], "duplicates": []}
+    kinds: dict[str, list[list[ExaminedPicture]]] = {"conflicts": [], "leaks": [], "duplicates": []}
     for group in groups.values():
         if len(group) > 1:
             several_splits = len({one.split for one in group}) > 1
@@ -199,12 +279,12 @@ def _copies(readable: list[Seen]) -> Iterator[Finding]:
             )
 
 
-def _called(one: Seen) -> str:
+def _called(one: ExaminedPicture) -> str:
     return f"{one.name} ({one.label})" if one.label else one.name
 
 
-def _superfluous(kind: str, group: list[Seen]) -> list[tuple[str, str]]:
-    """Of a conflict all, as nobody knows which is right; of a leak all but the held-out; else all but the first."""
+def _superfluous(kind: str, group: list[ExaminedPicture]) -> list[tuple[str, str]]:
+    """Of a conflict all, as the right class is unknown; of a leak all but the held-out one; else all but the first."""
     best = min(group, key=lambda one: HELD_OUT.index(one.split))
     if kind == "conflicts":
         return [(one.name, f"the same picture is in class {_another(one, group).label}") for one in group]
@@ -213,11 +293,11 @@ def _superfluous(kind: str, group: list[Seen]) -> list[tuple[str, str]]:
     return [(one.name, f"the same picture is {group[0].name}") for one in group[1:]]
 
 
-def _another(one: Seen, group: list[Seen]) -> Seen:
+def _another(one: ExaminedPicture, group: list[ExaminedPicture]) -> ExaminedPicture:
     return next(other for other in group if other.label != one.label)
 
 
-def _stored(readable: list[Seen]) -> Iterator[Finding]:
+def _stored(readable: list[ExaminedPicture]) -> Iterator[Finding]:
     modes = defaultdict(list)
     for one in readable:
         if one.stored is not None and one.stored.mode not in COMMON_MODES:
@@ -231,46 +311,46 @@ def _stored(readable: list[Seen]) -> Iterator[Finding]:
         yield Finding("turned", False, text, _names(turned))
 
 
-def _small(readable: list[Seen], smallest: int) -> Iterator[Finding]:
+def _small(readable: list[ExaminedPicture], smallest: int) -> Iterator[Finding]:
     small = [one for one in readable if min(one.size) < smallest]
     if small:
         shown = tuple(f"{one.name}: {one.size[0]} x {one.size[1]}" for one in small)
         yield Finding("small", False, f"{_images(small)} with a side below {smallest} pixels", shown)
 
 
-def _balance(pictures: list[Seen]) -> Iterator[Finding]:
+def _balance(pictures: list[ExaminedPicture]) -> Iterator[Finding]:
     counts: dict[str, int] = defaultdict(int)
     for one in pictures:
         if one.split == "train":
             for name in one.classes:
                 counts[name] += 1
-    if counts and max(counts.values()) > UNEVEN * min(counts.values()):
+    if counts and max(counts.values()) > UNEVEN_RATIO * min(counts.values()):
         most, least = max(counts, key=lambda name: counts[name]), min(counts, key=lambda name: counts[name])
         what = "images" if any(one.label for one in pictures) else "objects"
         text = f"train has {counts[most]} {what} of {most} but {counts[least]} of {least}"
         yield Finding("uneven", False, text)
 
 
-def _near(readable: list[Seen]) -> list[Finding]:
+def _near(readable: list[ExaminedPicture]) -> list[Finding]:
     """Pairs whose hashes differ in a few bits; they agree in at least one band, so only such pairs are compared."""
     pairs: dict[tuple[int, int], int] = {}
     width = 64 // BANDS
     for band in range(BANDS):
         alike = defaultdict(list)
         for place, one in enumerate(readable):
-            if one.look is not None:
-                alike[one.look >> band * width & (1 << width) - 1].append(place)
+            if one.perceptual_hash is not None:
+                alike[one.perceptual_hash >> band * width & (1 << width) - 1].append(place)
         for places in alike.values():
             for a, b in combinations(places, 2):
-                distance = (readable[a].look ^ readable[b].look).bit_count()  # type: ignore[operator]
-                if distance <= NEAR and readable[a].pixels != readable[b].pixels:
+                distance = (readable[a].perceptual_hash ^ readable[b].perceptual_hash).bit_count()  # type: ignore[operator]
+                if distance <= NEAR_BITS and readable[a].pixels != readable[b].pixels:
                     pairs[a, b] = distance
     shown = tuple(f"{readable[a].name} ~ {readable[b].name}" for a, b in sorted(pairs))
     text = f"{_count(pairs, 'pair of pictures looks', 'pairs of pictures look')} nearly the same"
     return [Finding("near duplicates", False, text, shown)] if pairs else []
 
 
-def _images(pictures: list[Seen]) -> str:
+def _images(pictures: list[ExaminedPicture]) -> str:
     return _count(pictures, "image", "images")
 
 
@@ -278,5 +358,5 @@ def _count(items: Sized, one: str, several: str) -> str:
     return f"{len(items)} {one if len(items) == 1 else several}"
 
 
-def _names(pictures: list[Seen]) -> tuple[str, ...]:
+def _names(pictures: list[ExaminedPicture]) -> tuple[str, ...]:
     return tuple(one.name for one in pictures)

@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 from PIL import Image
 from torch import Tensor
 
-from vitreous.clusters.masking import Layer
+from vitreous.clusters.importance import RANKINGS
+from vitreous.clusters.layer import Layer
 from vitreous.errors import InputError
 from vitreous.faithfulness.scoring import DECIDES
 from vitreous.files.writing import write_output
@@ -72,13 +73,42 @@ class Clusters:
     counts: tuple[int, ...] = ()  # how many of the most important clusters were removed together ...
     left: dict[str, tuple[float, ...]] = field(default_factory=dict)  # ... and the log-odds left, by ranking
     before: float = 0.0  # log-odds with all clusters
+    hole: str = "grey"  # what hidden places look like, where the ranking hides them
+
+    @property
+    def unit(self) -> str:
+        """What the numbers of the ranking are, in words."""
+        return RANKINGS[self.ranking].unit
+
+    def to_dict(self) -> dict[str, Any]:
+        """All numbers, without the maps."""
+        scores = {name: values.tolist() for name, values in self.importance.items()}
+        spread = self.entropy.tolist()
+        return {
+            "ranking": self.ranking,
+            "clusters": [
+                {
+                    "rank": rank,
+                    "number": m,
+                    "importance": scores[self.ranking][m],
+                    "entropy": spread[m],
+                    "rankings": {name: values[m] for name, values in scores.items()},
+                }
+                for rank, m in enumerate(self.order, 1)
+            ],
+            "groups": [
+                {"clusters": list(group), "log_odds_lost": lost}
+                for group, lost in zip(self.groups, self.group_drop, strict=True)
+            ],
+            "removal": {"log_odds": self.before, "removed": list(self.counts), "left": self.left},
+        }
 
     def removal_area(self, ranking: str) -> float:
         """Mean log-odds lost over the removals: the higher, the more the ranking is right."""
         return self.before - sum(self.left[ranking]) / len(self.left[ranking])
 
 
-class Answer(NamedTuple):
+class DenseAnswer(NamedTuple):
     """What a detector, a segmenter or a keypoint model says about a picture, and which finding of it is explained."""
 
     drawing: Image.Image  # all of it, drawn into the whole picture
@@ -103,7 +133,7 @@ class Explanation:
     methods: tuple[MethodMap, ...] = ()
     default: str | None = None  # the method to look at first
     reason: str = ""  # why that one
-    answer: Answer | None = None  # of models that do more than to classify
+    answer: DenseAnswer | None = None  # of models that do more than to classify
     facts: dict[str, str] = field(default_factory=dict)  # model, layer, ...: what a reader must know to repeat it
 
     @property
@@ -130,11 +160,33 @@ class Explanation:
         """Faithfulness on this image, by method and measure."""
         return {method.name: method.scores for method in self.methods}
 
+    def to_dict(self) -> dict[str, Any]:
+        """All numbers, without the maps."""
+        content: dict[str, Any] = {
+            "image": self.name,
+            "predicted": self.predicted,
+            "true": self.true,
+            "watched": self.watched,
+            "probabilities": dict(self.probabilities),
+            "default": {"method": self.default, "reason": self.reason},
+            "methods": [
+                {"method": m.name, "control": m.control, "beats_controls": m.beats_controls, **m.scores}
+                for m in self.methods
+            ],
+            "load": [load._asdict() for load in self.load],
+        }
+        if self.answer is not None:
+            answer = self.answer
+            found = {"finding": answer.finding, "findings": list(answer.findings), "found": answer.total}
+            content |= found | {"nothing": answer.nothing or None}
+        return content if self.clusters is None else content | self.clusters.to_dict()
+
     def html(self, *, top_k: int = 6) -> str:
         """The report of this image: one page that needs nothing else."""
-        from vitreous.reports.report import render  # it draws this class
+        from vitreous.reports.report import render  # draws this class
 
-        return render([self], title=f"What decided: {self.watched}", facts=self.facts, top_k=top_k)
+        hole = "grey" if self.clusters is None else self.clusters.hole
+        return render([self], title=f"What decided: {self.watched}", facts=self.facts, top_k=top_k, hidden_with=hole)
 
     def save(self, path: str | Path, *, top_k: int = 6) -> Path:
         """Write the report (.html), a contact sheet (.png) or the numbers (.json)."""
@@ -148,7 +200,7 @@ class Explanation:
             draw_sheet(self, top_k).save(sheet, "PNG")
             write_output(path, sheet.getvalue())
         elif path.suffix == ".json":
-            write_output(path, json.dumps(as_json(self), indent=1, allow_nan=False) + "\n")
+            write_output(path, json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n")
         else:
             raise InputError(f"cannot save an explanation as {path.name!r}; its name must end in .html, .png or .json")
         return path
@@ -171,48 +223,3 @@ class Explanation:
         """A frame keeps the page's style and script apart from the notebook's."""
         page = html.escape(self.html())
         return f'<iframe srcdoc="{page}" width="100%" height="{NOTEBOOK_HEIGHT}" title="Explanation"></iframe>'
-
-
-def as_json(item: Explanation) -> dict[str, Any]:
-    """All numbers of an explanation, without the maps."""
-    content: dict[str, Any] = {
-        "image": item.name,
-        "predicted": item.predicted,
-        "true": item.true,
-        "watched": item.watched,
-        "probabilities": dict(item.probabilities),
-        "default": {"method": item.default, "reason": item.reason},
-        "methods": [
-            {"method": m.name, "control": m.control, "beats_controls": m.beats_controls, **m.scores}
-            for m in item.methods
-        ],
-        "load": [load._asdict() for load in item.load],
-    }
-    if item.answer is not None:
-        answer = item.answer
-        found = {"finding": answer.finding, "findings": list(answer.findings), "found": answer.total}
-        content |= found | {"nothing": answer.nothing or None}
-    return content if item.clusters is None else content | clusters_json(item.clusters)
-
-
-def clusters_json(clusters: Clusters) -> dict[str, Any]:
-    scores = {name: values.tolist() for name, values in clusters.importance.items()}
-    spread = clusters.entropy.tolist()
-    return {
-        "ranking": clusters.ranking,
-        "clusters": [
-            {
-                "rank": rank,
-                "number": m,
-                "importance": scores[clusters.ranking][m],
-                "entropy": spread[m],
-                "rankings": {name: values[m] for name, values in scores.items()},
-            }
-            for rank, m in enumerate(clusters.order, 1)
-        ],
-        "groups": [
-            {"clusters": list(group), "log_odds_lost": lost}
-            for group, lost in zip(clusters.groups, clusters.group_drop, strict=True)
-        ],
-        "removal": {"log_odds": clusters.before, "removed": list(clusters.counts), "left": clusters.left},
-    }

@@ -1,0 +1,112 @@
+"""How faithful every method is over a data set: measured, written, and the best one stored beside the weights."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from torch import nn
+
+from vitreous.attribution.catalogue import controls_for, find_method, methods_for
+from vitreous.attribution.method import Method
+from vitreous.data.image_set import ImageSet
+from vitreous.errors import InputError, printable
+from vitreous.explanations.best_findings import Tally, best_findings
+from vitreous.explanations.dataset import read_batches, selection
+from vitreous.explanations.default_method import DefaultMethod, most_faithful, store_default_method
+from vitreous.explanations.dense import inputs_of, model_behind
+from vitreous.explanations.explaining import ALL_METHODS, FEWER_PASSES, lighter
+from vitreous.faithfulness.curves import PORTIONS
+from vitreous.faithfulness.scoring import DECIDES, MethodScores, ScoringBatch, score_methods
+from vitreous.files.storage import write_json
+from vitreous.files.writing import write_text
+from vitreous.reports import faithfulness as charts
+from vitreous.reports.evaluation import as_table
+from vitreous.runs.model_folder import TrainedModel
+from vitreous.runs.results import result_folder
+
+SCORES_JSON, SCORES_REPORT, SCORES_CHART = "faithfulness.json", "faithfulness.md", "faithfulness.png"
+SANITY_IMAGES = 8  # on which randomisation and stability are measured too; they take three more maps each
+
+
+def score_run(
+    model: str,
+    trained: TrainedModel,
+    data: str,
+    images: ImageSet,
+    *,
+    split: str,
+    limit: int,
+    methods: Sequence[str],
+    batch_size: int,
+    out: Path,
+) -> Path:
+    """Score methods, print and write the table, and store the best one as the default of these weights.
+
+    Of a model that does more than classify, the best finding in each image is explained.
+    """
+    dense, tally = trained.task != "classify", Tally()
+    chosen = methods_to_score(trained.model, methods)
+    with result_folder(out, SCORES_JSON) as staging:
+        scores = score_methods(
+            trained.model,
+            finding_batches(trained, images, limit, tally)
+            if dense
+            else class_batches(trained, images, limit, batch_size),
+            methods=[lighter(method) for method in chosen] if dense else chosen,
+            portions=FEWER_PASSES["portions"] if dense else PORTIONS,
+            sanity=SANITY_IMAGES,
+        )
+        count = len(next(iter(scores.values.values()))[DECIDES])
+        default = most_faithful(scores, data=f"{data} ({split})", images=count, findings=dense)
+        about = {"model": trained.name, "data": data, "split": split, "images": count}
+        if dense:
+            about |= {"explained": "the best finding of each image", "nothing_found": tally.nothing_found}
+            about |= {"with_known_object": tally.with_known_object}
+        write_scores(staging, scores, default, about)
+    before = store_default_method(model, default)
+    Console().print(as_table(charts.as_grid(scores, title=f"{trained.name}: faithfulness on {count} images of {data}")))
+    if tally.nothing_found:
+        print(f"\nleft out: {tally.nothing_found} of {tally.images} images, in which the model found nothing")
+    print(printable(f"\ndefault map: {default.method}. {default.reason}", keep="\n"))
+    if before.images > default.images:
+        print(f"(it replaces {printable(before.method or '')}, which was measured on {before.images} images)")
+    print(printable(f"report: {out / SCORES_REPORT}"))
+    return out / SCORES_REPORT
+
+
+def methods_to_score(model: nn.Module, names: Sequence[str]) -> list[Method]:
+    """By name, or all; controls are scored in any case, and none of them can become the default."""
+    if not names or ALL_METHODS in names:
+        return methods_for(model)
+    chosen, controls = [find_method(name, model) for name in names], [method.name for method in controls_for(model)]
+    if all(method.name in controls for method in chosen):
+        raise InputError(
+            f"--method {' '.join(names)} names controls only, which are scored in any case; name a method besides "
+            "them, or leave --method out to score all"
+        )
+    return chosen
+
+
+def write_scores(folder: Path, scores: MethodScores, default: DefaultMethod, about: dict[str, Any]) -> None:
+    heading = f"How faithful are the maps of {about['model']}? {about['images']} images of {about['data']}"
+    charts.picture(scores, heading=heading, default=default.method).save(folder / SCORES_CHART)
+    page = charts.as_markdown(scores, about, chart=SCORES_CHART, default=f"{default.method}. {default.reason}")
+    write_text(folder / SCORES_REPORT, page)
+    files = [SCORES_REPORT, SCORES_CHART]
+    write_json(folder / SCORES_JSON, {**about, "default": default._asdict(), "methods": scores.rows(), "files": files})
+
+
+def class_batches(trained: TrainedModel, images: ImageSet, limit: int, batch_size: int) -> Iterator[ScoringBatch]:
+    """Images spread evenly over the data, with their objects where those of the whole batch are known."""
+    for batch in read_batches(trained, images, selection(len(images), limit), batch_size, label="score"):
+        known = bool(batch.objects.flatten(1).any(1).all())
+        yield ScoringBatch(batch.inputs, None, batch.objects.to(batch.inputs.device) if known else None)
+
+
+def finding_batches(trained: TrainedModel, images: ImageSet, limit: int, tally: Tally) -> Iterator[ScoringBatch]:
+    """Images spread evenly over the data: the best finding of each, with its object where the data know one."""
+    for found in best_findings(trained, images, selection(len(images), limit), tally, label="score"):
+        inputs, mask = inputs_of(trained, found.seen.picture), found.mask
+        model = model_behind(trained, found.target, found.seen)
+        yield ScoringBatch(inputs, found.target, None if mask is None else mask.to(inputs.device), model)
