@@ -28,7 +28,7 @@ from vitreous.explanations.folder import EXPLANATION_JSON, REPORT_PAGE, print_su
 from vitreous.explanations.picture import explain_picture, explain_with, model_in_memory, picture_name
 from vitreous.reports.explanation import Explanation
 from vitreous.runs.model_folder import TrainedModel, is_weights_file, load_model
-from vitreous.runs.results import report_skipped, require_positive, result_folder
+from vitreous.runs.results import load_readable, report_skipped, require_positive, result_folder
 from vitreous.runtime.calling import natural, with_known_names
 from vitreous.runtime.progress import track
 
