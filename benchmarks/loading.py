@@ -23,7 +23,7 @@ from PIL import Image
 from vitreous.data.layouts.folder import ClassFolder
 from vitreous.data.loader import BatchSampler, Loader
 from vitreous.data.transforms import Augmentation, Preprocess
-from vitreous.tasks.classify import Classify
+from vitreous.tasks.classify import ClassifyTask
 
 SIZE, SCALE = 224, 0.08
 
@@ -49,7 +49,7 @@ def write_pictures(root: Path, images: int, width: int, height: int, photos: Pat
 
 def ours(root: Path, batch: int, workers: int, scale: float) -> Iterator[torch.Tensor]:
     images, preprocess = ClassFolder(root, "train"), Preprocess((SIZE, SIZE))
-    task = Classify(images.classes)
+    task = ClassifyTask(images.classes)
     views = task.dataset(images, Augmentation(preprocess, scale=scale))
     sampler = BatchSampler(len(images), batch, shuffle=True)
     loader = Loader(views, sampler, task.collate, workers=workers, replace=True, finish=preprocess.normalise_bytes)

@@ -36,10 +36,9 @@ from vitreous.data.transforms import Preprocess
 from vitreous.heads.boxes import Detector
 from vitreous.heads.detect import DETECTORS
 from vitreous.heads.segment import SEGMENTERS
-from vitreous.predict import ask, drawn
 from vitreous.registry import create_model
-from vitreous.runs.model_folder import TrainedModel
-from vitreous.tasks.base import WithHead, load_task
+from vitreous.runs.trained_model import TrainedModel, predict_pictures
+from vitreous.tasks.base import Inference, Task, load_task
 
 SIDE, CANDIDATES = 640, 1000
 PARTS = ("picture", "network", "choosing", "writing", "drawing")
@@ -83,7 +82,7 @@ class Stopwatch:
             self.seconds += time.process_time() - self._start
 
 
-def build(head: str, small: bool) -> tuple[TrainedModel, WithHead]:
+def build(head: str, small: bool) -> tuple[TrainedModel, Task]:
     name = TASKS[head]
     count = 20 if small else {"detect": 80, "segment": 150, "keypoints": 1}[name]
     classes = tuple(f"class {number}" for number in range(count))
@@ -94,7 +93,8 @@ def build(head: str, small: bool) -> tuple[TrainedModel, WithHead]:
     }[name]
     arguments |= dict(head=head, head_args=NARROW[head] if small else {})
     task = load_task(name)(classes, **arguments)
-    assert isinstance(task, WithHead)
+    if "min_score" in task.inferences:
+        task.using(Inference(min_score=0.0))
     torch.manual_seed(0)
     model = task.model(create_model("paca_b0", features_only=True, **(BACKBONE if small else {}))).eval()
     return TrainedModel(model, "paca_b0", name, classes, Preprocess((SIDE, SIDE)), arguments), task
@@ -140,12 +140,11 @@ def measure(trained: TrainedModel, task: Any, file: Path, rounds: int) -> dict[s
         network.seconds = answering.seconds = 0.0
         start = time.process_time()
         image = picture.load()
-        questions = task.questions(image, [])
-        found = ask(trained, task, [(image, question) for question in questions])
+        (found,) = predict_pictures(trained, task, [image], [None], 1)
         asked = time.process_time()
-        json.dumps([row for one, question in zip(found, questions, strict=True) for row in task.rows(one, question)])
+        json.dumps(found.to_dict())
         written = time.process_time()
-        drawn(task, image, found, 0.0).save(file.with_suffix(".png"))
+        found.draw(caption=False).save(file.with_suffix(".png"))
         done = time.process_time()
         if number == 0:
             continue

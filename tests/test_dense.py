@@ -58,7 +58,7 @@ def test_predictions_are_cocos_and_in_pixels_of_the_picture(run, tmp_path):
     (tmp_path / "in").mkdir()
     for name in ("17.png", "4.png"):
         picture.save(tmp_path / "in" / name)
-    results = predict(str(run), (str(tmp_path / "in"),), out=tmp_path / "out", device="cpu", least=0.0)
+    results = predict(str(run), (str(tmp_path / "in"),), out=tmp_path / "out", device="cpu")
     rows = json.loads((tmp_path / "out" / "coco_results.json").read_text())
     assert {row["image_id"] for row in rows} <= {4, 17}
     assert all(KEYS[run.name] | {"category_id", "score"} <= set(row) for row in rows)
@@ -126,8 +126,8 @@ def test_keypoints_on_boxes_of_a_detector_score_as_coco_scores_the_results_of_pr
     (tmp_path / "in").mkdir()
     for number, picture in pictures.items():  # as COCO's are called
         shutil.copy(picture, tmp_path / "in" / f"{number:012d}.png")
-    predict(str(run), (str(tmp_path / "in"),), boxes=boxes, least=0.0, out=tmp_path / "out", device="cpu")
-    expected = coco_figures(truth, tmp_path / "out" / "coco_results.json", "keypoints")
+    predict(str(run), (str(tmp_path / "in"),), boxes=boxes, min_score=0.0, out=tmp_path / "out", device="cpu")
+    expected = coco_figures(truth, json.loads((tmp_path / "out" / "coco_results.json").read_text()), "keypoints")
     found = evaluate(str(run), str(people.parents[1]), boxes=boxes, workers=0, device="cpu")
     assert {name: found[f"keypoint_{name}"] for name in expected} == pytest.approx(expected, abs=1e-6)
     assert 0 < expected["AP50"] < 1
@@ -150,7 +150,9 @@ def test_predictions_of_a_detector_name_the_pictures_of_the_data(run, tmp_path):
 
 @pytest.mark.parametrize("run", ["detect"], indirect=True)
 def test_boxes_are_for_keypoints_alone(run, tmp_path):
-    with pytest.raises(InputError, match="only a model for keypoints asks where objects are"):
+    with pytest.raises(
+        InputError, match="--boxes given, which this model's task cannot use; detect accepts: --min-score"
+    ):
         evaluate(str(run), "shapes", boxes=tmp_path / "boxes.json", count=2, workers=0, device="cpu")
 
 

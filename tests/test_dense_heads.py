@@ -101,7 +101,7 @@ def test_every_head_takes_every_verb(head, data, tmp_path):
     figures = evaluate(run, data[task], workers=0, device="cpu", batch_size=3)
     assert 0 <= figures[FIGURES[task]] <= 1
     assert ("mask_AP" in figures) == (head == "maskrcnn")
-    predict(run, (f"{data[task]}/images/val",), out=tmp_path / "found", device="cpu", least=0.0, batch_size=3)
+    predict(run, (f"{data[task]}/images/val",), out=tmp_path / "found", device="cpu", batch_size=3)
     content = json.loads((tmp_path / "found" / "predictions.json").read_text())
     assert [(image["width"], image["height"]) for image in content["images"]] == [(64, 64), WIDE, TALL]
     rows = [row for image in content["images"] for row in image["predictions"]]

@@ -20,7 +20,7 @@ TINY = {
     "train": "--epochs 1 --batch-size 3 --workers 0 --device cpu",
     "evaluate": "--workers 0 --device cpu",
     "predict": "--device cpu",
-    "explain": "--top-k 2 --limit 1 --device cpu --method grad_cam",
+    "explain": "--top-k 2 --limit 2 --device cpu",
 }
 SMALLER = {
     "detect": "--short 64 --longest 64 --head-args channels=16 convs=1",
@@ -77,7 +77,7 @@ def test_a_checkpoint_becomes_a_model_folder(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize("page", PAGES)
 def test_settings_and_links(page: str) -> None:
     named = {name.replace("-", "_") for name in re.findall(r"[` ]--([a-z][a-z-]+)", read(page))}
-    others = {"out", "recipe", "print", "format", "count", "json", "markdown", "least", "boxes", "slide", "scales",
+    others = {"out", "recipe", "print", "format", "count", "json", "markdown", "min_score", "boxes", "slide", "scales",
               "limit", "nproc_per_node", "resume_from", "eval"}  # fmt: skip
     assert named - others <= set(RECIPE_KEYS)
     assert not dead_links(page)

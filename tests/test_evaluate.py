@@ -13,7 +13,7 @@ from vitreous.data.source import open_data
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.evaluate import evaluate
-from vitreous.metrics.examination import Examination
+from vitreous.metrics.detailed import DetailedMetrics
 from vitreous.predict import predict
 from vitreous.reports.evaluation import MOST_ROWS, Evaluation, Speed, class_grids, grids, pictures
 from vitreous.runs.model_folder import load_model, save_model
@@ -232,7 +232,7 @@ def test_mixed_precision_is_recorded(model, tmp_path):
 
 
 def test_a_perfect_model_has_no_mistakes_to_show():
-    examination = Examination(("a", "b"), worst=3)
+    examination = DetailedMetrics(("a", "b"), worst=3)
     prediction = {"labels": torch.tensor([1, 0]), "scores": torch.tensor([0.9, 0.1])}
     examination.update([prediction], {"labels": torch.tensor([1]), "indices": torch.tensor([0])})
     speed = Speed(1.0, 1, "cpu", "fp32", 1, 0)
@@ -242,7 +242,7 @@ def test_a_perfect_model_has_no_mistakes_to_show():
 
 
 def test_of_many_classes_the_console_shows_the_worst():
-    examination = Examination(tuple(f"class {i:03}" for i in range(200)), worst=0)
+    examination = DetailedMetrics(tuple(f"class {i:03}" for i in range(200)), worst=0)
     answers = [{"labels": torch.tensor([i if i % 50 else 1]), "scores": torch.tensor([0.5])} for i in range(200)]
     examination.update(answers, {"labels": torch.arange(200), "indices": torch.arange(200)})
     shown, _ = class_grids(examination, MOST_ROWS)

@@ -7,7 +7,7 @@ from PIL import Image
 
 from tests.support.tiny_runs import PLAIN
 from vitreous.errors import InputError
-from vitreous.plot import choose_metrics, draw_up, plot, read_runs, smoothed, x_scale
+from vitreous.plot import build_chart, choose_metrics, plot, read_runs, smoothed, x_scale
 from vitreous.reports.chart import COLOURS
 from vitreous.train import Training, train
 
@@ -34,7 +34,7 @@ def run(tmp_path) -> str:
 
 def chart_of(metric: str, *runs: str, x="epoch", smooth=0.0):
     histories = read_runs(runs)
-    return draw_up(metric, histories, x, *x_scale(histories, x), smooth)
+    return build_chart(metric, histories, x, *x_scale(histories, x), smooth)
 
 
 def test_picture_page_and_numbers(run, tmp_path, capsys):

@@ -49,7 +49,7 @@ def test_addresses_answer(tmp_path):
         ("size of an upload", f"{inspect.signature(serve).parameters['max_upload_mb'].default} MB"),
         ("time for it to arrive", f"{Limits().upload_seconds:g} s"),
         ("time for the headers of a request to arrive", f"{Limits().header_seconds:g} s"),
-        ("time without a byte taken of an answer", f"{Limits().taking_seconds:g} s"),
+        ("time in which a client reads nothing of its answer", f"{Limits().taking_seconds:g} s"),
         ("bytes of uploads that are arriving", f"{Limits().arriving_bytes // 1_000_000} MB"),
         ("open connections", str(Limits().connections)),
         ("requests in work", str(inspect.signature(serve).parameters["concurrent"].default)),

@@ -40,10 +40,15 @@ if TYPE_CHECKING:
     from vitreous.plot import plot
     from vitreous.predict import predict
     from vitreous.reports.explanation import Explanation
-    from vitreous.runs.model_folder import TrainedModel, load_model
+    from vitreous.runs.model_folder import load_model
+    from vitreous.runs.trained_model import TrainedModel
     from vitreous.score import score
     from vitreous.serve import serve
     from vitreous.shapes import shapes
+    from vitreous.tasks.classify import Classification
+    from vitreous.tasks.detect import Detections
+    from vitreous.tasks.keypoints import Keypoints
+    from vitreous.tasks.segment import Segmentation
     from vitreous.train import train
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # verbs show what is logged; the library is silent
@@ -63,9 +68,13 @@ VERBS = (
     "train",
 )
 HOMES = {  # of everything else that loads when it is first used
+    "Classification": "vitreous.tasks.classify",
+    "Detections": "vitreous.tasks.detect",
     "Explanation": "vitreous.reports.explanation",
+    "Keypoints": "vitreous.tasks.keypoints",
+    "Segmentation": "vitreous.tasks.segment",
     "Target": "vitreous.attribution.target",
-    "TrainedModel": "vitreous.runs.model_folder",
+    "TrainedModel": "vitreous.runs.trained_model",
     "build_detector": "vitreous.heads.detect",
     "load_model": "vitreous.runs.model_folder",
     "pyramid": "vitreous.heads.pyramid",
@@ -100,7 +109,7 @@ def __dir__() -> list[str]:
 
 def for_python(verb: str) -> Any:
     """The function of a verb, which takes what people pass in Python."""
-    from vitreous.runs.model_folder import TrainedModel
+    from vitreous.runs.trained_model import TrainedModel
     from vitreous.runtime.calling import natural
 
     function = getattr(import_module(f"vitreous.{verb}"), verb)
@@ -110,8 +119,12 @@ def for_python(verb: str) -> Any:
 
 
 __all__ = [
+    "Classification",
+    "Detections",
     "Explanation",
     "InputError",
+    "Keypoints",
+    "Segmentation",
     "Target",
     "TrainedModel",
     "__version__",

@@ -4,13 +4,15 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from rich.console import Console
 from torch import nn
+from typing_extensions import Doc
 
 from vitreous.data.annotations import OneBoxEach, OneObjectEach
 from vitreous.data.detector_boxes import read_boxes
@@ -23,22 +25,23 @@ from vitreous.errors import InputError, printable
 from vitreous.files.storage import json_text, write_json
 from vitreous.files.writing import write_output, write_text
 from vitreous.metrics.accuracy import unique_names
-from vitreous.metrics.examination import Examination
+from vitreous.metrics.detailed import DetailedMetrics
 from vitreous.reports import evaluation as report
 from vitreous.reports.evaluation import AtSize, Evaluation, Speed, WorstMistake
-from vitreous.runs.model_folder import TrainedModel, at_size, load_model
+from vitreous.runs.model_folder import load_model
 from vitreous.runs.relabelled import labelled_for
 from vitreous.runs.results import require_numbers, require_writable, result_folder
 from vitreous.runs.run_folder import versions
+from vitreous.runs.trained_model import TrainedModel, at_size
 from vitreous.runtime.device import autocast
 from vitreous.runtime.distributed import SINGLE_PROCESS, World, processes
 from vitreous.runtime.progress import track
 from vitreous.tasks.base import Inference, Metric, Task, load_task
-from vitreous.tasks.keypoints import Keypoints
+from vitreous.training.signature import takes
 
-Opened = Callable[..., ImageSet]  # the data at a size
+OpenAtSize = Callable[..., ImageSet]  # opens the data at a size
 
-RESULT, REPORT, MATRIX = "evaluation.json", "report.md", "confusion.csv"
+_RESULT, _REPORT, _MATRIX = "evaluation.json", "report.md", "confusion.csv"
 
 
 class Scores(NamedTuple):
@@ -55,40 +58,123 @@ class Conditions(NamedTuple):
     workers: int
     world: World
     amp: str
-    boxes: Path | None = None  # of a detector, around which keypoints are looked for
     inference: Inference = Inference()
 
 
-def evaluate(
-    model: str,
-    data: str,
-    *,
-    split: str = "val",
-    size: int | None = None,
-    sizes: tuple[int, ...] = (),
-    worst: int = 10,
-    flip: bool = False,
-    scales: tuple[float, ...] = (),
-    slide: bool = False,
-    ignore: tuple[int, ...] = (),
-    reduce_zero_label: bool = False,
-    batch_size: int = 64,
-    count: int | None = None,
-    quarantine: Path | None = None,
-    annotations: tuple[str, ...] = (),
-    val_fraction: float | None = None,
-    boxes: Path | None = None,
-    follow: bool = False,
-    workers: int = 2,
-    device: str = "auto",
-    architecture: str | None = None,
-    model_args: tuple[str, ...] = (),
-    amp: Literal["off", "bf16", "fp16"] = "off",
-    json: Path | None = None,
-    markdown: Path | None = None,
-    out: Path | None = None,
-) -> dict[str, float]:
-    """Measure a trained model on held-out images.
+@dataclass(frozen=True)
+class EvaluateSettings:
+    model: Annotated[
+        str,
+        Doc("Run folder, model folder, file of weights (.pth, .safetensors), or model name for its published ones."),
+    ]
+    data: Annotated[
+        str,
+        Doc("shapes, shapes:medium, shapes:hard, a folder with val/<class>/, or another layout: see docs/data.md."),
+    ]
+    _: KW_ONLY
+    split: Annotated[str, Doc("val, test or train.")] = "val"
+    size: Annotated[
+        int | None,
+        Doc(
+            "Height and width in pixels, or the shorter side for detectors and segmenters; default: what the model was "
+            "trained with."
+        ),
+    ] = None
+    sizes: Annotated[
+        tuple[int, ...],
+        Doc("Measure at these sizes as well, to see how the model takes images larger or smaller than in training."),
+    ] = ()
+    worst: Annotated[int, Doc("How many of the wrong answers with the largest confidence to list.")] = 10
+    flip: Annotated[bool, Doc("Segmentation and keypoints: the mean with the answer about the mirrored picture.")] = (
+        False
+    )
+    scales: Annotated[tuple[float, ...], Doc("Segmentation: the mean over the picture at these scales.")] = ()
+    slide: Annotated[
+        bool,
+        Doc("Segmentation: windows of the size of the training crops, instead of the whole picture at once."),
+    ] = False
+    ignore: Annotated[
+        tuple[int, ...],
+        Doc("Values of label pictures that stand for no class; default: as in training, where that is 255 by default."),
+    ] = ()
+    reduce_zero_label: Annotated[
+        bool,
+        Doc(
+            "In label pictures 0 stands for no class, and 1 for the first; default: as in training. Of these two, one "
+            "that is given takes the place of both."
+        ),
+    ] = False
+    batch_size: Annotated[int, Doc("Images per forward pass.")] = 64
+    count: Annotated[int | None, Doc("How many images of `shapes` to draw.")] = None
+    quarantine: Annotated[
+        Path | None, Doc("List of images to leave out; default: quarantine.txt in the data's folder, if there is one.")
+    ] = None
+    annotations: Annotated[tuple[str, ...], Doc("COCO files of the pictures below DATA, as in train.")] = ()
+    val_fraction: Annotated[
+        float | None,
+        Doc(
+            "Share held out as val of data without splits; default: as in training, and all of it for a model that was "
+            "not trained on such data, such as a published one."
+        ),
+    ] = None
+    boxes: Annotated[
+        Path | None,
+        Doc(
+            "Keypoints: a list of COCO's results, or predictions.json of a detector: where it found objects in the "
+            "data. All of them count, with the product of the detector's score and the keypoints' as score."
+        ),
+    ] = None
+    follow: Annotated[
+        bool, Doc("Open pictures that the data's own files name outside of the data's folder (.. or an absolute path).")
+    ] = False
+    workers: Annotated[int, Doc("Processes that prepare images; 0 = the main one does it.")] = 2
+    device: Annotated[str, Doc("cpu, cuda, cuda:1, mps; auto takes the best there is.")] = "auto"
+    architecture: Annotated[str | None, Doc("Of a file: the name of its model, where it does not tell it itself.")] = (
+        None
+    )
+    model_args: Annotated[
+        tuple[str, ...],
+        Doc("Of a file: what its model was built with, where that is not the default, e.g. stem_stride=2."),
+    ] = ()
+    amp: Annotated[Literal["off", "bf16", "fp16"], Doc("Mixed precision.")] = "off"
+    json: Annotated[Path | None, Doc("Write the figures to this file too.")] = None
+    markdown: Annotated[Path | None, Doc("Write the tables to this file too.")] = None
+    out: Annotated[
+        Path | None, Doc("Write figures, tables and pictures to this folder; an earlier evaluation there is replaced.")
+    ] = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "data", with_annotations(self.data, self.annotations))
+        if self.batch_size < 1:
+            raise InputError(f"batch size {self.batch_size} cannot be used; it must be at least 1")
+        if self.workers < 0:
+            raise InputError(f"--workers {self.workers} cannot be used; give 0 (the main process does it) or more")
+        if self.worst < 0:
+            raise InputError(f"--worst {self.worst} cannot be used; give 0 (none) or more")
+
+    def load(self) -> TrainedModel:
+        return load_model(self.model, architecture=self.architecture, model_args=self.model_args, size=self.size)
+
+    def data_opener(self, trained: TrainedModel) -> OpenAtSize:
+        """Opens the data for the model's task; label pictures are read as is asked for, or else as in training."""
+        task = load_task(trained.task)
+        return partial(
+            open_data,
+            self.data,
+            self.split,
+            count=self.count,
+            quarantine=self.quarantine,
+            targets=task.targets,
+            wording=task.wording(),
+            val_fraction=trained.val_fraction if self.val_fraction is None else self.val_fraction,
+            follow=self.follow,
+            **label_reading(trained, self.data, self.ignore, self.reduce_zero_label),
+        )
+
+
+@takes(EvaluateSettings)
+def evaluate(settings: EvaluateSettings) -> dict[str, float]:
+    """Measure a trained model on held-out images; returns the figures by name.
 
     For a classifier: top-1 and top-5 accuracy, loss, calibration (ECE with 15 bins), recall and precision of every
     class, which classes are taken for which, and the images it got wrong with the largest confidence. With --out also
@@ -104,93 +190,38 @@ def evaluate(
         vitreous evaluate runs/flowers/best flowers --split test --json flowers.json --out evaluation
         vitreous evaluate runs/streets streets --slide --scales 0.75 1 1.25 --flip --markdown streets.md
         vitreous evaluate runs/poses coco --flip --boxes person_detections_val2017.json
-
-    Args:
-        model: Run folder, model folder, file of weights (.pth, .safetensors), or model name for its published ones.
-        data: shapes, shapes:medium, shapes:hard, a folder with val/<class>/, or another layout: see docs/data.md.
-        split: val, test or train.
-        size: Height and width in pixels, or the shorter side for detectors and segmenters; default: what the model
-            was trained with.
-        sizes: Measure at these sizes as well, to see how the model takes images larger or smaller than in training.
-        worst: How many of the wrong answers with the largest confidence to list.
-        flip: Segmentation and keypoints: the mean with the answer about the mirrored picture.
-        scales: Segmentation: the mean over the picture at these scales.
-        slide: Segmentation: windows of the size of the training crops, instead of the whole picture at once.
-        ignore: Values of label pictures that stand for no class; default: as in training, where that is 255 by default.
-        reduce_zero_label: In label pictures 0 stands for no class, and 1 for the first; default: as in training. Of
-            these two, one that is given takes the place of both.
-        batch_size: Images per forward pass.
-        count: How many images of `shapes` to draw.
-        quarantine: List of images to leave out; default: quarantine.txt in the data's folder, if there is one.
-        annotations: COCO files of the pictures below DATA, as in train.
-        val_fraction: Share held out as val of data without splits; default: as in training, and all of it for a model
-            that was not trained on such data, such as a published one.
-        boxes: Keypoints: a list of COCO's results, or predictions.json of a detector: where it found objects in the
-            data. All of them count, with the product of the detector's score and the keypoints' as score.
-        follow: Open pictures that the data's own files name outside of the data's folder (.. or an absolute path).
-        workers: Processes that prepare images; 0 = the main one does it.
-        device: cpu, cuda, cuda:1, mps; auto takes the best there is.
-        architecture: Of a file: the name of its model, where it does not tell it itself.
-        model_args: Of a file: what its model was built with, where that is not the default, e.g. stem_stride=2.
-        amp: Mixed precision.
-        json: Write the figures to this file too.
-        markdown: Write the tables to this file too.
-        out: Write figures, tables and pictures to this folder; an earlier evaluation there is replaced.
-
-    Returns:
-        The figures by name.
     """
-    data = with_annotations(data, annotations)
-    if batch_size < 1:
-        raise InputError(f"batch size {batch_size} cannot be used; it must be at least 1")
-    if workers < 0:
-        raise InputError(f"--workers {workers} cannot be used; give 0 (the main process does it) or more")
-    if worst < 0:
-        raise InputError(f"--worst {worst} cannot be used; give 0 (none) or more")
-    for option, file in (("--json", json), ("--markdown", markdown)):
+    out = settings.out
+    for option, file in (("--json", settings.json), ("--markdown", settings.markdown)):
         if file is not None:
             require_writable(option, file)
     with (
-        processes(device) as world,
-        result_folder(out, RESULT) if out is not None and world.main else nullcontext() as aside,
+        processes(settings.device) as world,
+        result_folder(out, _RESULT) if out is not None and world.main else nullcontext() as staging,
     ):
-        trained = world.agree(lambda: load_model(model, architecture=architecture, model_args=model_args, size=size))
+        trained = world.agree(settings.load)
         trained.model.to(world.device)
         # One it cannot take should show before the work.
-        resized = world.agree(lambda: [at_size(trained, side) for side in sizes])
-        inference = Inference(flip, scales, slide)
-        task = world.agree(lambda: trained.build_task().using(inference))
-        if boxes is not None and not isinstance(task, Keypoints):
-            raise InputError(f"--boxes {boxes} given; only a model for keypoints asks where objects are")
-        reading = world.agree(lambda: label_reading(trained, data, ignore, reduce_zero_label))
-        opened = partial(
-            open_data,
-            data,
-            split,
-            count=count,
-            quarantine=quarantine,
-            targets=task.targets,
-            val_fraction=trained.val_fraction if val_fraction is None else val_fraction,
-            follow=follow,
-            wording=task.wording(),
-            **reading,
-        )
-        conditions = Conditions(batch_size, workers, world, amp, boxes, inference)
-        evaluation = examine(trained, data, split, opened, worst, conditions)
-        extra = tuple(measure_at(version, evaluation, opened, conditions) for version in resized)
+        resized = world.agree(lambda: [at_size(trained, side) for side in settings.sizes])
+        inference = Inference(settings.flip, settings.scales, settings.slide, boxes=settings.boxes)
+        world.agree(lambda: trained.build_task().using(inference))
+        opener = world.agree(lambda: settings.data_opener(trained))
+        conditions = Conditions(settings.batch_size, settings.workers, world, settings.amp, inference)
+        evaluation = measure_in_detail(trained, settings, opener, conditions)
+        extra = tuple(measure_at(version, evaluation, opener, conditions) for version in resized)
         evaluation = evaluation._replace(sizes=extra)
         for grid in report.grids(evaluation, most_rows=report.MOST_ROWS):
             Console().print(report.as_table(grid))
         content = {**report.as_json(evaluation), "versions": versions()}
-        content |= {} if boxes is None else {"boxes": str(boxes)}
-        if json is not None and world.main:
-            write_output(json, json_text(content))
-        if markdown is not None and world.main:
-            write_output(markdown, report.as_markdown(evaluation, {}))
-        if aside is not None:
-            write_folder(aside, evaluation, content)
-    if out is not None and aside is not None:
-        print(printable(f"report: {out / REPORT}"))
+        content |= {} if settings.boxes is None else {"boxes": str(settings.boxes)}
+        if settings.json is not None and world.main:
+            write_output(settings.json, json_text(content))
+        if settings.markdown is not None and world.main:
+            write_output(settings.markdown, report.as_markdown(evaluation, {}))
+        if staging is not None:
+            write_evaluation(staging, evaluation, content)
+    if out is not None and staging is not None:
+        print(printable(f"report: {out / _REPORT}"))
     return evaluation.values | {"images_per_second": evaluation.speed.images_per_second}
 
 
@@ -202,49 +233,51 @@ def label_reading(trained: TrainedModel, data: str, ignore: tuple[int, ...], red
     return task.reading() if recognise(data, task.targets, task.wording()).class_values else {}
 
 
-def examine(
-    trained: TrainedModel, data: str, split: str, opened: Opened, worst: int, conditions: Conditions
+def measure_in_detail(
+    trained: TrainedModel, settings: EvaluateSettings, opener: OpenAtSize, conditions: Conditions
 ) -> Evaluation:
     """Everything there is to tell about a model at its own size."""
-    images = conditions.world.agree(lambda: opened(size=trained.preprocess.size))
-    print(describe(data, load_task(trained.task).targets, **{split: images}))
-    images = conditions.world.agree(lambda: samples_of(trained, images, conditions.boxes))
-    if conditions.boxes is not None:
-        print(f"boxes: {len(images)}, of {conditions.boxes}")
-    scores = measure(trained, images, worst, conditions, label=f"evaluate {trained.name}")
-    examination = scores.metric if isinstance(scores.metric, Examination) else None
-    device, precision = conditions.world.device, "fp32" if conditions.amp == "off" else conditions.amp
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    boxes = conditions.inference.boxes
+    images = conditions.world.agree(lambda: opener(size=trained.preprocess.size))
+    print(describe(settings.data, load_task(trained.task).targets, **{settings.split: images}))
+    images = conditions.world.agree(lambda: samples_of(trained, images, boxes))
+    if boxes is not None:
+        print(f"boxes: {len(images)}, of {boxes}")
+    scores = score_images(trained, images, settings.worst, conditions, label=f"evaluate {trained.name}")
+    details = scores.metric if isinstance(scores.metric, DetailedMetrics) else None
     return Evaluation(
         model=trained.name,
-        data=data,
-        split=split,
+        data=settings.data,
+        split=settings.split,
         images=len(images) - len(scores.unreadable),
         size=trained.build_task().input_size(trained.preprocess),
         values=scores.values,
-        speed=Speed(
-            scores.images_per_second,
-            conditions.batch_size,
-            name,
-            precision,
-            torch.get_num_threads(),
-            conditions.workers,
-        ),
+        speed=measured_speed(scores.images_per_second, conditions),
         sizes=(),
-        examination=examination,
+        examination=details,
         metric=scores.metric,
-        mistakes=() if examination is None else _named_mistakes(trained, images, examination, f"{data}:{split}"),
+        mistakes=()
+        if details is None
+        else _named_mistakes(trained, images, details, f"{settings.data}:{settings.split}"),
         unreadable=tuple((images.name(one.sample), one.reason) for one in scores.unreadable),
     )
 
 
-def measure_at(trained: TrainedModel, whole: Evaluation, opened: Opened, conditions: Conditions) -> AtSize:
+def measured_speed(images_per_second: float, conditions: Conditions) -> Speed:
+    device, precision = conditions.world.device, "fp32" if conditions.amp == "off" else conditions.amp
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    threads = torch.get_num_threads()
+    return Speed(images_per_second, conditions.batch_size, name, precision, threads, conditions.workers)
+
+
+def measure_at(trained: TrainedModel, whole: Evaluation, opener: OpenAtSize, conditions: Conditions) -> AtSize:
     """The figures at another size; those of the model's own size are there already."""
     size = trained.build_task().input_size(trained.preprocess)
     if size == whole.size:
         return AtSize(size[0], whole.values, whole.speed.images_per_second)
-    images = conditions.world.agree(lambda: samples_of(trained, opened(size=trained.preprocess.size), conditions.boxes))
-    scores = measure(trained, images, 0, conditions, label=f"evaluate at {size[0]} x {size[1]}")
+    boxes = conditions.inference.boxes
+    images = conditions.world.agree(lambda: samples_of(trained, opener(size=trained.preprocess.size), boxes))
+    scores = score_images(trained, images, 0, conditions, label=f"evaluate at {size[0]} x {size[1]}")
     return AtSize(size[0], scores.values, scores.images_per_second)
 
 
@@ -260,12 +293,10 @@ def samples_of(trained: TrainedModel, images: ImageSet, boxes: Path | None) -> I
     return OneBoxEach(labelled_for(trained, pictures), found)
 
 
-def measure(trained: TrainedModel, images: ImageSet, worst: int, conditions: Conditions, *, label: str) -> Scores:
+def score_images(trained: TrainedModel, images: ImageSet, worst: int, conditions: Conditions, *, label: str) -> Scores:
     task = trained.build_task().using(conditions.inference)
-    if isinstance(images, OneBoxEach) and isinstance(task, Keypoints):
-        metric = task.metric_on_boxes(images)
-    else:
-        metric = task.examination(worst)
+    on_boxes = images if isinstance(images, OneBoxEach) else None
+    metric = task.detailed_metric(worst) if on_boxes is None else task.metric_on_boxes(on_boxes)
     loader = evaluation_loader(
         task,
         images,
@@ -293,12 +324,12 @@ def measure(trained: TrainedModel, images: ImageSet, worst: int, conditions: Con
 
 
 def _named_mistakes(
-    trained: TrainedModel, images: ImageSet, examination: Examination, samples: str
+    trained: TrainedModel, images: ImageSet, details: DetailedMetrics, samples: str
 ) -> tuple[WorstMistake, ...]:
     """With the names by which `vitreous explain` takes the images: a path, or a sample of the embedded data."""
     names = unique_names(trained.classes)
     found = []
-    for mistake in examination.mistakes.worst:
+    for mistake in details.mistakes.worst:
         stored = images.encoded(mistake.image)
         name = str(stored) if isinstance(stored, Path) else images.name(mistake.image)
         if samples.startswith("shapes:"):
@@ -308,18 +339,18 @@ def _named_mistakes(
     return tuple(found)
 
 
-def write_folder(folder: Path, evaluation: Evaluation, content: dict[str, Any]) -> None:
+def write_evaluation(folder: Path, evaluation: Evaluation, content: dict[str, Any]) -> None:
     drawn = report.pictures(evaluation)
     for name, (image, _) in drawn.items():
         image.save(folder / name)
     captions = {name: caption for name, (_, caption) in drawn.items()}
-    write_text(folder / REPORT, report.as_markdown(evaluation, captions))
-    files = [*drawn, REPORT]
+    write_text(folder / _REPORT, report.as_markdown(evaluation, captions))
+    files = [*drawn, _REPORT]
     matrix = None if evaluation.examination is None else report.confusion_csv(evaluation.examination)
     if matrix is not None:
-        write_text(folder / MATRIX, matrix)
-        files.append(MATRIX)
-    write_json(folder / RESULT, {**content, "files": files})
+        write_text(folder / _MATRIX, matrix)
+        files.append(_MATRIX)
+    write_json(folder / _RESULT, {**content, "files": files})
 
 
 def evaluation_loader(

@@ -21,9 +21,8 @@ from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError, nearest
 from vitreous.explanations.dataset import selection
 from vitreous.explanations.default_method import read_default_method
-from vitreous.explanations.dense import dense_plan, explain_dense, look, look_at_input
+from vitreous.explanations.dense import explain_finding, finding_plan, inspect_input, inspect_picture
 from vitreous.explanations.explaining import Plan, chosen_methods, cluster_layer_of, without_clusters
-from vitreous.explanations.findings import Wanted, read_region
 from vitreous.explanations.folder import EXPLANATION_JSON, REPORT_PAGE, print_summary, write_explanations
 from vitreous.explanations.picture import explain_picture, explain_with, model_in_memory, picture_name
 from vitreous.reports.explanation import Explanation
@@ -31,6 +30,7 @@ from vitreous.runs.model_folder import TrainedModel, is_weights_file, load_model
 from vitreous.runs.results import load_readable, report_skipped, require_positive, result_folder
 from vitreous.runtime.calling import natural, with_known_names
 from vitreous.runtime.progress import track
+from vitreous.tasks.findings import FindingQuery, parse_region
 
 
 def explain_run(
@@ -99,11 +99,11 @@ def explain_run(
     """
     require_positive(top_k=top_k, limit=limit)
     plan = plan_of(method, ranking, stage, block=block, source=source, head=head)
-    wanted = Wanted(finding, label, joint, None if region is None else read_region(region))
+    query = FindingQuery(finding, label, joint, None if region is None else parse_region(region))
     loaded = load_runs((model,) if compare is None else (model, compare), architecture, model_args, size, device)
     with result_folder(out, EXPLANATION_JSON) as staging:
-        runs = [ready(run, one, plan, ranking is not None, wanted) for run, one in loaded]
-        first, *others = explain_pictures(runs, images, limit, wanted)
+        runs = [ready(run, one, plan, ranking is not None, query) for run, one in loaded]
+        first, *others = explain_pictures(runs, images, limit, query)
         about = {"model": model} | ({} if compare is None else {"compare": compare}) | {"ranking": plan.ranking}
         beside = others[0] if others else ()
         write_explanations(staging, first, about=about, hole=plan.masking.hole, top_k=top_k, beside=beside)
@@ -138,35 +138,37 @@ def load_runs(
     return list(zip(runs, loaded, strict=True))
 
 
-def ready(run: str, trained: TrainedModel, plan: Plan, ranked: bool, wanted: Wanted) -> tuple[TrainedModel, Plan]:
+def ready(run: str, trained: TrainedModel, plan: Plan, ranked: bool, query: FindingQuery) -> tuple[TrainedModel, Plan]:
     """A model and what to compute with it; what it cannot do shows here, before the work."""
-    wanted.check(trained.task, trained.build_task())
+    trained.build_task().check_query(query)
     own = read_default_method(run).applied(plan)
     if cluster_layer_of(trained.model, own) is None and ranked:
         raise InputError(f"--ranking {plan.ranking} ranks clusters, and {without_clusters(trained.model)}")
-    if trained.task != "classify":
-        return trained, dense_plan(trained.model, own)
+    if trained.build_task().has_findings:
+        return trained, finding_plan(trained.model, own)
     chosen_methods(trained.model, own)
     return trained, own
 
 
 def explain_pictures(
-    runs: Sequence[tuple[TrainedModel, Plan]], images: Sequence[str], limit: int, wanted: Wanted
+    runs: Sequence[tuple[TrainedModel, Plan]], images: Sequence[str], limit: int, query: FindingQuery
 ) -> list[tuple[Explanation, ...]]:
     """For each run the explanations of all pictures that can be read."""
     pictures = select(find_pictures(images, size=runs[0][0].preprocess.size), limit)
     explained = [
-        [explain_one(trained, picture, image, plan, wanted) for trained, plan in runs]
+        [explain_one(trained, picture, image, plan, query) for trained, plan in runs]
         for picture, image in load_readable(track(pictures, total=len(pictures), label="explain"))
     ]
     report_skipped(len(pictures) - len(explained), len(pictures))
     return list(zip(*explained, strict=True))
 
 
-def explain_one(trained: TrainedModel, picture: Picture, image: Image.Image, plan: Plan, wanted: Wanted) -> Explanation:
-    if trained.task == "classify":
-        return explain_picture(trained, picture, image, plan, wanted.label)
-    return explain_dense(trained, look(trained, image, picture.name), wanted=wanted, plan=plan)
+def explain_one(
+    trained: TrainedModel, picture: Picture, image: Image.Image, plan: Plan, query: FindingQuery
+) -> Explanation:
+    if not trained.build_task().has_findings:
+        return explain_picture(trained, picture, image, plan, query.label)
+    return explain_finding(trained, inspect_picture(trained, image, picture.name), query=query, plan=plan)
 
 
 def select(pictures: Sequence[Picture], limit: int) -> list[Picture]:
@@ -223,14 +225,15 @@ def explain_model(
     if trained.model.training:
         raise InputError("the model is in training mode, where dropout makes maps random; call model.eval() first")
     plan = plan_of(method, ranking, stage)
-    wanted = Wanted(finding, label, joint, read_region(region) if isinstance(region, str) else region)
-    wanted.check(trained.task, trained.build_task())
-    if trained.task != "classify":
-        own = dense_plan(trained.model, plan)
-        looked = (
-            look_at_input(trained, image) if preprocessed else look(trained, as_picture(image), picture_name(image))
-        )
-        return explain_dense(trained, looked, wanted=wanted, plan=own, target=target)
+    query = FindingQuery(finding, label, joint, parse_region(region) if isinstance(region, str) else region)
+    trained.build_task().check_query(query)
+    if trained.build_task().has_findings:
+        own = finding_plan(trained.model, plan)
+        if preprocessed:
+            inspection = inspect_input(trained, image)
+        else:
+            inspection = inspect_picture(trained, as_picture(image), picture_name(image))
+        return explain_finding(trained, inspection, query=query, plan=own, target=target)
     if isinstance(target, str):
         target = class_number(target, trained.classes)
     if label is not None and target is None:

@@ -13,17 +13,17 @@ from vitreous.drawing.panels import QUIET
 from vitreous.errors import InputError, nearest, printable
 from vitreous.files.storage import write_json
 from vitreous.files.writing import write_text
-from vitreous.reports import curves
-from vitreous.reports import curves_page as page
-from vitreous.reports.chart import COLOURS, Chart, Point, Series, shown, thin
+from vitreous.reports.chart import COLOURS, Chart, CurvePoint, Series, short_number, thin
+from vitreous.reports.curves import LegendEntry, draw_curves
+from vitreous.reports.curves_page import render_curves
 from vitreous.runs.results import result_folder
 from vitreous.runs.run_folder import METRICS, RUN, read_metrics
 
-RESULT, PICTURE, PAGE = "plot.json", "curves.png", "curves.html"
+PLOT_JSON, CURVES_PNG, CURVES_HTML = "plot.json", "curves.png", "curves.html"
 
 XAxis = Literal["epoch", "step", "time"]
-PLACES = {"step", "epoch", "seconds"}  # where on a run a line was written; every other number is a curve
-TITLES = {  # in the order in which they are shown; what is not here keeps its name and comes in between
+POSITIONS = {"step", "epoch", "seconds"}  # when a line was written; every other number is a curve
+CURVE_TITLES = {  # in the order of the charts; other curves keep their names and come before LAST
     "loss": "Loss",
     "top1": "Top-1 accuracy",
     "top5": "Top-5 accuracy",
@@ -32,8 +32,8 @@ TITLES = {  # in the order in which they are shown; what is not here keeps its n
 }
 LAST = ("lr", "images_per_second")
 PERCENT = {"top1", "top5"}
-SPLITS = {"train": "training", "val": "validation"}
-NEIGHBOURS = 25  # training lines from which is told how many steps one of them stands for
+SPLIT_NAMES = {"train": "training", "val": "validation"}
+NEIGHBOURS = 25  # training lines that decide how many steps one of them should stand for
 
 
 class Run(NamedTuple):
@@ -77,19 +77,19 @@ def plot(
     histories = read_runs(runs)
     chosen = choose_metrics(histories, metrics)
     scale, label = x_scale(histories, x)
-    charts = [draw_up(metric, histories, x, scale, label, smooth) for metric in chosen]
+    charts = [build_chart(metric, histories, x, scale, label, smooth) for metric in chosen]
     title = histories[0].name if len(histories) == 1 else f"{len(histories)} runs"
-    legend = [curves.Key(run.name, colour_of(index)) for index, run in enumerate(histories)]
-    kinds = [curves.Key("training", QUIET), curves.Key("validation", QUIET, dashed=True)]
-    with result_folder(out, RESULT) as aside:
-        curves.picture(charts, heading=title, legend=[*legend, *kinds]).save(aside / PICTURE)
-        html = page.render(charts, title=title, legend=legend, note=note(smooth))
-        write_text(aside / PAGE, html)
-        write_json(aside / RESULT, {"runs": list(runs), "curves": as_json(charts), "files": [PICTURE, PAGE]})
+    legend = [LegendEntry(run.name, run_colour(index)) for index, run in enumerate(histories)]
+    kinds = [LegendEntry("training", QUIET), LegendEntry("validation", QUIET, dashed=True)]
+    with result_folder(out, PLOT_JSON) as folder:
+        draw_curves(charts, heading=title, legend=[*legend, *kinds]).save(folder / CURVES_PNG)
+        write_text(folder / CURVES_HTML, render_curves(charts, title=title, legend=legend, note=legend_note(smooth)))
+        content = {"runs": list(runs), "curves": extremes(charts), "files": [CURVES_PNG, CURVES_HTML]}
+        write_json(folder / PLOT_JSON, content)
     for run in histories:
-        print(printable(summary(run), keep="\n"))
-    print(printable(f"\n{out / PICTURE}\n{out / PAGE}", keep="\n"))
-    return out / PAGE
+        print(printable(run_summary(run), keep="\n"))
+    print(printable(f"\n{out / CURVES_PNG}\n{out / CURVES_HTML}", keep="\n"))
+    return out / CURVES_HTML
 
 
 def read_runs(paths: Sequence[str]) -> list[Run]:
@@ -97,7 +97,7 @@ def read_runs(paths: Sequence[str]) -> list[Run]:
         raise InputError("no run given; give one or several run folders, e.g. vitreous plot runs/demo")
     paths = list(dict.fromkeys(paths))
     short = [Path(path).resolve().name for path in paths]
-    names = short if len(set(short)) == len(short) else paths  # as short as they can be told apart
+    names = short if len(set(short)) == len(short) else paths  # short, unless two would be the same
     runs = [Run(name, run_lines(Path(path).expanduser())) for name, path in zip(names, paths, strict=True)]
     young = [run.name for run in runs if not run.lines]
     if len(young) == len(runs):
@@ -115,11 +115,11 @@ def run_lines(path: Path) -> list[dict[str, Any]]:
         there = f"; runs below it: {' '.join(below[:8])}" if below else ""
         problem = "no run folder (it holds neither run.json nor metrics.jsonl)" if path.is_dir() else "no folder"
         raise InputError(f"'{path}' is {problem}{there}; give run folders, as vitreous train makes them")
-    return comparable([line for line in read_metrics(path) if isinstance(line, dict) and is_number(line.get("step"))])
+    return even_lines([line for line in read_metrics(path) if isinstance(line, dict) and is_number(line.get("step"))])
 
 
-def comparable(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The lines, those of training joined until each stands for about as many steps as the long ones around it.
+def even_lines(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The lines, with training lines joined until each stands for about as many steps as the long ones around it.
 
     A training line is the mean since the one before, and every epoch ends with one: with 49 steps an epoch and a line
     every 50, means of an epoch and single batches take turns, and a curve through both has spikes that never happened.
@@ -144,10 +144,10 @@ def comparable(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def usual_spans(spans: Sequence[int]) -> list[int]:
-    """For each line, how many steps one around it stands for that no epoch's end cut short.
+    """For each line, how many steps a neighbouring line stands for that no end of an epoch cut short.
 
-    It is no maximum: a line after lost ones is long, and may not decide for the others. And it is one of the
-    neighbourhood, as a run may be continued with lines more or less often.
+    Not the maximum: a line after lost ones is long and must not decide for the others. And only of the neighbourhood,
+    as a run may be continued with another --log-every.
     """
     found = []
     for index in range(len(spans)):
@@ -158,15 +158,17 @@ def usual_spans(spans: Sequence[int]) -> list[int]:
 
 
 def joined(parts: Sequence[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
-    """Training lines, each with the steps it stands for, as one: at the place of the last, with means over all."""
+    """Training lines, each with the steps it stands for, as one line: where the last one was, with means over all."""
     last = parts[-1][1]
     if len(parts) == 1:
         return last
     means = {}
-    for name in {key for _, line in parts for key in line} - PLACES - {"split", "lr"}:
+    for name in {key for _, line in parts for key in line} - POSITIONS - {"split", "lr"}:
         known = [(steps, line[name]) for steps, line in parts if is_number(line.get(name)) and steps > 0]
         total = sum(steps for steps, _ in known)
-        if known and name == "images_per_second" and all(value > 0 for _, value in known):  # by time, not by steps
+        if (
+            known and name == "images_per_second" and all(value > 0 for _, value in known)
+        ):  # a mean over time, not over steps
             means[name] = total / sum(steps / value for steps, value in known)
         elif known:
             means[name] = sum(steps * value for steps, value in known) / total
@@ -182,20 +184,20 @@ def is_number(value: Any) -> bool:
 
 
 def choose_metrics(runs: Sequence[Run], wanted: Sequence[str]) -> list[str]:
-    """What at least one run has measured, the most important first."""
-    found = {key for run in runs for line in run.lines for key, value in line.items() if is_number(value)} - PLACES
+    """The curves that at least one run has, the most important first."""
+    found = {key for run in runs for line in run.lines for key, value in line.items() if is_number(value)} - POSITIONS
     for name in wanted:
         if name not in found:
             raise InputError(f"no run has a curve '{name}'; nearest: {nearest(name, sorted(found))}")
     if wanted:
         return list(dict.fromkeys(wanted))
-    first = [name for name in TITLES if name not in LAST]
-    between = sorted(found - {*TITLES})
+    first = [name for name in CURVE_TITLES if name not in LAST]
+    between = sorted(found - {*CURVE_TITLES})
     return [name for name in [*first, *between, *LAST] if name in found]
 
 
 def x_scale(runs: Sequence[Run], x: XAxis) -> tuple[float, str]:
-    """By what times are divided, so that the axis has readable numbers, and how the axis is called."""
+    """The divisor of times, so that the axis has readable numbers, and the label of the axis."""
     if x != "time":
         return 1.0, x
     for run in runs:
@@ -206,27 +208,27 @@ def x_scale(runs: Sequence[Run], x: XAxis) -> tuple[float, str]:
     return next((scale, name) for scale, name, most in units if longest <= most)
 
 
-def draw_up(metric: str, runs: Sequence[Run], x: XAxis, scale: float, label: str, smooth: float) -> Chart:
+def build_chart(metric: str, runs: Sequence[Run], x: XAxis, scale: float, label: str, smooth: float) -> Chart:
     """The chart of one metric: training and validation of every run that has it."""
     unit = "%" if metric in PERCENT else ""
     series = []
     for index, run in enumerate(runs):
-        for split, kind in SPLITS.items():
+        for split, kind in SPLIT_NAMES.items():
             points = points_of(run, metric, split, x, scale, 100.0 if unit else 1.0)
             if not points:
                 continue
             name = kind if len(runs) == 1 else f"{run.name}, {kind}"
-            make = partial(Series, name, colour=colour_of(index), group=run.name, dashed=split == "val")
+            make = partial(Series, name, colour=run_colour(index), group=run.name, dashed=split == "val")
             if smooth and split == "train" and metric != "lr":
                 series.append(make(tuple(thin(points)), faint=True))
                 points = smoothed(points, smooth)
             series.append(make(tuple(thin(points))))
-    return Chart(TITLES.get(metric, metric), label, tuple(series), unit)
+    return Chart(CURVE_TITLES.get(metric, metric), label, tuple(series), unit)
 
 
-def points_of(run: Run, metric: str, split: str, x: XAxis, scale: float, factor: float) -> list[Point]:
-    # Only the step is counted within an epoch. The last step of an epoch divided by its number is the length of an
-    # epoch; any other step gives less.
+def points_of(run: Run, metric: str, split: str, x: XAxis, scale: float, factor: float) -> list[CurvePoint]:
+    # A line has its step, but not its step within the epoch. The last step of an epoch divided by the epoch's number is
+    # the length of an epoch; any other step gives less.
     steps = max(line["step"] / max(line.get("epoch", 1), 1) for line in run.lines) or 1
     points = []
     for line in run.lines:
@@ -236,7 +238,7 @@ def points_of(run: Run, metric: str, split: str, x: XAxis, scale: float, factor:
     return points
 
 
-def smoothed(points: Sequence[Point], keep: float) -> list[Point]:
+def smoothed(points: Sequence[CurvePoint], keep: float) -> list[CurvePoint]:
     """Exponential moving average without a bias towards zero at the start; gaps stay and do not count."""
     result, total, weight = [], 0.0, 0.0
     for x, y in points:
@@ -246,16 +248,16 @@ def smoothed(points: Sequence[Point], keep: float) -> list[Point]:
     return result
 
 
-def colour_of(index: int) -> str:
+def run_colour(index: int) -> str:
     return COLOURS[index % len(COLOURS)]
 
 
-def note(smooth: float) -> str:
+def legend_note(smooth: float) -> str:
     kinds = "Solid lines: training; dashed lines: validation."
     return kinds if not smooth else f"{kinds} Training curves are smoothed ({smooth:g}); the faint ones behind are not."
 
 
-def as_json(charts: Sequence[Chart]) -> list[dict[str, Any]]:
+def extremes(charts: Sequence[Chart]) -> list[dict[str, Any]]:
     """Last, lowest and highest value of every curve, as it was measured."""
     rows = []
     for chart in charts:
@@ -268,13 +270,13 @@ def as_json(charts: Sequence[Chart]) -> list[dict[str, Any]]:
     return rows
 
 
-def summary(run: Run) -> str:
-    """One line: how far it has come and where it stands."""
+def run_summary(run: Run) -> str:
+    """One line: how far the run has come, and its latest figures."""
     last = run.lines[-1]
     figures: dict[str, Any] = {}
-    for split, kind in SPLITS.items():
+    for split, kind in SPLIT_NAMES.items():
         lines = [line for line in run.lines if line.get("split", "train") == split]
         newest = lines[-1] if lines else {}
         figures |= {f"{kind} {name}": value for name, value in newest.items() if name in ("loss", "top1")}
-    told = ", ".join(f"{name} {shown(value)}" for name, value in figures.items() if is_number(value))
-    return f"{run.name}: step {last['step']}, epoch {last.get('epoch', '?')}: {told}"
+    text = ", ".join(f"{name} {short_number(value)}" for name, value in figures.items() if is_number(value))
+    return f"{run.name}: step {last['step']}, epoch {last.get('epoch', '?')}: {text}"

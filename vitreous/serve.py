@@ -7,17 +7,14 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
-import torch
 from PIL import Image
 
 from vitreous.data.pictures import Picture, find_pictures
 from vitreous.data.shapes.samples import CATEGORIES
 from vitreous.errors import InputError
-from vitreous.explanations.answers import ask
 from vitreous.explanations.default_method import read_default_method
 from vitreous.runs.model_folder import TrainedModel, load_model
-from vitreous.runs.results import load_readable, report_skipped, require_numbers, require_positive
-from vitreous.tasks.base import WithHead
+from vitreous.runs.results import load_readable, report_skipped, require_positive
 from vitreous.web.explorer import Explorer
 from vitreous.web.finder import Finder
 from vitreous.web.pictures import Seen
@@ -96,7 +93,8 @@ def open_explorer(
 ) -> Explorer:
     trained = load_model(model, architecture=architecture, model_args=model_args, size=size, device=device)
     check_answers(trained)
-    explorer = (Explorer if trained.task == "classify" else Finder)(trained, read_default_method(model))
+    kind = Finder if trained.build_task().has_findings else Explorer
+    explorer = kind(trained, read_default_method(model))
     if explorer.chosen.method is not None:
         explorer.method(explorer.chosen.method)  # one that does not fit shows here
     return explorer
@@ -117,16 +115,9 @@ def listen(host: str, port: int) -> socket.socket:
 
 def check_answers(trained: TrainedModel) -> None:
     """Faults of the model are found before there is a page."""
-    task = trained.build_task()
-    if isinstance(task, WithHead):
-        grey_picture = Image.new("RGB", (64, 64), "grey")
-        ask(trained, task, [(grey_picture, task.questions(grey_picture, [])[0])])
-        return
-    if len(trained.classes) < 2:
+    if len(trained.classes) < 2 and not trained.build_task().has_findings:
         raise InputError(f"model {trained.name} has one class only; there is no decision to explain")
-    grey = torch.zeros(1, 3, *trained.preprocess.size, device=next(trained.model.parameters()).device)
-    with torch.no_grad():
-        require_numbers(trained.name, trained.model(grey))
+    trained.predict(Image.new("RGB", (64, 64), "grey"))
 
 
 def find_examples(explorer: Explorer, given: str | None) -> list[Seen]:

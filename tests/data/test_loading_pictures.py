@@ -11,7 +11,7 @@ from vitreous.data.layouts.folder import ClassFolder
 from vitreous.data.loader import LONGEST_GAP, BatchSampler, Loader
 from vitreous.data.transforms import Augmentation, Preprocess
 from vitreous.errors import InputError
-from vitreous.tasks.classify import Classify
+from vitreous.tasks.classify import ClassifyTask
 
 COUNT, BAD = 24, {3, 4, 11, 23}  # the last is replaced by the first
 
@@ -31,7 +31,7 @@ def root(tmp_path_factory) -> Path:
 
 def load(root: Path, *, workers=0, replace=True, shuffle=True, batch=6, rank=0, world=1, start=0, epoch=2):
     images = ClassFolder(root, "train")
-    task, preprocess = Classify(images.classes), Preprocess((16, 16))
+    task, preprocess = ClassifyTask(images.classes), Preprocess((16, 16))
     every = Augmentation(preprocess, policy="rand-m9-mstd0.5-inc1", color_jitter=0.4, erasing=0.5, scale=0.2)
     sampler = BatchSampler(len(images), batch, seed=5, shuffle=shuffle, rank=rank, world=world)
     view = every if replace else preprocess.pixels
@@ -102,7 +102,7 @@ def test_nothing_but_damage_ends_it(tmp_path, workers):
 
 def test_batches_are_finished_where_the_model_is(root):
     images, preprocess = ClassFolder(root, "train"), Preprocess((16, 16))
-    task = Classify(images.classes)
+    task = ClassifyTask(images.classes)
     loader = Loader(
         task.dataset(images, preprocess.pixels), BatchSampler(2, 2), task.collate, workers=0,
         finish=preprocess.normalise_bytes,

@@ -4,12 +4,12 @@ import numpy as np
 from PIL import Image
 
 from vitreous.drawing.annotate import (
-    SMALLEST,
+    MIN_DRAWING_PIXELS,
     class_colour,
     draw_classes,
     draw_keypoints,
     draw_objects,
-    enlarged,
+    enlarge_small,
     with_legend,
 )
 
@@ -27,7 +27,7 @@ def test_nothing_found_changes_nothing():
     empty = draw_objects(GREY, np.zeros((0, 4)), [], [], masks=np.zeros((0, 60, 80), bool))
     assert np.array_equal(np.asarray(empty), np.asarray(GREY))
     points = np.array([[[10.0, 10.0, 0.1], [30.0, 30.0, 0.2]]])
-    assert np.array_equal(np.asarray(draw_keypoints(GREY, points, [(0, 1)], least=0.5)), np.asarray(GREY))
+    assert np.array_equal(np.asarray(draw_keypoints(GREY, points, [(0, 1)], min_score=0.5)), np.asarray(GREY))
 
 
 def test_boxes_beyond_the_picture_and_inverted_ones_are_drawn_without_complaint():
@@ -64,6 +64,6 @@ def test_the_background_is_not_tinted():
 
 
 def test_small_pictures_are_enlarged_by_a_whole_number():
-    large, times = enlarged(GREY)
-    assert (times, large.size) == (SMALLEST // 80, (320, 240))
-    assert enlarged(Image.new("RGB", (400, 900)))[1] == 1
+    large, times = enlarge_small(GREY)
+    assert (times, large.size) == (MIN_DRAWING_PIXELS // 80, (320, 240))
+    assert enlarge_small(Image.new("RGB", (400, 900)))[1] == 1

@@ -11,7 +11,7 @@ from vitreous.drawing.panels import (
     contact_sheet,
     enlarge,
     enlarge_heat,
-    fitted,
+    fit_text,
     font,
     labelled,
     overlay,
@@ -75,10 +75,10 @@ def test_contact_sheet_has_room_for_every_panel(count):
 
 
 def test_long_texts_are_shortened():
-    text = fitted("a very long class name " * 5, 20, 200)
+    text = fit_text("a very long class name " * 5, 20, 200)
     assert text.endswith("…")
     assert font(20).getlength(text) <= 200
-    assert fitted("short", 20, 200) == "short"
+    assert fit_text("short", 20, 200) == "short"
 
 
 def test_labelled_adds_a_line_below():

@@ -25,7 +25,7 @@ from vitreous.errors import InputError
 from vitreous.explanations.atlas import gather
 from vitreous.explanations.dataset import read_batches, selection
 from vitreous.layers.tap import record
-from vitreous.reports.atlas_regions import TILE, alike, draw_region, regions_of
+from vitreous.reports.atlas_regions import TILE, draw_region, regions_of, similar_regions
 from vitreous.runs.model_folder import TrainedModel, load_model
 
 IMAGES = 24
@@ -218,7 +218,7 @@ def test_kept_is_what_sorting_everything_keeps():
 
 def test_alike_are_the_nearest_tokens_of_other_images(atlas):
     regions = [region for m in range(12) for region in regions_of(atlas.kept["top"], m, m, "top")]
-    found = alike(regions)
+    found = similar_regions(regions)
     for place in (0, 17, 95):
         cosines = [F.cosine_similarity(regions[place].token, region.token, dim=0).item() for region in regions]
         best = {}

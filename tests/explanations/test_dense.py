@@ -14,12 +14,12 @@ from tests.support.tiny_model import MODEL_ARGS, TASK_ARGS, save_tiny_dense, sav
 from vitreous.attribution.target import BoxTarget, RegionTarget
 from vitreous.errors import InputError
 from vitreous.explain import explain
-from vitreous.explanations.findings import largest_part
 from vitreous.heads.boxes import Detector
 from vitreous.heads.detect import DETECTORS, build_detector
 from vitreous.predict import predict
 from vitreous.registry import create_model
 from vitreous.runs.model_folder import load_model
+from vitreous.tasks.segment import largest_part
 
 CLASSES = {"detect": ("disc", "box"), "segment": ("background", "disc", "box"), "keypoints": ("figure",)}
 XCIT = dict(dim=32, depth=4, heads=4, patch=8)
@@ -67,7 +67,7 @@ def test_a_finding_gets_the_report_of_a_class(runs, picture, tmp_path, task, cap
 
 
 def test_a_box_is_explained_at_the_score_that_predict_gives(runs, picture, tmp_path):
-    (answer,) = predict(runs["detect"], (picture,), least=0.0, device="cpu")
+    (answer,) = predict(runs["detect"], (picture,), min_score=0.0, device="cpu")
     item = numbers(explain(runs["detect"], (picture,), finding=3, out=tmp_path, method=("centre_blob",), device="cpu"))
     third = answer["predictions"][2]
     x, y, width, height = third["bbox"]

@@ -18,15 +18,15 @@ from vitreous.data.shapes.samples import CATEGORIES, KEYPOINTS
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.explain import explain
-from vitreous.explanations import findings
 from vitreous.explanations.atlas import NOT_THERE, classes_of, gather
 from vitreous.explanations.best_findings import Tally, best_findings
 from vitreous.explanations.dataset import selection
 from vitreous.explanations.explaining import ON_THIS_IMAGE
-from vitreous.explanations.truth import NOTHING, truth_of, truth_view
 from vitreous.runs.model_folder import load_model
 from vitreous.score import open_for, score
+from vitreous.tasks import detect
 from vitreous.tasks.base import load_task
+from vitreous.tasks.findings import ABSENT
 
 CLASSES = {"detect": CATEGORIES, "segment": ("background", *CATEGORIES), "keypoints": CATEGORIES}
 QUICK = ("token_gradient", "input_gradient")
@@ -43,7 +43,7 @@ def runs(tmp_path_factory) -> dict[str, str]:
 @pytest.fixture
 def easily_sure(monkeypatch):
     """A detector that has learned nothing is never sure."""
-    monkeypatch.setattr(findings, "SURE", 0.0)
+    monkeypatch.setattr(detect, "MIN_SCORE", 0.0)
 
 
 def scored(run, out, **options):
@@ -101,17 +101,17 @@ def test_without_a_score_the_reason_tells_how_to_get_one(tmp_path):
 
 def test_pictures_without_a_finding_are_left_out_and_counted(runs, tmp_path, monkeypatch, capsys):
     trained = load_model(runs["detect"])
-    monkeypatch.setattr(findings, "SURE", 0.0)
+    monkeypatch.setattr(detect, "MIN_SCORE", 0.0)
     best = []
     images = open_for(trained, "shapes", "val", follow=False)
     for found in best_findings(trained, images, selection(len(images), 4), Tally(), label="look"):
         best.append(found.target.on("probability")(trained.model(found_inputs(trained, found))).item())
     least = sorted(best)
-    monkeypatch.setattr(findings, "SURE", (least[0] + least[1]) / 2)
+    monkeypatch.setattr(detect, "MIN_SCORE", (least[0] + least[1]) / 2)
     written, _ = scored(runs["detect"], tmp_path / "some", limit=4, method=("input_gradient",))
     assert (written["images"], written["nothing_found"]) == (3, 1)
     assert "left out: 1 of 4 images, in which the model found nothing" in capsys.readouterr().out
-    monkeypatch.setattr(findings, "SURE", 0.99)
+    monkeypatch.setattr(detect, "MIN_SCORE", 0.99)
     for verb in (score, write_atlas):
         with pytest.raises(InputError, match="found nothing in any of 2 images"):
             verb(runs["detect"], "shapes", limit=2, out=tmp_path / "none", device="cpu")
@@ -119,7 +119,7 @@ def test_pictures_without_a_finding_are_left_out_and_counted(runs, tmp_path, mon
 
 
 def found_inputs(trained, found):
-    pixels = torch.from_numpy(np.array(found.seen.picture)).permute(2, 0, 1)
+    pixels = torch.from_numpy(np.array(found.view.picture)).permute(2, 0, 1)
     return trained.preprocess.normalise_bytes(pixels)[None]
 
 
@@ -137,33 +137,33 @@ def test_data_of_another_kind_are_refused(runs, tmp_path, easily_sure):
 
 
 def viewed(task, number, **arguments):
-    """A scene of 64 x 64 pixels as a model of 96 x 96 sees it; and the scene's own target."""
+    """The task, a scene of 64 x 64 pixels as a model of 96 x 96 sees it, and the scene's own target."""
     built = load_task(task)(CLASSES[task], **arguments)
     images = ShapesImages("val", targets=built.targets, size=(64, 64))
     target = images.target(number)
-    return truth_view(built, Preprocess(size=(96, 96)))(images.picture(number), target)[1], target
+    return built, built.truth_view(Preprocess(size=(96, 96)))(images.picture(number), target)[1], target
 
 
 def test_a_box_stands_for_the_object_it_overlaps_best():
-    seen, target = viewed("detect", 0, short=96, longest=96)
+    task, seen, target = viewed("detect", 0, short=96, longest=96)
     objects = target["objects"]
     place = int(objects.area.argmax())
     box = torch.from_numpy(objects.boxes[place] * 1.5).float()
     whole_mask = objects.decoded_masks(64, 64)[place]
     wrong_class = BoxTarget(labels=torch.tensor([99]), boxes=box[None] + 2)
-    truth = truth_of(wrong_class, seen, (96, 96))
+    truth = task.finding_truth(wrong_class, seen, (96, 96))
     assert truth.label == objects.labels[place]
     assert truth.mask.float().mean() == pytest.approx(whole_mask.mean(), rel=0.05)  # its edge moves with the scale
     rows, columns = truth.mask.nonzero().float().mean(0).tolist()
     assert (rows, columns) == pytest.approx([1.5 * axis.mean() for axis in whole_mask.nonzero()], abs=1.5)
 
     elsewhere = BoxTarget(labels=torch.tensor([0]), boxes=torch.tensor([[0.0, 0.0, 5.0, 5.0]]))
-    assert truth_of(elsewhere, seen, (96, 96)) == (None, NOTHING)
+    assert task.finding_truth(elsewhere, seen, (96, 96)) == (None, ABSENT, True)
     crowd = seen | {"crowd": torch.ones_like(seen["crowd"])}
-    assert truth_of(wrong_class, crowd, (96, 96)) == (None, NOTHING)
+    assert task.finding_truth(wrong_class, crowd, (96, 96)) == (None, ABSENT, True)
 
     without = {key: value for key, value in seen.items() if key != "masks"}
-    mask = truth_of(wrong_class, without, (96, 96)).mask
+    mask = task.finding_truth(wrong_class, without, (96, 96)).mask
     top, left = mask.nonzero().min(0).values.tolist()
     bottom, right = (mask.nonzero().max(0).values + 1).tolist()
     assert mask.sum() == (bottom - top) * (right - left)
@@ -171,39 +171,41 @@ def test_a_box_stands_for_the_object_it_overlaps_best():
 
 
 def test_a_region_stands_for_the_true_parts_of_its_class_that_it_meets():
-    semantic = torch.zeros(20, 30, dtype=torch.long)
+    task, semantic = load_task("segment")(CLASSES["segment"]), torch.zeros(20, 30, dtype=torch.long)
     semantic[2:8, 2:8] = semantic[2:8, 20:28] = 3
     semantic[12:18, 2:8] = 255
     region = torch.zeros(1, 32, 32)
     region[0, 4:10, 4:7] = 1
-    truth = truth_of(RegionTarget(labels=torch.tensor([3]), region=region), {"semantic": semantic}, (20, 30))
+    truth = task.finding_truth(RegionTarget(labels=torch.tensor([3]), region=region), {"semantic": semantic}, (20, 30))
     assert truth.label == 3
     assert truth.mask.nonzero().min(0).values.tolist() == [2, 2]
     assert truth.mask.nonzero().max(0).values.tolist() == [7, 7]
     assert truth.mask.sum() == 36
-    wrong = truth_of(RegionTarget(labels=torch.tensor([1]), region=region), {"semantic": semantic}, (20, 30))
-    assert wrong == (None, 3)
+    wrong = task.finding_truth(RegionTarget(labels=torch.tensor([1]), region=region), {"semantic": semantic}, (20, 30))
+    assert wrong == (None, 3, True)
     region = torch.zeros(1, 32, 32)
     region[0, 13:16, 3:6] = 1
-    unlabelled = truth_of(RegionTarget(labels=torch.tensor([3]), region=region), {"semantic": semantic}, (20, 30))
-    assert unlabelled == (None, None)
+    unlabelled = task.finding_truth(
+        RegionTarget(labels=torch.tensor([3]), region=region), {"semantic": semantic}, (20, 30)
+    )
+    assert unlabelled == (None, None, True)
 
 
 def test_a_joint_stands_for_a_disc_within_which_it_counts_as_found():
-    seen, target = viewed("keypoints", 0, crop=(96, 96), names=KEYPOINTS)
+    task, seen, target = viewed("keypoints", 0, crop=(96, 96), names=KEYPOINTS)
     joint = int((target["objects"].keypoints[0, :, 2] > 0).argmax())
     peak = torch.stack(torch.unravel_index(seen["heatmaps"][joint].argmax(), seen["heatmaps"].shape[1:]))
     aim = JointTarget(joints=torch.tensor([joint]), places=peak[None])
-    truth = truth_of(aim, seen, (96, 96))
+    truth = task.finding_truth(aim, seen, (96, 96))
     assert truth.label == joint
     # The heat map to be learnt has its peak at the joint, in cells of four pixels.
     assert truth.mask.nonzero().float().mean(0).tolist() == pytest.approx((4 * peak + 1.5).tolist(), abs=2.5)
     # The larger side of the box is 1 / 1.25 of the crop: a disc with a radius of 7.68 pixels.
     assert truth.mask.sum().item() == pytest.approx(torch.pi * 7.68**2, rel=0.05)
     away = JointTarget(joints=torch.tensor([joint]), places=(peak[None] + 12) % 24)
-    assert truth_of(away, seen, (96, 96)).label == NOTHING
+    assert task.finding_truth(away, seen, (96, 96)).label == ABSENT
     unlabelled = seen | {"keypoints": torch.zeros_like(seen["keypoints"])}
-    assert truth_of(aim, unlabelled, (96, 96)) == (None, None)
+    assert task.finding_truth(aim, unlabelled, (96, 96)) == (None, None, False)
 
 
 # ---- atlas -------------------------------------------------------------------------------------------------------
@@ -269,7 +271,7 @@ def test_an_atlas_counts_findings_by_what_is_really_there(runs, easily_sure, tas
         if found.truth.label is None:
             continue
         answer = int((found.target.joints if task == "keypoints" else found.target.labels)[0])
-        label = len(names) - 1 if found.truth.label == NOTHING else found.truth.label
+        label = len(names) - 1 if found.truth.label == ABSENT else found.truth.label
         answered[answer] += 1
         labelled[label] += 1
         right += answer == label

@@ -16,7 +16,6 @@ from vitreous.errors import InputError
 from vitreous.evaluate import evaluate
 from vitreous.files.storage import publish_folder, recover_folders, replace_file, write_json
 from vitreous.files.writing import open_for_writing, replace_content, write_output, write_text
-from vitreous.metrics.coco import CocoMetric
 from vitreous.runs.checkpoint import save_checkpoint
 from vitreous.runs.results import result_folder
 from vitreous.runs.run_folder import RUN_FILES, RunFolder
@@ -151,13 +150,6 @@ def test_lists_and_reports_of_check_take_the_place_of_links(tmp_path, victim):
     for name in ("quarantine.txt", "report.json"):
         assert (data / name).is_file()
         assert not (data / name).is_symlink()
-
-
-def test_results_in_the_format_of_coco(tmp_path, victim):
-    pytest.importorskip("faster_coco_eval")
-    (tmp_path / "results.json").symlink_to(victim)
-    CocoMetric("bbox", ("a",)).save_results(tmp_path / "results.json")
-    assert (tmp_path / "results.json").read_text() == "[]"
 
 
 # ---- the functions themselves ------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from vitreous.reports.chart import COLOURS, Series, axis, nice_step, number, thin
+from vitreous.reports.chart import COLOURS, Series, axis, nice_step, thin, tick_label
 
 NAN = math.nan
 
@@ -40,7 +40,13 @@ def test_steps_are_round(span, step):
 
 
 def test_numbers_are_short():
-    texts = [number(0.25, 0.05), number(12000, 2000), number(3e-5, 1e-5), number(2e6, 1e6), number(1e-20, 0.5)]
+    texts = [
+        tick_label(0.25, 0.05),
+        tick_label(12000, 2000),
+        tick_label(3e-5, 1e-5),
+        tick_label(2e6, 1e6),
+        tick_label(1e-20, 0.5),
+    ]
     assert texts == ["0.25", "12k", "3e-05", "2M", "0"]
 
 

@@ -3,7 +3,7 @@ import math
 import numpy as np
 
 from vitreous.reports.chart import COLOURS, Chart, Series
-from vitreous.reports.curves import FAINT, Key, draw_chart, picture
+from vitreous.reports.curves import FAINT_OPACITY, LegendEntry, draw_chart, draw_curves
 from vitreous.reports.figure import new_figure
 
 BLUE, ORANGE = COLOURS[:2]
@@ -47,14 +47,14 @@ def test_dashed_and_faint_curves_differ_from_plain_ones():
     flat = tuple((float(x), 1.0) for x in range(50))
     curves = Series("a", flat, BLUE), Series("b", flat, BLUE, dashed=True), Series("c", flat, BLUE, faint=True)
     faint, plain, dashed = drawn(Chart("a", "x", curves)).lines  # the faint one lies behind
-    assert (faint.get_alpha(), plain.get_alpha()) == (FAINT, 1.0)
+    assert (faint.get_alpha(), plain.get_alpha()) == (FAINT_OPACITY, 1.0)
     assert dashed.is_dashed()
     assert not plain.is_dashed()
 
 
 def test_every_chart_is_in_the_picture():
     charts = [Chart(str(i), "x", (Series("a", ((0.0, 0.0), (10.0, float(i + 1))), BLUE),)) for i in range(3)]
-    one, three = picture(charts[:1], heading="one"), picture(charts, heading="three")
+    one, three = draw_curves(charts[:1], heading="one"), draw_curves(charts, heading="three")
     assert three.width == 2 * one.width
     quarters = [three.crop((x, y, x + one.width, y + three.height // 2)) for x, y in corners(three)]
     assert [share_of(quarter, BLUE) > 0.001 for quarter in quarters] == [True, True, True, False]
@@ -66,16 +66,18 @@ def corners(image) -> list[tuple[int, int]]:
 
 def test_many_and_long_names_in_the_legend_push_the_charts_down():
     chart = Chart("a", "x", (Series("a", ((0.0, 1.0), (1.0, 2.0)), BLUE),))
-    short = picture([chart], heading="a", legend=[Key("a", BLUE)])
-    tall = picture([chart], heading="a", legend=[Key(f"a run with a long name {i}" * 9, BLUE) for i in range(9)])
+    short = draw_curves([chart], heading="a", legend=[LegendEntry("a", BLUE)])
+    tall = draw_curves(
+        [chart], heading="a", legend=[LegendEntry(f"a run with a long name {i}" * 9, BLUE) for i in range(9)]
+    )
     assert tall.width == short.width
     assert tall.height > short.height + 200
 
 
 def test_equal_charts_give_equal_pixels():
     chart = Chart("a", "x", (Series("a", ((0.0, 1.0), (1.0, 2.0)), BLUE),))
-    assert picture([chart], heading="a").tobytes() == picture([chart], heading="a").tobytes()
+    assert draw_curves([chart], heading="a").tobytes() == draw_curves([chart], heading="a").tobytes()
 
 
 def test_a_chart_without_a_number_can_be_drawn():
-    assert picture([Chart("a", "x", (Series("a", ((1.0, math.nan),), BLUE),))], heading="nothing").width > 700
+    assert draw_curves([Chart("a", "x", (Series("a", ((1.0, math.nan),), BLUE),))], heading="nothing").width > 700

@@ -6,8 +6,8 @@ import re
 
 from tests.support.browser import needs_chromium, visit
 from vitreous.reports.chart import COLOURS, Chart, Series
-from vitreous.reports.curves import Key
-from vitreous.reports.curves_page import render
+from vitreous.reports.curves import LegendEntry
+from vitreous.reports.curves_page import render_curves
 
 HOSTILE = '"><script>alert(1)</script>&@TITLE@'
 
@@ -20,7 +20,7 @@ def page(name: str = "run") -> str:
         Series(f"{name}, validation", points[::4], COLOURS[0], name, dashed=True),
     )
     charts = [Chart("Loss", "epoch", curves), Chart("Top-1 accuracy", "epoch", curves[1:2], "%")]
-    return render(charts, title=name, legend=[Key(name, COLOURS[0])], note="A note.")
+    return render_curves(charts, title=name, legend=[LegendEntry(name, COLOURS[0])], note="A note.")
 
 
 def test_everything_is_inside():

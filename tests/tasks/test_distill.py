@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from vitreous.data.mixup import Mixup
 from vitreous.data.transforms import Preprocess
-from vitreous.tasks.classify import Classify
+from vitreous.tasks.classify import ClassifyTask
 from vitreous.tasks.distill import Distillation, Teacher
 
 OURS = Preprocess((8, 8))
@@ -37,7 +37,7 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 
 def test_hard_distillation_is_half_labels_and_half_the_teachers_choice():
     images, pupil = torch.randn(6, 3, 8, 8), nn.Sequential(nn.Flatten(), nn.Linear(192, 3))
-    task = Classify(CLASSES, label_smoothing=0.1, mixup=Mixup(mixup=0.8), distillation=Distillation(teacher()))
+    task = ClassifyTask(CLASSES, label_smoothing=0.1, mixup=Mixup(mixup=0.8), distillation=Distillation(teacher()))
     images, targets = task.augment_batch(images, {"labels": torch.tensor([0, 1, 2, 0, 1, 2])}, np.random.default_rng(0))
     losses = task.losses(pupil, images, targets)
 
@@ -59,8 +59,8 @@ def test_soft_distillation_is_the_divergence_at_a_temperature(warm):
 
 def test_weight_shares_the_loss_between_labels_and_teacher():
     images, targets, pupil = torch.randn(4, 3, 8, 8), {"labels": torch.tensor([0, 1, 2, 0])}, Colours()
-    plain = Classify(CLASSES).losses(pupil, images, targets)["cross_entropy"]
-    task = Classify(CLASSES, distillation=Distillation(teacher(), weight=0.2))
+    plain = ClassifyTask(CLASSES).losses(pupil, images, targets)["cross_entropy"]
+    task = ClassifyTask(CLASSES, distillation=Distillation(teacher(), weight=0.2))
     losses = task.losses(pupil, images, targets)
     assert torch.allclose(losses["cross_entropy"], 0.8 * plain)
     assert torch.allclose(losses["distillation"], 0.2 * task.distillation.loss(pupil(images), images))

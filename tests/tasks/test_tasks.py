@@ -15,7 +15,7 @@ from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.heads.detect import paste_masks
 from vitreous.tasks.base import load_task
-from vitreous.tasks.classify import Classify
+from vitreous.tasks.classify import ClassifyTask
 from vitreous.tasks.detect import whole_masks
 from vitreous.training.settings import TrainSettings
 
@@ -78,12 +78,12 @@ def test_scores_are_probabilities_best_first(task):
 
 def test_smoothing_and_mixing_give_the_textbook_loss():
     logits, labels, shares = torch.randn(4, 3), torch.tensor([0, 1, 2, 1]), torch.rand(4, 3).softmax(1)
-    smooth = Classify(("a", "b", "c"), label_smoothing=0.2)
+    smooth = ClassifyTask(("a", "b", "c"), label_smoothing=0.2)
     hard = F.one_hot(labels, 3) * 0.8 + 0.2 / 3
     for given, target in [(labels, hard), (shares, shares * 0.8 + 0.2 / 3)]:
         found = smooth.losses(nn.Identity(), logits, {"labels": given})["cross_entropy"]
         assert torch.allclose(found, -(target * logits.log_softmax(1)).sum(1).mean())
-    task = Classify(("a", "b", "c"), mixup=Mixup(mixup=1.0))
+    task = ClassifyTask(("a", "b", "c"), mixup=Mixup(mixup=1.0))
     _, targets = task.augment_batch(torch.rand(4, 3, 8, 8), {"labels": labels}, np.random.default_rng(0))
     assert targets["labels"].shape == (4, 3)
 
@@ -92,7 +92,7 @@ def test_unknown_task_and_wrong_smoothing():
     with pytest.raises(InputError, match="unknown task 'clasify'; accepted: classify"):
         load_task("clasify")
     with pytest.raises(InputError, match="label smoothing 1"):
-        Classify(("a",), label_smoothing=1)
+        ClassifyTask(("a",), label_smoothing=1)
 
 
 def test_masks_are_pasted_alike_alone_and_within_their_boxes():

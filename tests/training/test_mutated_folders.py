@@ -8,11 +8,11 @@ import pytest
 
 from tests.support.mutations import as_text, bounded, many, mutated_bytes, mutated_tree
 from tests.support.tiny_model import save_tiny_dense, save_tiny_model
+from vitreous.data.detector_boxes import read_boxes
 from vitreous.errors import InputError
 from vitreous.explanations.default_method import DEFAULT_METHOD_FILE, read_default_method
 from vitreous.files.manifest import MANIFEST, manifest_of
 from vitreous.models.arguments import parse_model_arg
-from vitreous.predict import boxes_for
 from vitreous.registry import create_model
 from vitreous.runs.model_folder import load_model
 from vitreous.runs.results import result_folder
@@ -130,7 +130,9 @@ def results(tmp_path: Path, count: int) -> None:
         },
     }
     reads = {
-        tmp_path / "predictions.json": lambda file: boxes_for(task, file, 0.5),
+        tmp_path / "predictions.json": lambda file: read_boxes(
+            file, dict(enumerate(task.classes, 1)), task.classes, 0.5
+        ),
         folder / DEFAULT_METHOD_FILE: lambda file: read_default_method(str(folder)),
     }
     for file, tree in files.items():

@@ -192,7 +192,7 @@ def test_where_memory_is_short_the_slowest_body_is_given_up():
 
 
 def test_a_body_that_nobody_reads_ends_too(monkeypatch):
-    monkeypatch.setattr(connection, "BODY_GRACE", 0.1)
+    monkeypatch.setattr(connection, "BODY_GRACE_SECONDS", 0.1)
     with (
         running(QUICK) as here,
         here.connect(b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999\r\n\r\n") as client,
@@ -249,7 +249,7 @@ def test_what_is_no_request_is_refused_with_the_rules(request_, capfd):
     with running(QUICK) as here, here.connect(request_) as client:
         answer = reply(client)
         assert answer.status == 400
-        assert answer.error == "this is not a request as HTTP has it"
+        assert answer.error == "this is not a valid HTTP request"
         assert carries_the_rules(answer)
         assert here.ask().status == 200
     assert "Traceback" not in capfd.readouterr().err

@@ -13,11 +13,11 @@ from tests.support.tiny_model import TASK_ARGS, save_tiny_dense
 from vitreous.attribution.target import BoxTarget
 from vitreous.clusters.gates import gated, without
 from vitreous.data.run_lengths import decode
-from vitreous.explanations.dense import OfClasses, matched_scores
 from vitreous.heads.detect import DETECTORS
 from vitreous.predict import predict
 from vitreous.runs.model_folder import load_model
 from vitreous.serve import check_answers, open_explorer
+from vitreous.tasks.detect import CandidateBoxes, matched_scores
 
 CLASSES = {"detect": ("disc", "box"), "segment": ("background", "disc", "box"), "keypoints": ("figure",)}
 NAMES = {"detect": "box 1: ", "segment": "region 1: ", "keypoints": "joint 1: "}
@@ -120,7 +120,7 @@ def test_unknown_findings_and_a_picture_without_any(served, tmp_path):
 def test_a_detector_is_asked_for_the_classes_of_its_findings(tmp_path):
     trained = load_model(save_tiny_dense(tmp_path / "detect", "detect", CLASSES["detect"]))
     images = torch.rand(2, 3, 64, 64)
-    both, second = (OfClasses(trained.model, classes, (64, 64))(images) for classes in ((0, 1), (1,)))
+    both, second = (CandidateBoxes(trained.model, classes, (64, 64))(images) for classes in ((0, 1), (1,)))
     for many, few in zip(both, second, strict=True):
         assert many["labels"].unique().tolist() == [0, 1]
         for key in few:
@@ -163,7 +163,7 @@ def test_the_page_tells_the_numbers_of_predict_in_their_order(kind, tmp_path):
     noise = np.random.default_rng(3).integers(0, 255, (7, 13, 3), dtype=np.uint8)
     picture = Image.fromarray(noise).resize((91, 50), Image.Resampling.BICUBIC)
     picture.save(tmp_path / "photo.png")
-    (answer,) = predict(folder, (str(tmp_path / "photo.png"),), least=0.0, device="cpu")
+    (answer,) = predict(folder, (str(tmp_path / "photo.png"),), device="cpu")
     said = answer["predictions"]
     if task == "keypoints":
         expected = sorted(said[0]["keypoints"][2::3], reverse=True)

@@ -34,7 +34,7 @@ def test_a_finding_is_chosen_and_loses_its_score(tmp_path):
             page.wait("document.getElementById('sentence').textContent.includes('log-odds of the explained finding')")
             assert text(page, "#sentence").startswith("box 2: ")
             page.run("document.getElementById('methods').open = true")
-            page.click("[data-method=grad_cam] .look")
+            page.click("[data-method=grad_cam] .map-button")
             page.wait("document.querySelectorAll('#method-cards canvas').length >= 1")
             assert page.console == []
             assert strangers(page, address) == []

@@ -73,7 +73,7 @@ def test_journey(folder, tmp_path):
         ranked(page)
 
         page.run("document.getElementById('methods').open = true")
-        page.click("[data-method=grad_cam] .look")  # another method
+        page.click("[data-method=grad_cam] .map-button")  # another method
         page.wait("document.getElementById('caption').textContent.startsWith('Grad cam, stage 1')")
         assert page.run("document.querySelectorAll('#method-cards canvas').length") == 1
 
@@ -98,7 +98,7 @@ def test_the_measured_method_is_shown_first(tmp_path):
     folder = save_chosen(save_tiny_model(tmp_path / "tiny"), "token_gradient", beaten="grad_cam")
     with running(application(folder)[0]) as address, browser(tmp_path) as page:
         page.open(f"{address}/")
-        assert text(page, "#chosen") == f"Token gradient is shown first. {REASON}"
+        assert text(page, "#default-method") == f"Token gradient is shown first. {REASON}"
         options = page.run("[...document.querySelectorAll('#show option')].map((o) => o.textContent)")
         assert options[:2] == ["chosen cluster", "token gradient · most faithful on photos (val)"]
         assert "grad cam · no better than its controls" in options
@@ -110,7 +110,7 @@ def test_the_measured_method_is_shown_first(tmp_path):
         page.click("#stages label:nth-of-type(1) span")  # the map follows to another stage
         page.wait("document.getElementById('caption').textContent.startsWith('Token gradient, stage 1 (its faith')")
         ranked(page)  # until the order has arrived, the cards move under the pointer
-        page.click("#cards li:nth-child(2) .look")
+        page.click("#cards li:nth-child(2) .map-button")
         page.wait("document.getElementById('show').value === ''")
         assert page.console == []
 
@@ -183,7 +183,7 @@ def test_model_without_clusters(tmp_path):
         page.open(f"{address}/")
         page.click("#examples button")
         page.wait("document.querySelectorAll('#method-cards canvas').length >= 3")
-        assert "has no clusters. Inside it can be seen: " in text(page, "#has")
+        assert "has no clusters. Inside it can be seen: " in text(page, "#inside")
         assert page.run("document.getElementById('clusters').hidden")
         page.point("#viewer")
         assert "Values from" in text(page, "#caption")  # of some map
@@ -210,7 +210,7 @@ def test_without_a_measurement_the_most_faithful_map_on_the_picture_leads(tmp_pa
     with running(app) as address, browser(tmp_path) as page:
         page.open(f"{address}/")
         page.click("#examples button")
-        page.wait("document.getElementById('chosen').textContent.includes('most faithful of the quick ones')")
+        page.wait("document.getElementById('default-method').textContent.includes('most faithful of the quick ones')")
         page.wait("!document.getElementById('compute').disabled")
         cards = page.run(cards_now)
         measured = [float(score.replace("−", "-")) for _, score in cards if score]
@@ -220,8 +220,8 @@ def test_without_a_measurement_the_most_faithful_map_on_the_picture_leads(tmp_pa
         best = cards[0][0]
         assert page.run("document.getElementById('show').value") == best
         words = f"{best.replace('_', ' ')} is the most faithful of the quick ones on this picture"
-        assert text(page, "#chosen").lower().startswith(words)
-        assert "was not measured" in text(page, "#chosen")
+        assert text(page, "#default-method").lower().startswith(words)
+        assert "was not measured" in text(page, "#default-method")
         page.click("#examples li:nth-child(2) button")
         page.wait("document.querySelectorAll('#method-cards canvas').length >= 3")
         assert page.console == []

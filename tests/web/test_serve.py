@@ -90,7 +90,7 @@ def test_bad_options(folder, options, words):
 
 
 def test_weights_that_give_no_numbers_are_refused(trained):
-    broken = trained._replace(model=torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(10)))
+    broken = trained._replace(model=torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(10)).eval())
     broken.model(torch.zeros(1, 3, 64, 64))
     torch.nn.init.constant_(broken.model[1].bias, torch.nan)
     with pytest.raises(InputError, match="NaN"):

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from vitreous.web.worker import Answers, Busy, Worker
+from vitreous.web.worker import AnswerCache, Busy, Worker
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_equal_questions_are_computed_once_and_failures_again(worker):
         raise LookupError("no")
 
     async def asking():
-        answers = Answers(worker, kept_bytes=100)
+        answers = AnswerCache(worker, kept_bytes=100)
         assert await asyncio.gather(*(answers.get("a", work) for _ in range(50))) == [b"answer"] * 50
         assert await answers.get("a", work) == b"answer"
         for _ in range(2):
@@ -109,7 +109,7 @@ def test_equal_questions_are_computed_once_and_failures_again(worker):
 
 def test_kept_answers_are_bounded(worker):
     async def asking():
-        answers = Answers(worker, kept_bytes=25)
+        answers = AnswerCache(worker, kept_bytes=25)
         for number in range(10):
             await answers.get(number, lambda: b"0123456789")
         return answers

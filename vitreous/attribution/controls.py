@@ -1,6 +1,7 @@
 """Maps that know nothing, or all: what a method must beat, and what it can reach at most."""
 
 import copy
+import zlib
 from dataclasses import dataclass, field
 
 import torch
@@ -10,7 +11,6 @@ from torch import Tensor, nn
 from vitreous.attribution.fill import blurred
 from vitreous.attribution.gradient import GradCam
 from vitreous.attribution.method import Method, Needs
-from vitreous.attribution.noise import noise_for
 from vitreous.attribution.target import Target
 from vitreous.errors import InputError
 
@@ -97,6 +97,15 @@ class OracleMask(Method):
         mask = F.interpolate(self.masks[:, None].float(), images.shape[2:], mode="area").to(images.device)
         # From its middle outwards: pixels in random order would be noise and no object until all of them are there.
         return (mask * blurred(mask, DEPTH_BLUR * min(images.shape[2:])))[:, 0]
+
+
+def noise_for(images: Tensor, *shape: int, seed: int = 0) -> Tensor:
+    """Between 0 and 1, (B, *shape): drawn anew for every image, but the same whenever that image comes again."""
+    rows = []
+    for image in images:
+        drawn = torch.Generator().manual_seed(zlib.crc32(image.cpu().contiguous().numpy().tobytes()) + seed)
+        rows.append(torch.rand(shape, generator=drawn))
+    return torch.stack(rows).to(images.device)
 
 
 def shuffled(model: nn.Module, seed: int = 0) -> nn.Module:

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vitreous.attribution.controls import noise_for
 from vitreous.attribution.frame import of_picture
 from vitreous.attribution.method import Needs, trunk
-from vitreous.attribution.noise import noise_for
 from vitreous.attribution.target import Target
 from vitreous.clusters.gates import ROWS_AT_ONCE, PartialForward, cluster_count, users
 from vitreous.clusters.layer import Layer

@@ -10,20 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter, ImageOps
 
-from vitreous.drawing.panels import INK, PAPER, TEXT, fitted, font, text_width
+from vitreous.drawing.panels import INK, PAPER, TEXT_PIXELS, blended, fit_text, font, text_width
 
-Colour = tuple[int, int, int]
-GOLDEN = 0.618034  # steps of the golden ratio around the colour circle: neighbours in a list are far apart on it
+RGB = tuple[int, int, int]
+GOLDEN_RATIO_STEP = 0.618034  # around the colour circle: neighbours in a list are far apart on it
 OPACITY = 0.45
-BACKGROUND = "background"
-SMALLEST = 320  # pixels of the longer side of a drawing
+BACKGROUND_NAME = "background"
+MIN_DRAWING_PIXELS = 320  # pixels of the longer side of a drawing
 DARK, LIGHT = (20, 20, 20), (255, 255, 255)
 
 
-def class_colour(number: int) -> Colour:
+def class_colour(number: int) -> RGB:
     """One for each class, the same in every picture and for every model."""
     value = (1.0, 0.8, 0.65)[number // 7 % 3]
-    red, green, blue = colorsys.hsv_to_rgb(number * GOLDEN % 1, 0.85 if number % 2 else 0.65, value)
+    red, green, blue = colorsys.hsv_to_rgb(number * GOLDEN_RATIO_STEP % 1, 0.85 if number % 2 else 0.65, value)
     return round(255 * red), round(255 * green), round(255 * blue)
 
 
@@ -53,13 +53,12 @@ def draw_objects(
     return picture
 
 
-def tinted(picture: Image.Image, masks: NDArray[np.bool_], colours: Sequence[Colour]) -> Image.Image:
+def tinted(picture: Image.Image, masks: NDArray[np.bool_], colours: Sequence[RGB]) -> Image.Image:
     """What several masks cover has the colour of the first."""
     owner = np.where(masks.any(0), masks.argmax(0), len(masks))  # (H, W)
     table = np.array([*colours, (0, 0, 0)], np.float32)
     opacity = np.where(owner < len(masks), OPACITY, 0.0)[..., None]
-    blended = np.asarray(picture, np.float32) * (1 - opacity) + table[owner] * opacity
-    return Image.fromarray(blended.round().astype(np.uint8))
+    return blended(np.asarray(picture, np.float32), table[owner], opacity)
 
 
 def draw_keypoints(
@@ -67,19 +66,19 @@ def draw_keypoints(
     keypoints: NDArray[np.float64],
     skeleton: Sequence[tuple[int, int]],
     *,
-    least: float,
+    min_score: float,
 ) -> Image.Image:
-    """Keypoints (n, K, 3), those with a score from `least` on, each in its colour; the skeleton joins them."""
+    """Keypoints (n, K, 3), those with a score from `min_score` on, each in its colour; the skeleton joins them."""
     picture = picture.convert("RGB")
     draw, width = ImageDraw.Draw(picture), line_width(picture)
     radius = width + 2
     for points in keypoints.tolist():
         for start, end in skeleton:
             (x0, y0, first), (x1, y1, second) = points[start], points[end]
-            if min(first, second) >= least:
+            if min(first, second) >= min_score:
                 draw.line((x0, y0, x1, y1), LIGHT, width)
         for number, (x, y, score) in enumerate(points):
-            if score >= least:
+            if score >= min_score:
                 around = (x - radius, y - radius, x + radius, y + radius)
                 draw.ellipse(around, fill=class_colour(number), outline=DARK)
     return picture
@@ -110,9 +109,9 @@ def draw_place(picture: Image.Image, place: tuple[float, float], number: int) ->
 def draw_classes(picture: Image.Image, semantic: NDArray[np.integer], names: Sequence[str]) -> Image.Image:
     """The picture tinted by the class (H, W) of each pixel; what is called background stays as it is."""
     table = np.array([class_colour(number) for number in range(len(names))], np.float32)
-    opacity = np.array([0.0 if name == BACKGROUND else OPACITY for name in names], np.float32)[semantic][:, :, None]
-    blended = np.asarray(picture.convert("RGB"), np.float32) * (1 - opacity) + table[semantic] * opacity
-    return Image.fromarray(blended.round().astype(np.uint8))
+    tinted_classes = [0.0 if name == BACKGROUND_NAME else OPACITY for name in names]
+    opacity = np.array(tinted_classes, np.float32)[semantic][:, :, None]
+    return blended(np.asarray(picture.convert("RGB"), np.float32), table[semantic], opacity)
 
 
 def with_legend(picture: Image.Image, semantic: NDArray[np.integer], names: Sequence[str]) -> Image.Image:
@@ -120,25 +119,28 @@ def with_legend(picture: Image.Image, semantic: NDArray[np.integer], names: Sequ
     seen, counts = np.unique(semantic, return_counts=True)
     shares = sorted(zip(counts.tolist(), seen.tolist(), strict=True), reverse=True)
     entries = [
-        (PAPER if names[number] == BACKGROUND else class_colour(number), f"{names[number]} {count / semantic.size:.0%}")
+        (
+            PAPER if names[number] == BACKGROUND_NAME else class_colour(number),
+            f"{names[number]} {count / semantic.size:.0%}",
+        )
         for count, number in shares
     ]
     return _listed_below(picture, entries)
 
 
-def enlarged(picture: Image.Image) -> tuple[Image.Image, int]:
+def enlarge_small(picture: Image.Image) -> tuple[Image.Image, int]:
     """A small picture several times as large, so that a caption finds room, and how many times."""
-    times = max(1, -(-SMALLEST // max(picture.size)))
+    times = max(1, -(-MIN_DRAWING_PIXELS // max(picture.size)))
     return picture.resize((picture.width * times, picture.height * times), Image.Resampling.BICUBIC), times
 
 
-def _listed_below(picture: Image.Image, entries: Sequence[tuple[Colour | str, str]]) -> Image.Image:
-    square, gap, line = TEXT, 10, TEXT + 10
+def _listed_below(picture: Image.Image, entries: Sequence[tuple[RGB | str, str]]) -> Image.Image:
+    square, gap, line = TEXT_PIXELS, 10, TEXT_PIXELS + 10
     places, x, y = [], gap, gap // 2
     width = max(picture.width, 160)
     for colour, text in entries:
-        text = fitted(text, TEXT, width - square - 3 * gap)
-        wide = square + gap // 2 + text_width(text, TEXT) + gap
+        text = fit_text(text, TEXT_PIXELS, width - square - 3 * gap)
+        wide = square + gap // 2 + text_width(text, TEXT_PIXELS) + gap
         if x > gap and x + wide > width:
             x, y = gap, y + line
         places.append((x, y, colour, text))
@@ -149,7 +151,7 @@ def _listed_below(picture: Image.Image, entries: Sequence[tuple[Colour | str, st
     for x, y, colour, text in places:
         top = picture.height + y
         draw.rectangle((x, top + 3, x + square, top + 3 + square), fill=colour)
-        draw.text((x + square + gap // 2, top), text, INK, font(TEXT))
+        draw.text((x + square + gap // 2, top), text, INK, font(TEXT_PIXELS))
     return sheet
 
 
@@ -163,12 +165,10 @@ def _within(box: Sequence[float], picture: Image.Image) -> tuple[float, float, f
     return x0, y0, max(min(box[2], picture.width) - 1, x0), max(min(box[3], picture.height) - 1, y0)
 
 
-def _chip(
-    draw: ImageDraw.ImageDraw, picture: Image.Image, corner: tuple[float, float], text: str, colour: Colour
-) -> None:
+def _chip(draw: ImageDraw.ImageDraw, picture: Image.Image, corner: tuple[float, float], text: str, colour: RGB) -> None:
     """A caption above the corner, or inside the picture where there is no room above."""
-    size = min(TEXT, max(9, min(picture.size) // 16))
-    text = fitted(text, size, picture.width - 8)
+    size = min(TEXT_PIXELS, max(9, min(picture.size) // 16))
+    text = fit_text(text, size, picture.width - 8)
     width, height = text_width(text, size) + 6, size + 4
     x = max(0, min(corner[0], picture.width - width))
     y = corner[1] - height if corner[1] >= height else corner[1]

@@ -15,9 +15,9 @@ from PIL import Image, ImageDraw, ImageFont
 HEAT_COLOURS = ("#0e024b", "#2b0a75", "#561196", "#901999", "#cc217c", "#f74758", "#f98b58", "#fbbd6c", "#fde988")
 
 PAPER, INK, QUIET, LINE = "#ffffff", "#1d1b26", "#6b6878", "#e4e2ea"
-MARGIN, GAP, CORNER = 32, 18, 12
+MARGIN, PANEL_GAP, CORNER = 32, 18, 12
 MOST_COLUMNS, BAR_WIDTH, WIDEST_TEXT = 7, 200, 1600
-TITLE, TEXT = 24, 19  # font sizes in pixels; readable when a README shows the sheet at half its width
+TITLE_PIXELS, TEXT_PIXELS = 24, 19  # font sizes in pixels; readable when a README shows the sheet at half its width
 
 
 class Panel(NamedTuple):
@@ -59,32 +59,43 @@ def overlay(picture: Image.Image, heat: np.ndarray, *, width: int = 256) -> Imag
     # Mostly grey below, so that a red object is not mistaken for heat.
     below = 0.7 * np.asarray(base.convert("L"), dtype=np.float32)[..., None] + 0.3 * np.asarray(base)
     opacity = (0.45 + 0.25 * warmth)[..., None]
-    blended = below * (1 - opacity) + colourise(warmth) * opacity
-    return Image.fromarray(blended.round().astype(np.uint8))
+    return blended(below, colourise(warmth), opacity)
+
+
+def blended(below: np.ndarray, above: np.ndarray, opacity: np.ndarray) -> Image.Image:
+    """Colours (H, W, 3) over others, each pixel as opaque as given (H, W, 1)."""
+    return Image.fromarray((below * (1 - opacity) + above * opacity).round().astype(np.uint8))
 
 
 def contact_sheet(
     panels: Sequence[Panel], *, heading: str, subheading: str, footnote: str, bar: bool = True
 ) -> Image.Image:
     """Panels of equal size in rows under a heading, with footnote and, for heat maps, the colour bar below."""
-    heading, subheading = fitted(heading, TITLE + 6, WIDEST_TEXT), fitted(subheading, TEXT, WIDEST_TEXT)
-    footnote = fitted(footnote, TEXT, WIDEST_TEXT)
+    heading, subheading = (
+        fit_text(heading, TITLE_PIXELS + 6, WIDEST_TEXT),
+        fit_text(subheading, TEXT_PIXELS, WIDEST_TEXT),
+    )
+    footnote = fit_text(footnote, TEXT_PIXELS, WIDEST_TEXT)
     width, height = panels[0].image.size
     columns = min(len(panels), MOST_COLUMNS)
     rows = -(-len(panels) // columns)
-    caption = 34 + TITLE + max(len(panel.details) for panel in panels) * (TEXT + 8)
-    top = MARGIN + TITLE + TEXT + 34
+    caption = 34 + TITLE_PIXELS + max(len(panel.details) for panel in panels) * (TEXT_PIXELS + 8)
+    top = MARGIN + TITLE_PIXELS + TEXT_PIXELS + 34
     # Few panels are narrower than the texts: the sheet is as wide as its widest part.
-    texts = text_width(heading, TITLE + 6), text_width(subheading, TEXT), text_width(footnote, TEXT) + BAR_WIDTH + 140
-    inner = max(columns * (width + GAP) - GAP, *texts)
+    texts = (
+        text_width(heading, TITLE_PIXELS + 6),
+        text_width(subheading, TEXT_PIXELS),
+        text_width(footnote, TEXT_PIXELS) + BAR_WIDTH + 140,
+    )
+    inner = max(columns * (width + PANEL_GAP) - PANEL_GAP, *texts)
     bottom = top + rows * (height + caption)
-    sheet = Image.new("RGB", (inner + 2 * MARGIN, bottom + TEXT + MARGIN + 20), PAPER)
+    sheet = Image.new("RGB", (inner + 2 * MARGIN, bottom + TEXT_PIXELS + MARGIN + 20), PAPER)
     draw = ImageDraw.Draw(sheet)
-    draw.text((MARGIN, MARGIN - 6), heading, INK, font(TITLE + 6))
-    draw.text((MARGIN, MARGIN + TITLE + 12), subheading, QUIET, font(TEXT))
+    draw.text((MARGIN, MARGIN - 6), heading, INK, font(TITLE_PIXELS + 6))
+    draw.text((MARGIN, MARGIN + TITLE_PIXELS + 12), subheading, QUIET, font(TEXT_PIXELS))
     for index, panel in enumerate(panels):
         row, column = divmod(index, columns)
-        draw_panel(sheet, panel, (MARGIN + column * (width + GAP), top + row * (height + caption)))
+        draw_panel(sheet, panel, (MARGIN + column * (width + PANEL_GAP), top + row * (height + caption)))
     draw_footer(sheet, footnote, bottom, bar)
     return sheet
 
@@ -95,11 +106,11 @@ def draw_panel(sheet: Image.Image, panel: Panel, corner: tuple[int, int]) -> Non
     sheet.paste(panel.image, corner, rounded_mask(width, height))
     draw = ImageDraw.Draw(sheet)
     line = top + height + 12
-    draw.text((left + 2, line), fitted(panel.title, TITLE, width), INK, font(TITLE))
-    line += TITLE + 8
+    draw.text((left + 2, line), fit_text(panel.title, TITLE_PIXELS, width), INK, font(TITLE_PIXELS))
+    line += TITLE_PIXELS + 8
     for detail in panel.details:
-        draw.text((left + 2, line), fitted(detail, TEXT, width), QUIET, font(TEXT))
-        line += TEXT + 8
+        draw.text((left + 2, line), fit_text(detail, TEXT_PIXELS, width), QUIET, font(TEXT_PIXELS))
+        line += TEXT_PIXELS + 8
 
 
 def draw_footer(sheet: Image.Image, footnote: str, top: int, bar: bool) -> None:
@@ -107,22 +118,24 @@ def draw_footer(sheet: Image.Image, footnote: str, top: int, bar: bool) -> None:
     draw = ImageDraw.Draw(sheet)
     right, line = sheet.width - MARGIN, top + 14
     draw.line((MARGIN, top, right, top), LINE, 2)
-    draw.text((MARGIN, line), footnote, QUIET, font(TEXT))
+    draw.text((MARGIN, line), footnote, QUIET, font(TEXT_PIXELS))
     if not bar:
         return
-    colours = Image.fromarray(np.repeat(colourise(np.linspace(0, 1, BAR_WIDTH))[None], TEXT - 3, axis=0))
-    left = right - text_width("high", TEXT) - 10 - colours.width
-    draw.text((left + colours.width + 10, line), "high", QUIET, font(TEXT))
-    draw.text((left - 10 - text_width("low", TEXT), line), "low", QUIET, font(TEXT))
+    colours = Image.fromarray(np.repeat(colourise(np.linspace(0, 1, BAR_WIDTH))[None], TEXT_PIXELS - 3, axis=0))
+    left = right - text_width("high", TEXT_PIXELS) - 10 - colours.width
+    draw.text((left + colours.width + 10, line), "high", QUIET, font(TEXT_PIXELS))
+    draw.text((left - 10 - text_width("low", TEXT_PIXELS), line), "low", QUIET, font(TEXT_PIXELS))
     sheet.paste(colours, (left, line + 4), rounded_mask(*colours.size, 4))
 
 
 def labelled(picture: Image.Image, label: str, *, width: int = 320) -> Image.Image:
     """The picture with one line of text below it."""
     base = enlarge(picture, max(width, picture.width))
-    sheet = Image.new("RGB", (base.width, base.height + TITLE + 22), PAPER)
+    sheet = Image.new("RGB", (base.width, base.height + TITLE_PIXELS + 22), PAPER)
     sheet.paste(base, (0, 0))
-    ImageDraw.Draw(sheet).text((10, base.height + 8), fitted(label, TITLE, base.width - 20), INK, font(TITLE))
+    ImageDraw.Draw(sheet).text(
+        (10, base.height + 8), fit_text(label, TITLE_PIXELS, base.width - 20), INK, font(TITLE_PIXELS)
+    )
     return sheet
 
 
@@ -137,7 +150,7 @@ def text_width(text: str, size: int) -> int:
     return round(font(size).getlength(text))
 
 
-def fitted(text: str, size: int, width: int) -> str:
+def fit_text(text: str, size: int, width: int) -> str:
     """The text, shortened with an ellipsis until it fits the width."""
     if text_width(text, size) <= width:
         return text

@@ -12,7 +12,6 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vitreous.attribution.target import JointTarget
 from vitreous.clusters.atlas import ATLAS_RANKINGS, Atlas, ClusterMeasurements, measure_clusters
 from vitreous.clusters.gates import cluster_count
 from vitreous.clusters.layer import Layer
@@ -22,13 +21,12 @@ from vitreous.explanations.atlas_folder import ATLAS_JSON, ATLAS_PAGE, About, wr
 from vitreous.explanations.atlas_like import SimilarityQuery, measure_finding, similarity_query
 from vitreous.explanations.best_findings import Tally, best_findings
 from vitreous.explanations.dataset import read_batches, selection
-from vitreous.explanations.dense import as_picture, dense_task
+from vitreous.explanations.dense import picture_of_pixels
 from vitreous.explanations.explaining import Plan, cluster_layer_of, without_clusters
-from vitreous.explanations.truth import NOTHING
 from vitreous.runs.model_folder import TrainedModel
 from vitreous.runs.relabelled import labelled_for
 from vitreous.runs.results import result_folder
-from vitreous.tasks.keypoints import Keypoints
+from vitreous.tasks.findings import ABSENT
 
 NOT_THERE = "not there"  # the label of an answer that matches no object of the data
 
@@ -86,10 +84,10 @@ def gather(
     """`tally` counts what became of the images, where findings are explained."""
     atlas = Atlas(cluster_count(trained.model, layer), len(classes_of(trained)))
     numbers = selection(len(images), limit)
-    if trained.task == "classify":
-        batches = measure_classes(trained, images, numbers, layer, ranking, batch_size)
-    else:
+    if trained.build_task().has_findings:
         batches = measure_findings(trained, images, numbers, layer, ranking, tally or Tally())
+    else:
+        batches = measure_classes(trained, images, numbers, layer, ranking, batch_size)
     for measured, shown, labels, objects in batches:
         atlas.add(measured, shown, labels, objects)
         if query is not None:
@@ -114,11 +112,11 @@ def measure_findings(
         if found.truth.label is None:
             tally.unknown += 1
             continue
-        label = nowhere if found.truth.label == NOTHING else found.truth.label
+        label = nowhere if found.truth.label == ABSENT else found.truth.label
         # What surrounds a joint is evidence for it, not background.
-        known = None if isinstance(found.target, JointTarget) else found.mask
-        objects = torch.zeros(1, *found.seen.size, dtype=torch.bool) if known is None else known
-        measured = measure_finding(trained, found.seen, found.target, layer, ranking)
+        known = found.mask if found.truth.outlined else None
+        objects = torch.zeros(1, *found.view.size, dtype=torch.bool) if known is None else known
+        measured = measure_finding(trained, found.view, found.target, layer, ranking)
         yield measured, torch.tensor([found.number]), torch.tensor([label]), objects
     if tally.images == tally.nothing_found + tally.unknown:
         raise InputError(f"the data say nothing about what was found: {left_out(tally)}")
@@ -126,10 +124,8 @@ def measure_findings(
 
 def classes_of(trained: TrainedModel) -> tuple[str, ...]:
     """What answers and labels count: classes; of a model that finds things, those or joints, and what is not there."""
-    if trained.task == "classify":
-        return trained.classes
-    task = dense_task(trained)
-    return (*(task.names if isinstance(task, Keypoints) else trained.classes), NOT_THERE)
+    task = trained.build_task()
+    return (*task.finding_names, NOT_THERE) if task.has_findings else trained.classes
 
 
 def left_out(tally: Tally) -> str:
@@ -142,9 +138,5 @@ def left_out(tally: Tally) -> str:
 
 def seen_picture(trained: TrainedModel, images: ImageSet, number: int) -> Image.Image:
     """An image of the data as the model sees it."""
-    image = images.picture(number)
-    if trained.task == "classify":
-        return trained.preprocess.picture(image)
-    task = dense_task(trained)
-    pixels, _ = task.evaluation_view(trained.preprocess)(image, images.target(number))
-    return as_picture(pixels)
+    pixels, _ = trained.build_task().sample(trained.preprocess, images.picture(number), images.target(number))
+    return picture_of_pixels(pixels)

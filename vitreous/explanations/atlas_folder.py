@@ -22,8 +22,9 @@ from vitreous.data.image_set import ImageSet
 from vitreous.explanations.atlas_like import UNKNOWN_CLASS, SimilarityQuery
 from vitreous.files.storage import write_json
 from vitreous.files.writing import write_text
-from vitreous.reports.atlas_page import Section, Tile, percent, render
-from vitreous.reports.atlas_regions import Region, alike, draw_region, regions_of, strip
+from vitreous.reports.atlas_page import Section, Tile, render_atlas
+from vitreous.reports.atlas_regions import Region, draw_region, region_strip, regions_of, similar_regions
+from vitreous.reports.page import percent
 from vitreous.runs.model_folder import TrainedModel
 from vitreous.runtime.progress import track
 
@@ -56,7 +57,7 @@ def write_atlas_folder(
     summary, by_class, clusters = atlas_summary(atlas), atlas_classes(atlas, classes), atlas_clusters(atlas, classes)
     regions = [region for one in clusters for region in kept_regions(atlas, one.number)]
     asked = [] if query is None else [query.region, *query.found()]
-    near = alike([*regions, *asked])
+    near = similar_regions([*regions, *asked])
 
     def seen(region: Region) -> Image.Image:
         if query is not None and region is query.region:
@@ -65,7 +66,7 @@ def write_atlas_folder(
 
     def draw(own: Sequence[Region], file: str, first: int) -> dict[int, Tile]:
         """One picture of these regions, and the tiles that show its parts, numbered from `first`."""
-        strip([draw_region(seen(region), region.map) for region in own]).save(
+        region_strip([draw_region(seen(region), region.map) for region in own]).save(
             folder / file, "JPEG", quality=JPEG_QUALITY
         )
         return {
@@ -88,7 +89,7 @@ def write_atlas_folder(
         sections.append(Section(one, draw(own, f"cluster_{one.number:03d}.jpg", number)))
         number += len(own)
     like = draw(asked, SIMILAR_REGIONS, number) if asked else {}
-    page = render(
+    page = render_atlas(
         title=f"Clusters of {about.trained.name} over {about.data}",
         facts=facts(about, summary, len(clusters), atlas),
         summary=summary,

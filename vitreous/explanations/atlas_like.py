@@ -7,16 +7,16 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from vitreous.attribution.target import BoxTarget, JointTarget, RegionTarget, Target
+from vitreous.attribution.target import Target
 from vitreous.clusters.atlas import ClusterMeasurements, measure_clusters, region_fields
 from vitreous.clusters.layer import Layer
 from vitreous.clusters.top_k import TopK
 from vitreous.data.pictures import find_pictures
 from vitreous.errors import InputError
-from vitreous.explanations.dense import inputs_of, look, model_behind
-from vitreous.explanations.findings import Seen, Wanted
+from vitreous.explanations.dense import explained_model_for, inputs_of, inspect_picture
 from vitreous.reports.atlas_regions import Region, regions_of
 from vitreous.runs.model_folder import TrainedModel
+from vitreous.tasks.findings import FindingQuery, ModelView
 
 MOST_SIMILAR_REGIONS = 16  # regions at most
 ASKED_REGION, SIMILAR_REGION = "asked", "like"  # kinds
@@ -49,15 +49,15 @@ def similarity_query(
     if len(pictures) != 1:
         raise InputError(f"--like {like} stands for {len(pictures)} images; give one")
     image, label = pictures[0].load(), pictures[0].label
-    if trained.task == "classify":
+    if not trained.build_task().has_findings:
         seen = trained.preprocess.picture(image)
         found = measure_clusters(trained.model, inputs_of(trained, seen), layer, ranking)
     else:
-        looked = look(trained, image, like)
-        seen, choice = looked.seen.picture, looked.choose(Wanted())
+        inspection = inspect_picture(trained, image, like)
+        seen, choice = inspection.view.picture, inspection.choose(FindingQuery())
         if choice.target is None:
             raise InputError(f"--like {like} has nothing to explain: {choice.nothing}; give another image")
-        found = measure_finding(trained, looked.seen, choice.target, layer, ranking)
+        found = measure_finding(trained, inspection.view, choice.target, layer, ranking)
         label = None  # of the whole image, which says nothing about a finding
     clusters = found.importance.shape[1]
     if cluster is not None and not 0 <= cluster < clusters:
@@ -71,11 +71,11 @@ def similarity_query(
 
 
 def measure_finding(
-    trained: TrainedModel, seen: Seen, target: Target, layer: Layer, ranking: str
+    trained: TrainedModel, view: ModelView, target: Target, layer: Layer, ranking: str
 ) -> ClusterMeasurements:
     """A finding of a picture; its class is the box's, the region's, or the joint itself."""
-    inputs = inputs_of(trained, seen.picture)
+    inputs = inputs_of(trained, view.picture)
     own = target.to(inputs.device)
-    assert isinstance(own, BoxTarget | RegionTarget | JointTarget)
-    answers = own.joints if isinstance(own, JointTarget) else own.labels
-    return measure_clusters(model_behind(trained, own, seen), inputs, layer, ranking, (own, answers))
+    known = own.tensors()
+    answers = known["labels"] if "labels" in known else known["joints"]
+    return measure_clusters(explained_model_for(trained, own, view), inputs, layer, ranking, (own, answers))

@@ -14,14 +14,11 @@ from vitreous.attribution.target import Target
 from vitreous.data.image import ImageError
 from vitreous.data.image_set import ImageSet
 from vitreous.errors import InputError, printable
-from vitreous.explanations.answers import answers
-from vitreous.explanations.dense import dense_task, see
-from vitreous.explanations.findings import Seen, Wanted, choose_finding
-from vitreous.explanations.truth import Truth, truth_of, truth_view
-from vitreous.runs.model_folder import TrainedModel
+from vitreous.explanations.dense import view_of
 from vitreous.runs.relabelled import labelled_for
+from vitreous.runs.trained_model import TrainedModel, predict_samples
 from vitreous.runtime.progress import track
-from vitreous.tasks.keypoints import Keypoints
+from vitreous.tasks.findings import FindingQuery, FindingTruth, ModelView
 
 
 @dataclass
@@ -36,9 +33,9 @@ class Tally:
 
 class BestFinding(NamedTuple):
     number: int  # of the picture within the data
-    seen: Seen
+    view: ModelView
     target: Target  # on the model's device
-    truth: Truth
+    truth: FindingTruth
 
     @property
     def mask(self) -> Tensor | None:
@@ -50,31 +47,27 @@ def best_findings(
     trained: TrainedModel, images: ImageSet, numbers: Sequence[int], tally: Tally, *, label: str
 ) -> Iterator[BestFinding]:
     """As `vitreous explain` chooses them; pictures without one are passed over and counted."""
-    task = dense_task(trained)
-    if isinstance(task, Keypoints) and images.keypoint_names != task.names:
-        raise InputError(
-            f"the joints of the data ({', '.join(images.keypoint_names)}) are not those of the model "
-            f"({', '.join(task.names)})"
-        )
+    task = trained.build_task()
+    task.check_data(images)
     images = labelled_for(trained, images)
-    view, device = truth_view(task, trained.preprocess), next(trained.model.parameters()).device
+    truth_view = task.truth_view(trained.preprocess)
     for number in track(numbers, total=len(numbers), label=label):
         try:
             image = images.picture(number)
-            sample = view(image, images.target(number))
+            sample = truth_view(image, images.target(number))
         except ImageError as error:
             print(printable(f"skipped: {error}"), file=sys.stderr)
             continue
         tally.images += 1
-        (prediction,) = answers(trained, task, [sample])
-        seen = see(trained, task, image, sample)
-        target = choose_finding(task, prediction, seen, Wanted()).target
+        (prediction,) = predict_samples(trained, task, [sample])
+        view = view_of(task, image, sample)
+        target = task.choose_finding(prediction, view, FindingQuery()).target
         if target is None:
             tally.nothing_found += 1
             continue
-        truth = truth_of(target, sample[1], seen.size)
+        truth = task.finding_truth(target, sample[1], view.size)
         tally.with_known_object += truth.mask is not None
-        yield BestFinding(number, seen, target.to(device), truth)
+        yield BestFinding(number, view, target.to(trained.device), truth)
     if tally.images == tally.nothing_found:
         raise InputError(
             f"the model found nothing in any of {tally.images} images, so that there is nothing to explain; "

@@ -9,8 +9,8 @@ from vitreous.explanations.explaining import ON_THIS_IMAGE
 from vitreous.files.storage import write_json
 from vitreous.files.writing import write_text
 from vitreous.reports.explanation import Explanation
-from vitreous.reports.report import render
-from vitreous.reports.report_pieces import named
+from vitreous.reports.explanation_maps import named
+from vitreous.reports.explanation_page import render_explanations
 from vitreous.reports.sheet import draw_sheet
 from vitreous.runs.results import file_name
 
@@ -34,7 +34,7 @@ def write_explanations(
         sheets.append(file_name(index, item.name))
         draw_sheet(item, top_k).save(folder / sheets[-1])
     models = " and ".join(dict.fromkeys(item[0].facts["model"] for item in (explanations, beside) if item))
-    page = render(
+    page = render_explanations(
         explanations,
         title=f"What decided for {models}",
         facts=shared_facts([*explanations, *beside]),

@@ -14,7 +14,7 @@ from vitreous.errors import InputError, printable
 from vitreous.explanations.best_findings import Tally, best_findings
 from vitreous.explanations.dataset import read_batches, selection
 from vitreous.explanations.default_method import DefaultMethod, most_faithful, store_default_method
-from vitreous.explanations.dense import inputs_of, model_behind
+from vitreous.explanations.dense import explained_model_for, inputs_of
 from vitreous.explanations.explaining import ALL_METHODS, FEWER_PASSES, lighter
 from vitreous.faithfulness.curves import PORTIONS
 from vitreous.faithfulness.scoring import DECIDES, MethodScores, ScoringBatch, score_methods
@@ -45,7 +45,7 @@ def score_run(
 
     Of a model that does more than classify, the best finding in each image is explained.
     """
-    dense, tally = trained.task != "classify", Tally()
+    dense, tally = trained.build_task().has_findings, Tally()
     chosen = methods_to_score(trained.model, methods)
     with result_folder(out, SCORES_JSON) as staging:
         scores = score_methods(
@@ -65,7 +65,9 @@ def score_run(
             about |= {"with_known_object": tally.with_known_object}
         write_scores(staging, scores, default, about)
     before = store_default_method(model, default)
-    Console().print(as_table(charts.as_grid(scores, title=f"{trained.name}: faithfulness on {count} images of {data}")))
+    Console().print(
+        as_table(charts.faithfulness_table(scores, title=f"{trained.name}: faithfulness on {count} images of {data}"))
+    )
     if tally.nothing_found:
         print(f"\nleft out: {tally.nothing_found} of {tally.images} images, in which the model found nothing")
     print(printable(f"\ndefault map: {default.method}. {default.reason}", keep="\n"))
@@ -90,8 +92,10 @@ def methods_to_score(model: nn.Module, names: Sequence[str]) -> list[Method]:
 
 def write_scores(folder: Path, scores: MethodScores, default: DefaultMethod, about: dict[str, Any]) -> None:
     heading = f"How faithful are the maps of {about['model']}? {about['images']} images of {about['data']}"
-    charts.picture(scores, heading=heading, default=default.method).save(folder / SCORES_CHART)
-    page = charts.as_markdown(scores, about, chart=SCORES_CHART, default=f"{default.method}. {default.reason}")
+    charts.draw_faithfulness(scores, heading=heading, default=default.method).save(folder / SCORES_CHART)
+    page = charts.faithfulness_markdown(
+        scores, about, chart=SCORES_CHART, default=f"{default.method}. {default.reason}"
+    )
     write_text(folder / SCORES_REPORT, page)
     files = [SCORES_REPORT, SCORES_CHART]
     write_json(folder / SCORES_JSON, {**about, "default": default._asdict(), "methods": scores.rows(), "files": files})
@@ -107,6 +111,6 @@ def class_batches(trained: TrainedModel, images: ImageSet, limit: int, batch_siz
 def finding_batches(trained: TrainedModel, images: ImageSet, limit: int, tally: Tally) -> Iterator[ScoringBatch]:
     """Images spread evenly over the data: the best finding of each, with its object where the data know one."""
     for found in best_findings(trained, images, selection(len(images), limit), tally, label="score"):
-        inputs, mask = inputs_of(trained, found.seen.picture), found.mask
-        model = model_behind(trained, found.target, found.seen)
+        inputs, mask = inputs_of(trained, found.view.picture), found.mask
+        model = explained_model_for(trained, found.target, found.view)
         yield ScoringBatch(inputs, found.target, None if mask is None else mask.to(inputs.device), model)

@@ -4,30 +4,23 @@ Everything is in pixels of the picture as it was annotated. Figures are those of
 where there is nothing to find, e.g. no small object.
 """
 
-import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from torch import Tensor
 
 from vitreous.errors import InputError, to_install_extra
-from vitreous.files.limits import MAX_ANNOTATIONS_BYTES
-from vitreous.files.reading import read_json
-from vitreous.files.writing import write_output
 from vitreous.metrics.accuracy import unique_names
 
-Kind = Literal["bbox", "segm", "keypoints"]
-Source = str | os.PathLike[str] | dict[str, Any] | list[dict[str, Any]]
-FOUND = ("AP", "AP50", "AP75", "APs", "APm", "APl", "AR1", "AR10", "AR100", "ARs", "ARm", "ARl")
-NAMES: dict[Kind, tuple[str, ...]] = {
-    "bbox": FOUND,
-    "segm": FOUND,
+CocoKind = Literal["bbox", "segm", "keypoints"]
+_BOX_FIGURES = ("AP", "AP50", "AP75", "APs", "APm", "APl", "AR1", "AR10", "AR100", "ARs", "ARm", "ARl")
+FIGURE_NAMES: dict[CocoKind, tuple[str, ...]] = {
+    "bbox": _BOX_FIGURES,
+    "segm": _BOX_FIGURES,
     "keypoints": ("AP", "AP50", "AP75", "APm", "APl", "AR", "AR50", "AR75", "ARm", "ARl"),
 }
-PERSON = 17  # keypoints of COCO's people, for which faster-coco-eval knows how precisely each can be placed
+PERSON_KEYPOINTS = 17  # keypoints of COCO's people, for which faster-coco-eval knows how precisely each can be placed
 OTHER_SIGMA = 0.05  # for keypoints of other objects: about that of people's shoulders and wrists, times two
 
 
@@ -40,9 +33,9 @@ class CocoMetric:
         category_ids: Number of each class in result files; from 1 if not given.
     """
 
-    def __init__(self, kind: Kind, classes: tuple[str, ...], category_ids: Sequence[int] = ()) -> None:
-        if kind not in NAMES:
-            raise InputError(f"kind={kind!r} given; accepted: {', '.join(NAMES)}")
+    def __init__(self, kind: CocoKind, classes: tuple[str, ...], category_ids: Sequence[int] = ()) -> None:
+        if kind not in FIGURE_NAMES:
+            raise InputError(f"kind={kind!r} given; accepted: {', '.join(FIGURE_NAMES)}")
         self.kind, self.classes = kind, classes
         self.category_ids = tuple(category_ids) or tuple(range(1, len(classes) + 1))
         if len(self.category_ids) != len(classes):
@@ -69,7 +62,7 @@ class CocoMetric:
         image, objects = int(targets["image_ids"][place]), targets["objects"][place]
         height, width = map(int, targets["original_sizes"][place])
         self.images[image] = {"id": image, "height": height, "width": width}
-        boxes = _sides(objects.boxes)
+        boxes = box_sides(objects.boxes)
         masks = objects.masks
         if masks is None and self.kind == "segm":
             raise InputError(f"image {image} has no annotated masks; masks can be scored only on data that have them")
@@ -89,9 +82,9 @@ class CocoMetric:
     def _answers(self, image: int, prediction: Mapping[str, Tensor]) -> list[dict[str, Any]]:
         labels, scores = prediction["labels"].tolist(), prediction["scores"].cpu().double().tolist()
         if self.kind == "segm":
-            shapes: list[Any] = run_lengths(prediction["masks"])
+            shapes: list[Any] = encode_masks(prediction["masks"])
         else:
-            shapes = _sides(prediction["boxes"].cpu().double().numpy())
+            shapes = box_sides(prediction["boxes"].cpu().double().numpy())
         key = "segmentation" if self.kind == "segm" else "bbox"
         return [
             {"image_id": image, "category_id": self.category_ids[label], "score": score, key: shape}
@@ -130,7 +123,7 @@ class CocoMetric:
             {
                 "image_id": image,
                 "category_id": self.category_ids[label],
-                "bbox": _sides(box)[0],
+                "bbox": box_sides(box)[0],
                 "area": area,
                 "iscrowd": crowd,
                 "keypoints": points.astype(np.float64).flatten().tolist(),
@@ -145,11 +138,11 @@ class CocoMetric:
         self.answers |= other.answers
 
     def compute(self) -> dict[str, float]:
-        return _figures(self._evaluated(), self.kind)
+        return coco_figures(self.dataset(), self.results(), self.kind)
 
     def per_class(self) -> dict[str, float | None]:
         """AP of each class; None where there is nothing to find."""
-        evaluation = self._evaluated()
+        evaluation = _evaluated(self.dataset(), self.results(), self.kind)
         precision = evaluation.eval["precision"][:, :, :, 0, -1]  # (thresholds, recalls, categories)
         means = [part[part > -1] for part in np.moveaxis(precision, 2, 0)]
         # In the order of their numbers; of keypoints only the categories that some annotation has.
@@ -157,13 +150,10 @@ class CocoMetric:
         names = zip(self.category_ids, unique_names(self.classes), strict=True)
         return {name: float(found[i].mean()) if i in found and found[i].size else None for i, name in names}
 
-    def _evaluated(self) -> Any:
-        if not self.images:
-            raise InputError("no image was scored; the data set is empty")
-        return _evaluated(self.dataset(), self.results(), self.kind)
-
     def dataset(self) -> dict[str, Any]:
         """The annotations as a COCO file has them."""
+        if not self.images:
+            raise InputError("no image was scored; the data set is empty")
         # Numbered anew: data may have no number, or 0, which COCO's evaluation takes for "not found".
         annotations = [{"id": i + 1, **row} for i, row in enumerate(_in_order(self.truth))]
         categories = [{"id": i, "name": name} for i, name in zip(self.category_ids, self.classes, strict=True)]
@@ -173,25 +163,12 @@ class CocoMetric:
         """The answers in COCO's result format."""
         return list(_in_order(self.answers))
 
-    def save_results(self, path: Path) -> None:
-        """Write the answers as a file that pycocotools and evaluation servers read."""
-        write_output(path, json.dumps(self.results()))
 
-
-def coco_figures(truth: Source, results: Source, kind: Kind) -> dict[str, float]:
-    """Figures of COCO results against COCO annotations, each a file or its content."""
-    require_faster_coco_eval()
-    annotations, rows = _content(truth), _content(results)
-    if isinstance(rows, dict):  # some tools put results in place of a file's annotations
-        rows = rows.get("annotations", [])
-    unknown = {row["image_id"] for row in rows} - {image["id"] for image in annotations["images"]}
-    if unknown:
-        raise InputError(f"the results have image {min(unknown)}, which the annotations have not; are they of one set?")
-    return _figures(_evaluated(annotations, rows, kind), kind)
-
-
-def _content(source: Source) -> Any:
-    return read_json(Path(source), MAX_ANNOTATIONS_BYTES) if isinstance(source, str | os.PathLike) else source
+def coco_figures(annotations: dict[str, Any], results: list[dict[str, Any]], kind: CocoKind) -> dict[str, float]:
+    """Figures of rows in COCO's result format against the content of an annotation file."""
+    evaluation = _evaluated(annotations, results, kind)
+    evaluation.summarize()
+    return dict(zip(FIGURE_NAMES[kind], map(float, evaluation.stats[: len(FIGURE_NAMES[kind])]), strict=True))
 
 
 def require_faster_coco_eval() -> None:
@@ -201,26 +178,21 @@ def require_faster_coco_eval() -> None:
         raise InputError(f"scoring detections needs faster-coco-eval: {to_install_extra('det')}") from error
 
 
-def _evaluated(truth: dict[str, Any], results: list[dict[str, Any]], kind: Kind) -> Any:
+def _evaluated(truth: dict[str, Any], results: list[dict[str, Any]], kind: CocoKind) -> Any:
     from faster_coco_eval import COCO, COCOeval_faster
 
     annotations = COCO(truth)
     # Loading adds to the rows it is given.
     found = annotations.loadRes([dict(row) for row in results])
     points = [len(row["keypoints"]) // 3 for row in annotations.dataset["annotations"][:1] if "keypoints" in row]
-    sigmas = [OTHER_SIGMA] * points[0] if points and points[0] != PERSON else None
+    sigmas = [OTHER_SIGMA] * points[0] if points and points[0] != PERSON_KEYPOINTS else None
     evaluation = COCOeval_faster(annotations, found, kind, kpt_oks_sigmas=sigmas)
     evaluation.evaluate()
     evaluation.accumulate()
     return evaluation
 
 
-def _figures(evaluation: Any, kind: Kind) -> dict[str, float]:
-    evaluation.summarize()
-    return dict(zip(NAMES[kind], map(float, evaluation.stats[: len(NAMES[kind])]), strict=True))
-
-
-def run_lengths(masks: Tensor) -> list[dict[str, Any]]:
+def encode_masks(masks: Tensor) -> list[dict[str, Any]]:
     """Masks (n, H, W) in COCO's compressed form, as text that JSON can hold."""
     from faster_coco_eval.core.mask import encode
 
@@ -233,8 +205,8 @@ def run_lengths(masks: Tensor) -> list[dict[str, Any]]:
     ]
 
 
-def _sides(boxes: Any) -> list[list[float]]:
-    """x0 y0 x1 y1 -> x y width height."""
+def box_sides(boxes: Any) -> list[list[float]]:
+    """Boxes (n, 4), x0 y0 x1 y1 -> x y width height, as COCO writes them."""
     boxes = np.asarray(boxes, np.float64).reshape(-1, 4)
     return np.concatenate([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], 1).tolist()
 

@@ -17,8 +17,8 @@ from vitreous.clusters.top_k import TopK
 from vitreous.drawing.panels import enlarge_heat
 
 TILE = 120  # pixels of a drawn region
-ALIKE = 8  # regions named as similar to one
-SMALLEST_CROP = 0.5  # of the picture's shorter side, so that what surrounds a region is seen
+SIMILAR_PER_REGION = 8  # regions named as similar to one
+SMALLEST_CROP = 0.5  # of the picture's shorter side, so that the surroundings of a region are visible
 
 
 class Region(NamedTuple):
@@ -53,8 +53,8 @@ def regions_of(kept: TopK, row: int, cluster: int, kind: str) -> list[Region]:
     ]
 
 
-def alike(regions: Sequence[Region]) -> list[list[tuple[int, float]]]:
-    """For each region the most similar ones of other images, one an image: their places in the list and the cosine."""
+def similar_regions(regions: Sequence[Region]) -> list[list[tuple[int, float]]]:
+    """For each region the most similar ones in other images, one per image: their places in the list and the cosine."""
     if not regions:
         return []
     tokens = F.normalize(torch.stack([region.token for region in regions]), dim=1)
@@ -66,7 +66,7 @@ def alike(regions: Sequence[Region]) -> list[list[tuple[int, float]]]:
             if images[other] not in seen:
                 seen.add(images[other])
                 near.append((other, float(cosine[other])))
-            if len(near) == ALIKE:
+            if len(near) == SIMILAR_PER_REGION:
                 break
         found.append(near)
     return found
@@ -80,22 +80,22 @@ def draw_region(picture: Image.Image, heat: Tensor) -> Image.Image:
         heat: The map, (H, W).
     """
     height = stretch(heat).numpy()
-    left, top, side = window(height, picture.width, picture.height)
+    left, top, side = _crop_window(height, picture.width, picture.height)
     box = left, top, left + side, top + side
     tile = picture.convert("RGB").resize((TILE, TILE), Image.Resampling.BICUBIC, box=box)
-    # Enlarged as a whole and cut then: the edge of a cut-out map would bend the outline.
+    # Enlarge first, crop then: the edge of a cropped map would bend the outline.
     scale = TILE / side
     large = enlarge_heat(height, (round(picture.width * scale), round(picture.height * scale)))
     inside = Image.fromarray((large >= 0.5).astype(np.uint8) * 255)
     corner = round(left * scale), round(top * scale)
     inside = inside.crop((*corner, corner[0] + TILE, corner[1] + TILE))
-    tile.paste("#000000", mask=edge(inside, 5))
-    tile.paste("#ffffff", mask=edge(inside, 3))
+    tile.paste("#000000", mask=_outline(inside, 5))
+    tile.paste("#ffffff", mask=_outline(inside, 3))
     return tile
 
 
-def window(height: np.ndarray, width: int, tall: int) -> tuple[float, float, float]:
-    """Left, top and side of a square within a picture, about the peak and about twice as wide as the region."""
+def _crop_window(height: np.ndarray, width: int, tall: int) -> tuple[float, float, float]:
+    """Left, top and side of a square in the picture, around the peak and about twice as wide as the region."""
     rows, columns = height.shape
     shorter = min(width, tall)
     area = (height >= 0.5).mean() * width * tall
@@ -109,14 +109,14 @@ def window(height: np.ndarray, width: int, tall: int) -> tuple[float, float, flo
     )
 
 
-def edge(inside: Image.Image, thickness: int) -> Image.Image:
-    """The border of a white area, half of it within; the picture's own border is none."""
+def _outline(inside: Image.Image, thickness: int) -> Image.Image:
+    """The outline of a white area, half of it within; none along the border of the picture."""
     grown = np.asarray(inside.filter(ImageFilter.MaxFilter(thickness)))
     shrunk = np.asarray(inside.filter(ImageFilter.MinFilter(thickness)))
     return Image.fromarray(grown & ~shrunk)
 
 
-def strip(tiles: Sequence[Image.Image]) -> Image.Image:
+def region_strip(tiles: Sequence[Image.Image]) -> Image.Image:
     """Drawn regions side by side."""
     sheet = Image.new("RGB", (TILE * len(tiles), TILE))
     for place, tile in enumerate(tiles):

@@ -1,33 +1,33 @@
-"""What a chart of curves consists of, before anybody draws it: series, axes, ticks and the place of every point.
+"""What a chart of curves consists of before it is drawn: series, axes, ticks and the place of every point.
 
-`curves.py` draws it as a picture and `page.py` as a web page; both take every place from here.
+`curves.py` draws it as a picture and `curves_page.py` as a web page; both take every place from here.
 """
 
 import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-# Each stands out (contrast above 3 to 1) on white and on the dark background of the page; blue and orange first,
-# which every kind of colour-blind eye tells apart.
+# Each stands out (contrast above 3 to 1) on white and on the dark background of the page; blue and orange come first,
+# which people with any kind of colour blindness tell apart.
 COLOURS = ("#2f7ed8", "#d9660a", "#c23ba6", "#1593a5", "#8c8318", "#8a63d2", "#d84343", "#1f9960")
-DOTTED = 20  # curves of at most as many points show them
+MOST_DOTS = 20  # a curve of at most as many points marks each of them
 
-Point = tuple[float, float]
+CurvePoint = tuple[float, float]
 
 
 class Series(NamedTuple):
-    """One curve. A value that is no number is a gap."""
+    """One curve. A value that is not finite is a gap."""
 
     name: str
-    points: tuple[Point, ...]
+    points: tuple[CurvePoint, ...]
     colour: str = COLOURS[0]
     group: str = ""  # the entry of the legend it belongs to
     dashed: bool = False
-    faint: bool = False  # as it was before smoothing: drawn behind, without dots or value
+    faint: bool = False  # the curve before smoothing: drawn behind, without dots or values
 
-    def pieces(self) -> list[list[Point]]:
+    def pieces(self) -> list[list[CurvePoint]]:
         """The points between the gaps."""
-        pieces: list[list[Point]] = [[]]
+        pieces: list[list[CurvePoint]] = [[]]
         for point in self.points:
             if math.isfinite(point[1]):
                 pieces[-1].append(point)
@@ -35,11 +35,11 @@ class Series(NamedTuple):
                 pieces.append([])
         return [piece for piece in pieces if piece]
 
-    def dots(self) -> list[Point]:
-        """Points that must be marked to be seen: all of a short curve, and those without neighbours."""
+    def dots(self) -> list[CurvePoint]:
+        """Points that are marked: all of a short curve, and those without neighbours, which no line shows."""
         if self.faint:
             return []
-        few = len(self.points) <= DOTTED
+        few = len(self.points) <= MOST_DOTS
         return [point for piece in self.pieces() if few or len(piece) == 1 for point in piece]
 
 
@@ -58,7 +58,7 @@ class Chart(NamedTuple):
     x_label: str
     series: tuple[Series, ...]
     unit: str = ""  # of the values: "" or "%"
-    marked: tuple[int, ...] = ()  # the ticks of the x axis and so its ends, where they are not to be chosen
+    marked: tuple[int, ...] = ()  # the ticks, and so the ends, of the x axis; empty: chosen by the values
 
     def x_axis(self) -> Axis:
         values = [x for series in self.series for x, y in series.points if math.isfinite(y)]
@@ -78,7 +78,7 @@ def axis(values: Iterable[float], *, pad: float, unit: str = "") -> Axis:
     """
     values = list(values) or [0.0, 1.0]
     lowest, highest = min(values), max(values)
-    if highest - lowest <= 1e-12 * max(abs(lowest), abs(highest)):  # one value: put it into the middle
+    if highest - lowest <= 1e-12 * max(abs(lowest), abs(highest)):  # one value: put it in the middle
         margin = abs(highest) / 2 or 1.0
         lowest, highest = lowest - margin, highest + margin
     margin = pad * (highest - lowest)
@@ -89,42 +89,42 @@ def axis(values: Iterable[float], *, pad: float, unit: str = "") -> Axis:
         high = 100.0
     step = nice_step(high - low)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return Axis(low, high, tuple((i * step, number(i * step, step) + unit) for i in range(first, last + 1)))
+    return Axis(low, high, tuple((i * step, tick_label(i * step, step) + unit) for i in range(first, last + 1)))
 
 
 def nice_step(span: float, most: int = 7) -> float:
-    """The smallest of 1, 2, 5 times a power of ten that gives at most `most` steps."""
+    """The smallest of 1, 2 and 5 times a power of ten that gives at most `most` steps."""
     power = 10.0 ** math.floor(math.log10(span / most))
     return next(power * factor for factor in (1, 2, 5, 10) if span / (power * factor) <= most)
 
 
-def number(value: float, step: float) -> str:
-    """As short as the ticks' distance allows: 0.25, 12k, 3e-04."""
+def tick_label(value: float, step: float) -> str:
+    """As short as the distance between ticks allows: 0.25, 12k, 3e-04."""
     if abs(value) < step / 2:
         return "0"
     if step < 1e-4:
-        return f"{value:.{max(0, digits(value) - digits(step))}e}"
+        return f"{value:.{max(0, _power_of_ten(value) - _power_of_ten(step))}e}"
     if step >= 1000:
         return f"{value / 1000:g}k" if step < 1e6 else f"{value / 1e6:g}M"
-    return f"{value:.{max(0, -digits(step))}f}"
+    return f"{value:.{max(0, -_power_of_ten(step))}f}"
 
 
-def digits(value: float) -> int:
+def _power_of_ten(value: float) -> int:
     """The power of ten of the first digit."""
     return math.floor(math.log10(abs(value)) + 1e-9)
 
 
-def shown(value: float) -> str:
-    """A single value as text."""
+def short_number(value: float) -> str:
+    """A single value as text, with four digits."""
     return f"{value:.4g}"
 
 
-def thin(points: list[Point], most: int = 1000) -> list[Point]:
-    """At most about `most` points that look the same: of each stretch its ends, lowest and highest stay, gaps too."""
+def thin(points: list[CurvePoint], most: int = 1000) -> list[CurvePoint]:
+    """At most about `most` points that look the same: of each stretch the ends, lowest and highest stay, and gaps."""
     if len(points) <= most:
         return points
     width = math.ceil(4 * len(points) / most)
-    kept: list[Point] = []
+    kept: list[CurvePoint] = []
     for start in range(0, len(points), width):
         stretch = list(enumerate(points[start : start + width]))
         finite = [entry for entry in stretch if math.isfinite(entry[1][1])]
@@ -134,5 +134,5 @@ def thin(points: list[Point], most: int = 1000) -> list[Point]:
     return kept
 
 
-def _height(entry: tuple[int, Point]) -> float:
+def _height(entry: tuple[int, CurvePoint]) -> float:
     return entry[1][1]

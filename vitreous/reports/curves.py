@@ -7,30 +7,39 @@ from PIL import Image
 
 from vitreous.drawing.panels import INK, QUIET
 from vitreous.reports.chart import Chart, Series
-from vitreous.reports.figure import TEXT, TITLE, add_legend, as_image, new_figure, set_heading, shortened, style_axes
+from vitreous.reports.figure import (
+    TEXT_POINTS,
+    TITLE_POINTS,
+    add_legend,
+    as_image,
+    new_figure,
+    set_heading,
+    shorten_label,
+    style_axes,
+)
 
-PANEL_WIDTH, PANEL_HEIGHT, HEAD, KEY_HEIGHT = 752, 430, 78, 28  # pixels
-LONGEST_KEY = 60  # letters of a name in the legend
-LETTER = 11  # pixels of one, about
-FAINT = 0.3  # how strongly a faint curve is drawn
+PANEL_WIDTH, PANEL_HEIGHT, HEADING_HEIGHT, LEGEND_ROW_HEIGHT = 752, 430, 78, 28  # pixels
+LONGEST_LEGEND_NAME = 60  # letters
+LETTER_WIDTH = 11  # pixels, about
+FAINT_OPACITY = 0.3
 
 
-class Key(NamedTuple):
-    """An entry of the legend."""
-
+class LegendEntry(NamedTuple):
     name: str
     colour: str
     dashed: bool = False
 
 
-def picture(charts: Sequence[Chart], *, heading: str, legend: Sequence[Key] = (), columns: int = 2) -> Image.Image:
+def draw_curves(
+    charts: Sequence[Chart], *, heading: str, legend: Sequence[LegendEntry] = (), columns: int = 2
+) -> Image.Image:
     """All charts in rows under a heading and the legend."""
     columns = min(columns, len(charts))
     rows, width = -(-len(charts) // columns), columns * PANEL_WIDTH
-    across = keys_across(legend, width)
-    head = HEAD + KEY_HEIGHT * -(-len(legend) // across)
+    across = legend_columns(legend, width)
+    head = HEADING_HEIGHT + LEGEND_ROW_HEIGHT * -(-len(legend) // across)
     figure = new_figure(width, head + rows * PANEL_HEIGHT, head=head)
-    set_heading(figure, shortened(heading, width // 16))
+    set_heading(figure, shorten_label(heading, width // 16))
     axes = figure.subplots(rows, columns, squeeze=False).flatten()
     for panel, chart in zip(axes, charts, strict=False):
         draw_chart(panel, chart)
@@ -41,10 +50,10 @@ def picture(charts: Sequence[Chart], *, heading: str, legend: Sequence[Key] = ()
     return as_image(figure)
 
 
-def keys_across(legend: Sequence[Key], width: int) -> int:
+def legend_columns(legend: Sequence[LegendEntry], width: int) -> int:
     """How many entries of the legend fit side by side."""
-    longest = max((len(shortened(key.name, LONGEST_KEY)) for key in legend), default=0)
-    return max(1, min(len(legend), width // (90 + LETTER * longest)))
+    longest = max((len(shorten_label(entry.name, LONGEST_LEGEND_NAME)) for entry in legend), default=0)
+    return max(1, min(len(legend), width // (90 + LETTER_WIDTH * longest)))
 
 
 def draw_chart(axes: Any, chart: Chart) -> None:
@@ -57,13 +66,13 @@ def draw_chart(axes: Any, chart: Chart) -> None:
     axes.set_ylim(y_axis.low, y_axis.high)
     axes.set_xticks([value for value, _ in x_axis.ticks], [label for _, label in x_axis.ticks])
     axes.set_yticks([value for value, _ in y_axis.ticks], [label for _, label in y_axis.ticks])
-    axes.set_xlabel(chart.x_label, color=QUIET, fontsize=TEXT)
-    axes.set_title(shortened(chart.title, 48), loc="left", color=INK, fontsize=TITLE, pad=14)
+    axes.set_xlabel(chart.x_label, color=QUIET, fontsize=TEXT_POINTS)
+    axes.set_title(shorten_label(chart.title, 48), loc="left", color=INK, fontsize=TITLE_POINTS, pad=14)
 
 
 def draw_series(axes: Any, series: Series) -> None:
     dash = (0, (4, 2)) if series.dashed else "solid"
-    alpha = FAINT if series.faint else 1.0
+    alpha = FAINT_OPACITY if series.faint else 1.0
     # Dots and thick lines may reach over the border of the plot.
     common = dict(color=series.colour, alpha=alpha, clip_on=False)
     for piece in series.pieces():
@@ -73,11 +82,11 @@ def draw_series(axes: Any, series: Series) -> None:
         axes.plot(*zip(*dots, strict=True), linestyle="none", marker="o", markersize=7.5, **common)
 
 
-def draw_legend(figure: Any, legend: Sequence[Key], across: int) -> None:
+def draw_legend(figure: Any, legend: Sequence[LegendEntry], across: int) -> None:
     from matplotlib.lines import Line2D
 
     lines = [
-        Line2D([], [], color=key.colour, linewidth=2.2, linestyle=(0, (4, 2)) if key.dashed else "solid")
-        for key in legend
+        Line2D([], [], color=entry.colour, linewidth=2.2, linestyle=(0, (4, 2)) if entry.dashed else "solid")
+        for entry in legend
     ]
-    add_legend(figure, lines, [shortened(key.name, LONGEST_KEY) for key in legend], across=across)
+    add_legend(figure, lines, [shorten_label(entry.name, LONGEST_LEGEND_NAME) for entry in legend], across=across)

@@ -12,17 +12,16 @@ from rich.text import Text
 from vitreous.drawing.panels import Panel, contact_sheet, enlarge
 from vitreous.errors import printable
 from vitreous.metrics.accuracy import unique_names
-from vitreous.metrics.examination import Examination
+from vitreous.metrics.detailed import DetailedMetrics
 from vitreous.metrics.figures import as_text
 from vitreous.reports.chart import COLOURS, Chart, Series
-from vitreous.reports.confusion import confusion_picture, groups
-from vitreous.reports.curves import Key, picture
-from vitreous.reports.reliability import reliability_picture
+from vitreous.reports.classifier_charts import confusion_picture, matrix_rows, reliability_picture
+from vitreous.reports.curves import LegendEntry, draw_curves
 
 MOST_ROWS = 50  # of a table on the console; longer ones belong in a file
-MOST_CONFUSED, LOWEST = 5, 10  # rows: pairs of classes, and classes where not all can be shown
-LARGEST_CSV = 2000  # classes; a file of more has no reader
-SHEET_WIDTH = 256  # pixels of a picture in the sheet of mistakes
+MOST_CONFUSED, LOWEST_CLASSES = 5, 10  # rows: pairs of classes, and classes where not all can be shown
+MOST_CSV_CLASSES = 2000  # nobody reads a larger matrix
+MISTAKE_WIDTH = 256  # pixels of a picture in the sheet of mistakes
 
 
 class Speed(NamedTuple):
@@ -63,10 +62,10 @@ class Evaluation(NamedTuple):
     values: dict[str, float]
     speed: Speed
     sizes: tuple[AtSize, ...]
-    examination: Examination | None  # None for tasks that have no more to tell
+    examination: DetailedMetrics | None  # None for tasks that have no more to tell
     mistakes: tuple[WorstMistake, ...]
-    unreadable: tuple[tuple[str, str], ...] = ()  # image and reason; they are no part of the figures
-    metric: Any = None  # of tasks without an examination: what it counted, class by class
+    unreadable: tuple[tuple[str, str], ...] = ()  # image and reason; the figures are without them
+    metric: Any = None  # of tasks without an examination: its counts, class by class
 
     def facts(self) -> dict[str, Any]:
         height, width = self.size
@@ -83,7 +82,7 @@ class Grid(NamedTuple):
 
 
 def grids(evaluation: Evaluation, *, most_rows: int | None = None) -> list[Grid]:
-    """Everything that is told in rows; with `most_rows`, of many classes only the worst."""
+    """Everything that is shown in rows; with `most_rows`, of many classes only the worst."""
     rows = [(name, as_text(name, value)) for name, value in evaluation.values.items()]
     rows += [("images/s", f"{evaluation.speed.images_per_second:.1f}"), ("with", evaluation.speed.conditions())]
     height, width = evaluation.size
@@ -109,12 +108,12 @@ def grids(evaluation: Evaluation, *, most_rows: int | None = None) -> list[Grid]
     return found
 
 
-def class_grids(examination: Examination, most_rows: int | None) -> list[Grid]:
+def class_grids(examination: DetailedMetrics, most_rows: int | None) -> list[Grid]:
     figures, title = list(examination.accuracy.per_class().items()), "classes"
     if most_rows is not None and len(figures) > most_rows:
-        told = [entry for entry in figures if entry[1].recall is not None]
-        figures = sorted(told, key=lambda entry: (entry[1].recall, entry[0]))[:LOWEST]
-        title = f"classes with the lowest recall, of {len(told)}"
+        known = [entry for entry in figures if entry[1].recall is not None]
+        figures = sorted(known, key=lambda entry: (entry[1].recall, entry[0]))[:LOWEST_CLASSES]
+        title = f"classes with the lowest recall, of {len(known)}"
     rows = [(name, str(f.images), as_text("", f.recall), as_text("", f.precision)) for name, f in figures]
     found = [Grid(title, ("class", "images", "recall", "precision"), rows)]
     confused = [(true, answer, str(n)) for true, answer, n in examination.accuracy.confused(MOST_CONFUSED)]
@@ -122,7 +121,7 @@ def class_grids(examination: Examination, most_rows: int | None) -> list[Grid]:
 
 
 def parts_by_class(metric: Any) -> dict[str, dict[str, dict[str, float | None]]]:
-    """Table -> class (or keypoint) -> measure -> figure, of all that a metric tells apart."""
+    """Table -> class (or keypoint) -> measure -> figure, for everything that a metric counts separately."""
     found: dict[str, dict[str, dict[str, float | None]]] = {}
     for prefix, part in getattr(metric, "parts", {"": metric}).items():
         if hasattr(part, "per_class"):
@@ -139,12 +138,12 @@ def _as_dict(figures: Any) -> dict[str, float | None]:
 
 
 def _class_grid(title: str, rows: dict[str, dict[str, float | None]], most_rows: int | None) -> Grid:
-    """Of many classes those with the lowest figures in the last column."""
+    """Of many classes, those with the lowest figures in the last column."""
     shown = list(rows.items())
     if most_rows is not None and len(shown) > most_rows:
-        told = [row for row in shown if [*row[1].values()][-1] is not None]
-        shown = sorted(told, key=lambda row: [*row[1].values()][-1])[:LOWEST]  # type: ignore[return-value, arg-type]
-        title = f"{title} with the lowest figures, of {len(told)}"
+        known = [row for row in shown if [*row[1].values()][-1] is not None]
+        shown = sorted(known, key=lambda row: [*row[1].values()][-1])[:LOWEST_CLASSES]  # type: ignore[return-value, arg-type]
+        title = f"{title} with the lowest figures, of {len(known)}"
     measures = [*next(iter(rows.values()))] if rows else []
     lines = [
         (name, *(str(value) if isinstance(value, int) else as_text("", value) for value in figures.values()))
@@ -154,7 +153,7 @@ def _class_grid(title: str, rows: dict[str, dict[str, float | None]], most_rows:
 
 
 def as_table(grid: Grid) -> Table:
-    """For the console. Text as it is: a string's [brackets] would be taken for markup."""
+    """For the console. As Text, because the [brackets] of a string would be taken for markup."""
     table = Table(title=Text(printable(grid.title)), title_justify="left")
     for place, heading in enumerate(grid.headings):
         table.add_column(Text(printable(heading)), overflow="fold", justify="left" if place == 0 else "right")
@@ -211,10 +210,10 @@ def as_json(evaluation: Evaluation) -> dict[str, Any]:
     return content
 
 
-def confusion_csv(examination: Examination) -> str | None:
+def confusion_csv(examination: DetailedMetrics) -> str | None:
     """The whole matrix, rows true and columns answers; None where it would have too many cells."""
     accuracy = examination.accuracy
-    if len(accuracy.classes) > LARGEST_CSV:
+    if len(accuracy.classes) > MOST_CSV_CLASSES:
         return None
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -230,7 +229,7 @@ def pictures(evaluation: Evaluation) -> dict[str, tuple[Image.Image, str]]:
     examination = evaluation.examination
     if examination is not None:
         accuracy, calibration = examination.accuracy, examination.calibration
-        counts = accuracy.confusion(groups(len(accuracy.classes)))
+        counts = accuracy.confusion(matrix_rows(len(accuracy.classes)))
         heading = f"{evaluation.model}: {evaluation.values['top1']:.1%} of {evaluation.images:,} images right"
         found["confusion.png"] = confusion_picture(counts, accuracy.classes, heading=heading), "Confusion matrix"
         heading = f"Expected calibration error {evaluation.values['ece']:.1%}"
@@ -250,14 +249,14 @@ def _sizes_picture(evaluation: Evaluation) -> Image.Image:
         curves.append(Series(name, points, colour))
     sides = tuple(at.size for at in evaluation.sizes)
     chart = Chart("Accuracy", "height and width of the images in pixels", tuple(curves), "%", marked=sides)
-    return picture(
-        [chart], heading=f"{evaluation.model} at other sizes", legend=[Key(s.name, s.colour) for s in curves]
+    return draw_curves(
+        [chart], heading=f"{evaluation.model} at other sizes", legend=[LegendEntry(s.name, s.colour) for s in curves]
     )
 
 
 def _mistakes_picture(evaluation: Evaluation) -> Image.Image:
     panels = [
-        Panel(enlarge(m.picture, SHEET_WIDTH), f"{m.answer} {m.confidence:.1%}", (f"it is {m.true}", m.image))
+        Panel(enlarge(m.picture, MISTAKE_WIDTH), f"{m.answer} {m.confidence:.1%}", (f"it is {m.true}", m.image))
         for m in evaluation.mistakes
     ]
     return contact_sheet(

@@ -9,7 +9,6 @@
 Shapes: M clusters, G groups, H W grid.
 """
 
-import html
 import json
 import webbrowser
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, NamedTuple
 
+from markupsafe import Markup
 from PIL import Image
 from torch import Tensor
 
@@ -183,10 +183,12 @@ class Explanation:
 
     def html(self, *, top_k: int = 6) -> str:
         """The report of this image: one page that needs nothing else."""
-        from vitreous.reports.report import render  # draws this class
+        from vitreous.reports.explanation_page import render_explanations  # draws this class
 
         hole = "grey" if self.clusters is None else self.clusters.hole
-        return render([self], title=f"What decided: {self.watched}", facts=self.facts, top_k=top_k, hidden_with=hole)
+        return render_explanations(
+            [self], title=f"What decided: {self.watched}", facts=self.facts, top_k=top_k, hidden_with=hole
+        )
 
     def save(self, path: str | Path, *, top_k: int = 6) -> Path:
         """Write the report (.html), a contact sheet (.png) or the numbers (.json)."""
@@ -221,5 +223,5 @@ class Explanation:
 
     def _repr_html_(self) -> str:
         """A frame keeps the page's style and script apart from the notebook's."""
-        page = html.escape(self.html())
-        return f'<iframe srcdoc="{page}" width="100%" height="{NOTEBOOK_HEIGHT}" title="Explanation"></iframe>'
+        frame = Markup('<iframe srcdoc="{}" width="100%" height="{}" title="Explanation"></iframe>')
+        return frame.format(self.html(), NOTEBOOK_HEIGHT)

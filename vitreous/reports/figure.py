@@ -1,6 +1,6 @@
-"""The paper on which charts are drawn: matplotlib's figures, in the colours and sizes of our other pictures.
+"""Figures of matplotlib for charts, in the colours and sizes of our other pictures.
 
-Figures are made without pyplot: nothing of it is global, and no window or display is needed.
+They are made without pyplot: nothing is global, and no window or display is needed.
 """
 
 import warnings
@@ -14,11 +14,11 @@ from vitreous.drawing.panels import INK, LINE, MARGIN, PAPER, QUIET
 from vitreous.errors import printable
 
 DPI = 100
-TITLE, TEXT = 17.0, 13.5  # font sizes in points; readable when a page shows the picture at half its width
+TITLE_POINTS, TEXT_POINTS = 17.0, 13.5  # font sizes; readable when a page shows the picture at half its width
 
 
 def new_figure(width: int, height: int, *, head: int) -> Any:
-    """An empty figure of so many pixels; `head` of them, at the top, are for the heading and a legend."""
+    """An empty figure of this size in pixels; its top `head` pixels are for the heading and a legend."""
     from matplotlib.figure import Figure  # takes half a second, and most commands draw no chart
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -26,13 +26,13 @@ def new_figure(width: int, height: int, *, head: int) -> Any:
     return Figure(figsize=(width / DPI, height / DPI), dpi=DPI, facecolor=PAPER, layout=below)
 
 
-def set_heading(figure: Any, heading: str, *, size: float = TITLE + 2) -> None:
-    """At the left, over everything."""
+def set_heading(figure: Any, heading: str, *, size: float = TITLE_POINTS + 2) -> None:
+    """At the left, above everything."""
     figure.text(*from_top_left(figure, MARGIN, 18), heading, va="top", color=INK, fontsize=size)
 
 
 def add_legend(figure: Any, lines: Sequence[Any], names: Sequence[str], *, across: int) -> None:
-    """Below the heading, so many entries side by side."""
+    """Below the heading, with `across` entries side by side."""
     figure.legend(
         lines,
         names,
@@ -41,14 +41,14 @@ def add_legend(figure: Any, lines: Sequence[Any], names: Sequence[str], *, acros
         ncols=across,
         frameon=False,
         borderpad=0,
-        fontsize=TEXT,
+        fontsize=TEXT_POINTS,
         labelcolor=INK,
         columnspacing=2,
     )
 
 
 def from_top_left(figure: Any, right: int, down: int) -> tuple[float, float]:
-    """A place so many pixels from the corner, as matplotlib counts: in shares, from the bottom."""
+    """A place this many pixels from the corner, as matplotlib counts: in shares, from the bottom."""
     width, height = figure.get_size_inches() * DPI
     return right / width, 1 - down / height
 
@@ -58,14 +58,14 @@ def style_axes(axes: Any, *, grid: str | None = "y") -> None:
     for side in ("left", "right", "top"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color(QUIET)
-    axes.tick_params(length=0, labelsize=TEXT, labelcolor=QUIET, pad=7)
+    axes.tick_params(length=0, labelsize=TEXT_POINTS, labelcolor=QUIET, pad=7)
     axes.set_axisbelow(True)
     if grid is not None:
         axes.grid(axis=grid, color=LINE)
 
 
-def shortened(text: str, most: int) -> str:
-    """At most so many letters; matplotlib would let longer text run out of the picture."""
+def shorten_label(text: str, most: int) -> str:
+    """At most this many letters; matplotlib would let longer text run out of the picture."""
     text = printable(text)
     return text if len(text) <= most else f"{text[: most - 1]}…"
 

@@ -1,52 +1,77 @@
 """Web pages that need nothing from elsewhere.
 
 Pictures are data URIs or files beside the page; style and script are inline and allowed by their hash alone, so a page
-can neither load nor run anything that was not there when it was written.
+can neither load nor run anything that was not there when it was written. Whatever a template is given is escaped.
 """
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence
+import io
+from collections.abc import Sequence
+from functools import cache
 from importlib.resources import files
+from typing import Any
 
-HEAD = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src {images}; style-src '{style_hash}'; \
-script-src '{script_hash}'; base-uri 'none'; form-action 'none'">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta name="referrer" content="no-referrer">
-<link rel="icon" href="data:,">
-<title>{title}</title>
-<style>{style}</style>
-</head>"""
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from PIL import Image
 
 
-def fill(
-    package: str, name: str, parts: Mapping[str, str], *, styles: Sequence[str] = (), images: str = "data:"
-) -> str:
-    """The template `name`.html of a package with `name`.css and `name`.js, and each @PART@ replaced by its text.
+def render_page(template: str, *, styles: Sequence[str], scripts: Sequence[str], **content: Any) -> str:
+    """The page `template`.html, with style sheets and scripts of templates/ inside it, each kind joined in order."""
+    style, script = ("".join(map(asset_text, names)) for names in (styles, scripts))
+    return environment().get_template(f"{template}.html").render(style=style, script=script, **content)
 
-    Texts are put in as they are: what came from outside must have been escaped. @HEAD@ is made of the part TITLE.
-    `styles` names further style sheets of the package, which come before the page's own; `images` says where pictures
-    may come from, as a Content-Security-Policy does.
-    """
 
-    def text(file: str) -> str:
-        return files(package).joinpath(file).read_text(encoding="utf-8")
+def asset_text(name: str) -> str:
+    """A style sheet or script of templates/."""
+    return files("vitreous.reports").joinpath("templates", name).read_text(encoding="utf-8")
 
-    template, script = text(f"{name}.html"), text(f"{name}.js")
-    style = "".join(text(f"{sheet}.css") for sheet in (*styles, name))
-    hashes = {"style_hash": csp_hash(style), "script_hash": csp_hash(script)}
-    head = HEAD.format(title=parts["TITLE"], style=style, images=images, **hashes)
-    known = {**parts, "HEAD": head, "SCRIPT": script}
-    # One pass over the template: text that came from a file name is never searched for placeholders.
-    pieces = template.split("@")
-    return "".join(known[piece] if place % 2 else piece for place, piece in enumerate(pieces))
+
+@cache
+def environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("vitreous.reports"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    made.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    made.filters |= {
+        "csp_hash": csp_hash,
+        "fixed": lambda value, digits: f"{value:.{digits}f}",
+        "percent": percent,
+        "share": lambda value: f"{value:.1%}",
+        "signed": signed,
+        "words": lambda name: name.replace("_", " "),
+    }
+    return made
 
 
 def csp_hash(text: str) -> str:
     """How a Content-Security-Policy names the one inline text it allows."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.0f} %"
+
+
+def signed(value: float, digits: int = 2) -> str:
+    """With its sign, and a proper minus."""
+    return f"{value:+.{digits}f}".replace("-", "−")
+
+
+def jpeg_uri(image: Image.Image, quality: int = 85) -> str:
+    return _data_uri(image.convert("RGB"), "JPEG", quality=quality)
+
+
+def png_uri(image: Image.Image) -> str:
+    return _data_uri(image, "PNG")
+
+
+def _data_uri(image: Image.Image, form: str, **options: Any) -> str:
+    buffer = io.BytesIO()
+    image.save(buffer, form, optimize=True, **options)
+    return f"data:image/{form.lower()};base64,{base64.b64encode(buffer.getvalue()).decode()}"

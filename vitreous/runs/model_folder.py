@@ -9,13 +9,11 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import safetensors
-import torch
 from safetensors.torch import load_file, save_file
 from timm.models import is_model_pretrained
 from torch import Tensor, nn
@@ -26,33 +24,18 @@ from vitreous.files.manifest import MANIFEST, DamagedError
 from vitreous.files.reading import truncate
 from vitreous.files.storage import find_published, publish_folder, write_json
 from vitreous.models.arguments import parse_model_arg
-from vitreous.models.base import Backbone
 from vitreous.models.weights import MisfitError, check_finite, describe_misfit, local_file, local_path
 from vitreous.registry import construction_limit, create_model, resolve_name, stored_bytes
 from vitreous.runs.model_config import CONFIG, WEIGHTS, ModelConfig, make_config, read_config, timm_config
+from vitreous.runs.trained_model import TrainedModel, at_size, is_classifier, number_names
 from vitreous.runs.weights_file import load_file_model
 from vitreous.runtime.device import choose_device
 from vitreous.runtime.distributed import SINGLE_PROCESS, World
 from vitreous.runtime.parallel import full_tensor
-from vitreous.tasks.base import Task, load_task
+from vitreous.tasks.base import load_task
 
 WEIGHT_FILES = (".pth", ".pt", ".safetensors", ".bin", ".ckpt", ".th", ".tar")
 PREFERRED = ("best", "final")  # which model of a run folder is meant
-
-
-class TrainedModel(NamedTuple):
-    model: nn.Module  # in eval mode, on the CPU
-    name: str
-    task: str
-    classes: tuple[str, ...]
-    preprocess: Preprocess
-    task_args: Mapping[str, Any] = MappingProxyType({})
-    # Share of data without splits that it may be measured on; all of it, unless it was trained on such data itself.
-    val_fraction: float = 1.0
-
-    def build_task(self) -> Task:
-        """The task it was trained for."""
-        return load_task(self.task)(self.classes, **self.task_args)
 
 
 def save_model(
@@ -76,9 +59,9 @@ def save_model(
 
     state = _storable(model.state_dict(), world)
 
-    def write(aside: Path) -> tuple[str, ...]:
-        save_file(state, aside / WEIGHTS, metadata={"format": "pt"})
-        write_json(aside / CONFIG, config)
+    def write(staging: Path) -> tuple[str, ...]:
+        save_file(state, staging / WEIGHTS, metadata={"format": "pt"})
+        write_json(staging / CONFIG, config)
         return WEIGHTS, CONFIG
 
     world.on_main(lambda: publish_folder(Path(folder), write))
@@ -113,78 +96,9 @@ def load_model(
     if size is None:
         return trained
     resized = at_size(trained, size)
-    if resized.task == "classify":
+    if is_classifier(resized):
         _tell_timm(resized.model, input_size=(3, *resized.preprocess.size))
     return resized
-
-
-def at_size(trained: TrainedModel, size: int) -> TrainedModel:
-    """The model with another image size. Many of timm's take one size only, and only running them shows it."""
-    if trained.task != "classify":
-        return trained._replace(task_args=trained.build_task().resized(size).arguments())
-    refusal = refusal_of_size(trained.model, size)
-    if refusal is not None:
-        height, width = trained.preprocess.size
-        raise InputError(
-            f"model '{trained.name}' cannot take images of {size}x{size} pixels ({refusal}); "
-            f"it was trained with {height}x{width}: leave this size out, or train the model at the size you need"
-        )
-    return trained._replace(preprocess=replace(trained.preprocess, size=(size, size)))
-
-
-def refusal_of_size(model: nn.Module, size: int) -> str | None:
-    """Why a classifier cannot take images of this height and width; None if it can."""
-    if isinstance(model, Backbone):  # ours take every size above the smallest
-        smallest = model.strides[-1]
-        return None if size >= smallest else f"the smallest this model can take is {smallest}x{smallest}"
-    training = model.training
-    try:
-        with torch.no_grad():
-            model.eval()(torch.zeros(1, 3, size, size, device=next(model.parameters()).device))
-    except (AssertionError, RuntimeError, ValueError) as reason:  # timm's have no common way to say so
-        return (str(reason).splitlines() or [type(reason).__name__])[0]
-    finally:
-        model.train(training)
-    return None
-
-
-def class_columns(trained: TrainedModel, classes: tuple[str, ...]) -> tuple[int, ...]:
-    """Where each of these classes is in the model's output, by name."""
-    numbered = trained.task == "classify" and classes[0] not in trained.classes
-    known = _imagenet_folders(trained, classes) if numbered else trained.classes
-    position = {name: index for index, name in enumerate(known)}
-    unknown = [name for name in classes if name not in position]
-    if len(unknown) == len(classes) == len(known) and known == numbers(len(known)):
-        order = ", ".join(f"{number} = {name}" for number, name in enumerate(classes[:3]))
-        print(f"the classes of '{trained.name}' have no names; taken for those of the data in order: {order}, …")
-        return tuple(range(len(classes)))
-    if unknown:
-        raise InputError(
-            f"the model '{trained.name}' does not know the class {unknown[0]!r} of the data; its classes are "
-            f"{', '.join(trained.classes[:8])}{', …' if len(trained.classes) > 8 else ''}"
-        )
-    return tuple(position[name] for name in classes)
-
-
-def _imagenet_folders(trained: TrainedModel, classes: tuple[str, ...]) -> tuple[str, ...]:
-    """What ImageNet's folders may be called, in the order of the model's answers: WordNet numbers, or plain numbers.
-
-    Plain numbers, as of ImageNet-V2, could mean anything, so they count only if the model's classes are ImageNet's.
-    """
-    from timm.data import ImageNetInfo, infer_imagenet_subset
-
-    subset = infer_imagenet_subset(trained.model)
-    if subset is None:
-        return trained.classes
-    info = ImageNetInfo(subset)
-    synsets = tuple(info.label_names())
-    if not all(name.isdecimal() for name in classes):
-        return synsets
-    readable = tuple(info.label_descriptions(detailed=False))
-    if trained.classes not in (synsets, readable):
-        return trained.classes
-    written = {int(name): name for name in classes}  # 7 may be written 007
-    return tuple(written.get(number, str(number)) for number in range(len(synsets)))
 
 
 def load_classifier(source: str | Path, *, size: int | None, device: str) -> TrainedModel:
@@ -195,7 +109,7 @@ def load_classifier(source: str | Path, *, size: int | None, device: str) -> Tra
 
 
 def require_classifier(source: str | Path, trained: TrainedModel) -> None:
-    if trained.task != "classify":
+    if not is_classifier(trained):
         raise InputError(f"model '{source}' was trained for the task '{trained.task}'; this verb needs a classifier")
 
 
@@ -257,10 +171,9 @@ def build_architecture(folder: Path, config: ModelConfig) -> nn.Module:
     """The model that a folder's config describes, without its weights."""
     try:
         with construction_limit(stored_bytes(folder)):
-            if config.task == "classify":
-                return create_model(config.architecture, num_classes=len(config.classes), **config.model_args)
             task = load_task(config.task)(config.classes, **config.task_args)
-            return task.model(create_model(config.architecture, features_only=True, **config.model_args))
+            kind = {"features_only": True} if task.on_feature_maps else {"num_classes": len(config.classes)}
+            return task.model(create_model(config.architecture, **kind, **config.model_args))
     except InputError as reason:
         raise InputError(
             f"{folder / CONFIG} describes no model that can be built: {truncate(str(reason), 800)}"
@@ -280,10 +193,7 @@ def _load_folder(folder: Path) -> TrainedModel:
     except safetensors.SafetensorError as reason:
         raise DamagedError(f"{folder / WEIGHTS} is not a safetensors file: {reason}") from reason
     _fill(model, state, folder / WEIGHTS)
-    if config.task == "classify":
-        told = timm_config(config.preprocess, config.classes)
-        _tell_timm(model, **told, crop_mode="center", label_names=config.classes)
-    return TrainedModel(
+    trained = TrainedModel(
         model.eval(),
         config.architecture,
         config.task,
@@ -292,11 +202,15 @@ def _load_folder(folder: Path) -> TrainedModel:
         config.task_args,
         config.val_fraction or 1.0,
     )
+    if is_classifier(trained):
+        known = timm_config(config.preprocess, config.classes)
+        _tell_timm(model, **known, crop_mode="center", label_names=config.classes)
+    return trained
 
 
-def _tell_timm(model: Any, **told: Any) -> None:
+def _tell_timm(model: Any, **known: Any) -> None:
     """Let the module itself say what it is for, to `data_of` and to timm, in place of what its variant was made for."""
-    model.pretrained_cfg = model.default_cfg = model.pretrained_cfg | told
+    model.pretrained_cfg = model.default_cfg = model.pretrained_cfg | known
 
 
 def _load_file(source: str, architecture: str | None, arguments: dict[str, Any]) -> TrainedModel:
@@ -335,13 +249,8 @@ def _published_classes(model: Any) -> tuple[str, ...]:
         return tuple(names)
     subset = infer_imagenet_subset(model)
     if subset is None:
-        return numbers(model.num_classes)
+        return number_names(model.num_classes)
     return tuple(ImageNetInfo(subset).label_descriptions(detailed=False))
-
-
-def numbers(count: int) -> tuple[str, ...]:
-    """Names of classes of which nobody has said the names."""
-    return tuple(str(index) for index in range(count))
 
 
 def _fill(model: nn.Module, state: dict[str, Tensor], origin: Path) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 
 from vitreous.data.image_set import ImageSet, Wrapped
 from vitreous.data.joint import IGNORE
-from vitreous.runs.model_folder import TrainedModel, class_columns
+from vitreous.runs.trained_model import TrainedModel, class_columns
 
 
 class Relabelled(Wrapped):

@@ -1,5 +1,6 @@
-"""What the trainer and the evaluator need to know about a task, and nothing else."""
+"""What train, evaluate, predict, explain and serve need to know about a task, and nothing else."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -13,17 +14,21 @@ from PIL import Image
 from torch import Tensor, nn
 
 import vitreous.tasks
+from vitreous.attribution.target import Target
+from vitreous.data.annotations import OneBoxEach
 from vitreous.data.detector_boxes import Found
 from vitreous.data.joint import JointViews, collate_dense
 from vitreous.data.loader import stack
 from vitreous.data.source import ImageSet
 from vitreous.data.targets import Wording
 from vitreous.data.transforms import Preprocess
-from vitreous.errors import InputError
+from vitreous.errors import InputError, nearest
+from vitreous.tasks.findings import FindingChoice, FindingQuery, FindingRow, FindingTruth, ModelView
+from vitreous.tasks.results import PictureResult
 
 Targets = dict[str, Any]  # tensors, or lists of them where images differ in what they hold
 Prediction = dict[str, Any]  # the targets' keys plus "scores"
-View = Callable[..., Any]  # of a picture alone, or of a picture and its target
+PictureView = Callable[..., Any]  # of a picture alone, or of a picture and its target
 
 
 class Metric(Protocol):
@@ -41,15 +46,18 @@ class Assessment(NamedTuple):
 
 @dataclass(frozen=True)
 class Inference:
-    """Ways to get more out of a model when it is used, at the price of time."""
+    """How a trained model is used. The first three get more out of it, at the price of time."""
 
     flip: bool = False  # the mean with the answer about the mirrored picture
     scales: tuple[float, ...] = ()  # the mean over the picture at these scales
     slide: bool = False  # windows of the size of the training crops, instead of the whole picture at once
+    top_k: int | None = None  # how many classes are told
+    min_score: float | None = None  # smallest score of what is shown
+    boxes: Any = None  # where a detector found objects
 
 
 class Task(ABC):
-    """One kind of answer about an image. Subclasses write the abstract methods; the rest are hooks."""
+    """One kind of answer about a picture. Subclasses write the abstract methods; the rest are hooks."""
 
     name: str  # on the command line, and of its file in this folder
     purpose: str  # completes "cannot use data X to ..."
@@ -57,9 +65,15 @@ class Task(ABC):
     settings: frozenset[str] = frozenset()  # of TrainSettings, those that mean something for some tasks only
     main_metric: str  # larger is better; decides which weights are `best`
     shown: tuple[str, ...] = ()  # the figures in the table of epochs; all if none is named
-    heads: tuple[str, ...] = ()  # what can stand on a backbone; none: the model is whole
+    heads: tuple[str, ...] = ()  # what can be chosen to stand on a backbone
+    on_feature_maps: bool = True  # the model is a head on feature maps; False: a backbone with its own classifier
+    has_findings: bool = True  # a picture has findings, to be explained one by one; False: it has a class
+    query_fields: tuple[str, ...] = ("finding",)  # fields of `FindingQuery` by which it chooses what is explained
     inferences: tuple[str, ...] = ()  # fields of `Inference` that it can make use of
     inference = Inference()
+    batch_size: int = 1  # of predictions, unless another is asked for: pictures of one size can be more
+    one_class_remedy: str = ""  # what to do about data of a single class, where every answer would be right
+    category_ids: tuple[int, ...] = ()  # of the classes in COCO's result files, if its results go there
 
     def __init__(self, classes: tuple[str, ...]) -> None:
         self.classes = classes
@@ -70,9 +84,9 @@ class Task(ABC):
         return Wording(cls.purpose, task_options)
 
     @classmethod
-    @abstractmethod
     def from_settings(cls, settings: Any, images: ImageSet) -> Self:
         """The task as the settings of `vitreous train` ask for it, for these images."""
+        return cls(images.classes)
 
     def arguments(self) -> dict[str, Any]:
         """Besides the classes, what it takes to build the task again for a model that was trained for it."""
@@ -82,38 +96,51 @@ class Task(ABC):
         """How the files of the data it was trained on are to be understood, as arguments of `open_data`."""
         return {}
 
-    def resized(self, size: int) -> Self:
-        """The task for images of another size."""
-        return self
+    def resized(self, size: int) -> Self | None:
+        """The task for images of another size; None: it takes images of the size of the preprocessing."""
+        return None
 
     def input_size(self, preprocess: Preprocess) -> tuple[int, int]:
         """Height and width of what the model sees; where they vary, the shorter and the longest side."""
         return preprocess.size
 
     def using(self, inference: Inference) -> Self:
-        """The same task, which asks its model more than once for an answer."""
+        """The same task, with a model that is used in this way."""
         for entry in fields(inference):
-            if getattr(inference, entry.name) and entry.name not in self.inferences:
-                accepted = ", ".join(f"--{name}" for name in self.inferences) or "nothing of this kind"
-                raise InputError(f"--{entry.name} given, which this model's task cannot use; accepted: {accepted}")
+            if getattr(inference, entry.name) is not entry.default and entry.name not in self.inferences:
+                given, *accepted = (f"--{name.replace('_', '-')}" for name in (entry.name, *self.inferences))
+                raise InputError(
+                    f"{given} given, which this model's task cannot use; {self.name} accepts: "
+                    f"{', '.join(accepted) or 'nothing of this kind'}"
+                )
         self.inference = inference
         return self
+
+    def learn_from(self, teacher: Any) -> None:
+        """Take a `Distillation` into the losses."""
+        raise InputError(f"a teacher was given, which the task {self.name} cannot use; leave it out")
 
     def model(self, backbone: nn.Module) -> nn.Module:
         """The trained module: the backbone itself, or the backbone with a head on top."""
         return backbone
 
+    def load_release(self, model: nn.Module, source: Path) -> Any:
+        """Fill a model from a file of one of OpenMMLab's toolboxes; returns a report of every tensor."""
+        raise InputError(f"{source} is a model of one of OpenMMLab's toolboxes, which have none for {self.name}")
+
+    # ---- learning ------------------------------------------------------------------------------------------------
+
     @abstractmethod
-    def training_view(self, preprocess: Preprocess, settings: Any) -> View:
+    def training_view(self, preprocess: Preprocess, settings: Any) -> PictureView:
         """How pictures are looked at in training, as the settings of `vitreous train` ask for it."""
 
     @abstractmethod
-    def evaluation_view(self, preprocess: Preprocess) -> View:
+    def evaluation_view(self, preprocess: Preprocess) -> PictureView:
         """How pictures are looked at in evaluation."""
 
-    @abstractmethod
-    def dataset(self, images: ImageSet, view: View) -> Any:
+    def dataset(self, images: ImageSet, view: PictureView) -> Any:
         """Map-style (image tensor, target) pairs, seen through a view."""
+        return JointViews(images, view)
 
     @abstractmethod
     def losses(self, model: nn.Module, images: Tensor, targets: Targets) -> dict[str, Tensor]:
@@ -127,9 +154,13 @@ class Task(ABC):
     def metric(self) -> Metric:
         """A fresh counter of right and wrong answers."""
 
-    def examination(self, worst: int) -> Metric:
+    def detailed_metric(self, worst: int) -> Metric:
         """The same and more, for a thorough evaluation that also keeps the `worst` mistakes."""
         return self.metric()
+
+    def metric_on_boxes(self, images: OneBoxEach) -> Metric:
+        """The metric where a detector said where objects are; only tasks with the inference `boxes` have one."""
+        raise NotImplementedError
 
     def assess(self, model: nn.Module, images: Tensor, targets: Targets) -> Assessment:
         """Losses and predictions of an evaluation batch; override when one forward pass gives both."""
@@ -150,9 +181,77 @@ class Task(ABC):
     def after_step(self, model: nn.Module, progress: float) -> None:  # noqa: B027  (a hook, not a duty)
         """Called after each optimiser step; `progress` runs from 0 to 1."""
 
+    # ---- answering -----------------------------------------------------------------------------------------------
 
-class WithHead(Task):
-    """A task whose model is a head on a backbone, and whose targets lie in the picture."""
+    @abstractmethod
+    def blank_targets(self, picture: Image.Image, found: Sequence[Found]) -> list[dict[str, Any]]:
+        """Targets of samples of a picture of which nothing is known but, at most, where objects are."""
+
+    def sample(self, preprocess: Preprocess, picture: Image.Image, target: dict[str, Any]) -> tuple[Tensor, Any]:
+        """A picture and its target as the model sees them."""
+        return self.evaluation_view(preprocess)(picture, target)
+
+    @abstractmethod
+    def result(
+        self, picture: Image.Image, predictions: list[Prediction], targets: list[dict[str, Any]]
+    ) -> PictureResult:
+        """The predictions for a picture as an object; `targets` are those of `blank_targets`."""
+
+    # ---- explaining ----------------------------------------------------------------------------------------------
+
+    @property
+    def finding_names(self) -> tuple[str, ...]:
+        """What a finding can be."""
+        return self.classes
+
+    def check_query(self, query: FindingQuery) -> None:
+        """What the task cannot give is refused before the work."""
+        given = query.given()
+        for name, value in given.items():
+            if name not in self.query_fields:
+                accepted = ", ".join(f"--{each}" for each in self.query_fields)
+                raise InputError(
+                    f"--{name} {value} given, but this model is for the task '{self.name}'; accepted: {accepted}"
+                )
+        if len(given) > 1 and set(given) != {"label", "region"}:
+            raise InputError(f"{' and '.join(f'--{name}' for name in given)} given; each chooses a finding: give one")
+        if query.label is not None and query.label not in self.classes:
+            raise InputError(f"unknown class {query.label!r}; nearest: {nearest(query.label, list(self.classes))}")
+        if query.joint is not None and query.joint not in self.finding_names:
+            raise InputError(f"unknown joint {query.joint!r}; accepted: {', '.join(self.finding_names)}")
+        if query.finding is not None and query.finding < 1:
+            raise InputError(f"--finding {query.finding} given; findings are counted from 1, the best")
+        if query.region is not None and not all(map(math.isfinite, query.region)):
+            raise InputError(f"--region {query.region} given; left, top, right, bottom are numbers of pixels")
+
+    def choose_finding(self, prediction: Prediction, view: ModelView, query: FindingQuery) -> FindingChoice:
+        """Everything found in a picture, and the target of what is asked for."""
+        raise InputError(f"findings of the task {self.name} cannot be explained")
+
+    def explained_model(self, model: nn.Module, labels: tuple[int, ...], view: ModelView) -> nn.Module:
+        """What the targets of findings with these labels read from."""
+        return model
+
+    def scores_now(
+        self, found: Sequence[tuple[FindingRow, Target]], view: ModelView, model: nn.Module, output: Any
+    ) -> list[float]:
+        """`finding_score` of each finding, were this the output of its `explained_model`; 0 for one that is gone."""
+        return [target.on("probability")(output).item() for _, target in found]
+
+    def truth_view(self, preprocess: Preprocess) -> PictureView:
+        """As in evaluation, with all that `finding_truth` needs."""
+        return self.evaluation_view(preprocess)
+
+    def finding_truth(self, target: Target, known: dict[str, Any], size: tuple[int, int]) -> FindingTruth:
+        """What the data say about a finding; `known` is what `truth_view` gives of the picture, `size` is (h, w)."""
+        return FindingTruth()
+
+    def check_data(self, images: ImageSet) -> None:  # noqa: B027  (a hook, not a duty)
+        """Refuse data that do not go with the model."""
+
+
+class TaskWithHead(Task):
+    """A task with heads to choose from, at a picture's own proportions, whose results COCO's files can hold."""
 
     usual_head: str
     settings = frozenset({"head", "head_args", "head_lr"})
@@ -162,31 +261,16 @@ class WithHead(Task):
         if head is not None and head not in self.heads:
             raise InputError(f"unknown head '{head}'; accepted for this task: {', '.join(self.heads)}")
         self.head, self.head_args = head or self.usual_head, dict(head_args or {})
-        self.category_ids = tuple(range(1, len(classes) + 1))  # of the classes in result files, unless the data say
+        self.category_ids = tuple(range(1, len(classes) + 1))  # unless the data say
 
     def arguments(self) -> dict[str, Any]:
         return {"head": self.head, "head_args": self.head_args}
-
-    def dataset(self, images: ImageSet, view: View) -> JointViews:
-        return JointViews(images, view)
 
     def collate(self, samples: list[Any]) -> tuple[Any, Any]:
         return collate_dense(samples)
 
     def losses(self, model: nn.Module, images: Tensor, targets: Targets) -> dict[str, Tensor]:
         return model(images, targets)
-
-    @abstractmethod
-    def load_release(self, model: nn.Module, source: Path) -> Any:
-        """Fill a model from a file of one of OpenMMLab's toolboxes; returns a report of every tensor."""
-
-    @abstractmethod
-    def questions(self, picture: Image.Image, found: Sequence[Found]) -> list[dict[str, Any]]:
-        """Targets of samples that ask about a picture of which nothing is known but, at most, where objects are."""
-
-    @abstractmethod
-    def rows(self, prediction: Prediction, question: dict[str, Any]) -> list[dict[str, Any]]:
-        """A prediction as entries of a COCO result file, but for the number of the picture."""
 
 
 def load_task(name: str) -> type[Task]:

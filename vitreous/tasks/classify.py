@@ -1,21 +1,55 @@
 """One label for each image."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
+from vitreous.data.detector_boxes import Found
 from vitreous.data.mixup import Mixup
 from vitreous.data.source import ImageSet
 from vitreous.data.transforms import Preprocess
+from vitreous.drawing.annotate import enlarge_small
+from vitreous.drawing.panels import labelled
 from vitreous.errors import InputError
 from vitreous.metrics.accuracy import Accuracy
-from vitreous.metrics.examination import Examination
-from vitreous.tasks.base import Assessment, Prediction, Targets, Task, View
+from vitreous.metrics.detailed import DetailedMetrics
+from vitreous.tasks.base import Assessment, PictureView, Prediction, Targets, Task
 from vitreous.tasks.distill import Distillation
+from vitreous.tasks.results import PictureResult
+
+TOP_K = 5  # classes that are told, unless another number is asked for
+
+
+@dataclass(frozen=True, eq=False)
+class Classification(PictureResult):
+    """The most probable classes, best first."""
+
+    labels: NDArray[np.int64]  # (k,) places in `classes`
+    probabilities: NDArray[np.float64]  # (k,)
+
+    @property
+    def names(self) -> list[str]:
+        return [self.classes[label] for label in self.labels]
+
+    def to_dict(self) -> dict[str, Any]:
+        ranked = zip(self.names, self.probabilities.tolist(), strict=True)
+        return {"predictions": [{"class": name, "probability": probability} for name, probability in ranked]}
+
+    def draw(self, *, caption: bool = True) -> Image.Image:
+        return labelled(self.picture, self._listed(1)) if caption else enlarge_small(self.picture)[0]
+
+    def summary(self) -> str:
+        return self._listed(len(self.labels))
+
+    def _listed(self, count: int) -> str:
+        ranked = zip(self.names[:count], self.probabilities.tolist(), strict=False)
+        return "   ".join(f"{name} {probability:.1%}" for name, probability in ranked)
 
 
 class LabelledViews:
@@ -33,7 +67,7 @@ class LabelledViews:
         return self.view(picture), {"labels": self.images.target(index)["labels"]}
 
 
-class Classify(Task):
+class ClassifyTask(Task):
     name, purpose, targets = "classify", "classify", "labels"
     settings = frozenset(
         {
@@ -42,6 +76,14 @@ class Classify(Task):
         }
     )
     main_metric = "top1"
+    on_feature_maps = has_findings = False
+    query_fields = ("label",)
+    inferences = ("top_k",)
+    batch_size = 32
+    one_class_remedy = (
+        "a classifier needs two or more: add pictures of something else, in a folder of their own beside it, or use "
+        "--task detect to find where things are"
+    )
 
     def __init__(
         self,
@@ -59,17 +101,19 @@ class Classify(Task):
         self.distillation = distillation
 
     @classmethod
-    def from_settings(cls, settings: Any, images: ImageSet, distillation: Distillation | None = None) -> Self:
-        smoothing = settings.label_smoothing
-        return cls(images.classes, label_smoothing=smoothing, mixup=settings.mixing(), distillation=distillation)
+    def from_settings(cls, settings: Any, images: ImageSet) -> Self:
+        return cls(images.classes, label_smoothing=settings.label_smoothing, mixup=settings.mixing())
 
-    def training_view(self, preprocess: Preprocess, settings: Any) -> View:
+    def learn_from(self, teacher: Distillation) -> None:
+        self.distillation = teacher
+
+    def training_view(self, preprocess: Preprocess, settings: Any) -> PictureView:
         return settings.augmentation(preprocess)
 
-    def evaluation_view(self, preprocess: Preprocess) -> View:
+    def evaluation_view(self, preprocess: Preprocess) -> PictureView:
         return preprocess.pixels
 
-    def dataset(self, images: ImageSet, view: View) -> LabelledViews:
+    def dataset(self, images: ImageSet, view: PictureView) -> LabelledViews:
         return LabelledViews(images, view)
 
     def augment_batch(self, images: Tensor, targets: Targets, rng: np.random.Generator) -> tuple[Tensor, Targets]:
@@ -89,24 +133,36 @@ class Classify(Task):
         return {"cross_entropy": (1 - share) * learnt, "distillation": share * taught}
 
     def predict(self, model: nn.Module, images: Tensor, targets: Targets | None = None) -> list[Prediction]:
-        return _ranked(model(images).float())
+        return _ranked(model(images).float(), self.inference.top_k or TOP_K)
 
     def assess(self, model: nn.Module, images: Tensor, targets: Targets) -> Assessment:
         logits = model(images).float()
-        return Assessment({"cross_entropy": F.cross_entropy(logits, targets["labels"])}, _ranked(logits))
+        return Assessment({"cross_entropy": F.cross_entropy(logits, targets["labels"])}, _ranked(logits, TOP_K))
 
     def metric(self) -> Accuracy:
         return Accuracy(self.classes)
 
-    def examination(self, worst: int) -> Examination:
-        return Examination(self.classes, worst=worst)
+    def detailed_metric(self, worst: int) -> DetailedMetrics:
+        return DetailedMetrics(self.classes, worst=worst)
+
+    def blank_targets(self, picture: Image.Image, found: Sequence[Found]) -> list[dict[str, Any]]:
+        return [{}]
+
+    def sample(self, preprocess: Preprocess, picture: Image.Image, target: dict[str, Any]) -> tuple[Tensor, Any]:
+        return preprocess.pixels(picture), target
+
+    def result(
+        self, picture: Image.Image, predictions: list[Prediction], targets: list[dict[str, Any]]
+    ) -> Classification:
+        (ranked,) = predictions
+        return Classification(picture, self.classes, ranked["labels"].numpy(), ranked["scores"].double().numpy())
 
 
-def _ranked(logits: Tensor, most: int = 5) -> list[Prediction]:
+def _ranked(logits: Tensor, most: int) -> list[Prediction]:
     """The likeliest classes of each image, best first."""
     scores, labels = logits.softmax(-1).topk(min(most, logits.shape[-1]))
     scores, labels = scores.cpu(), labels.cpu()  # one transfer for the whole batch
     return [{"labels": labels[i], "scores": scores[i]} for i in range(len(labels))]
 
 
-TASK = Classify
+TASK = ClassifyTask

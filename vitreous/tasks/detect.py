@@ -1,37 +1,121 @@
 """Boxes around objects, with their classes and, from some heads, their masks."""
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
+from torchvision.ops import box_iou
 
+from vitreous.attribution.target import BoxTarget, Target, box_region
 from vitreous.data.annotations import objects_of
 from vitreous.data.detector_boxes import Found
 from vitreous.data.joint import DetectView
 from vitreous.data.run_lengths import encode
 from vitreous.data.source import ImageSet
 from vitreous.data.transforms import Preprocess
-from vitreous.errors import InputError
-from vitreous.heads.boxes import Detector
+from vitreous.drawing.annotate import draw_objects, enlarge_small
+from vitreous.errors import InputError, to_install
+from vitreous.heads.boxes import Detector, suppress_overlaps
 from vitreous.heads.detect import DETECTORS, build_detector, paste_masks
 from vitreous.heads.openmmlab.conversion import Conversion
 from vitreous.heads.openmmlab.detect import load_detector
-from vitreous.metrics.coco import CocoMetric, Kind
-from vitreous.metrics.together import Together
-from vitreous.tasks.base import Metric, Prediction, Targets, View, WithHead
+from vitreous.metrics.coco import CocoKind, CocoMetric, box_sides
+from vitreous.metrics.collection import MetricCollection
+from vitreous.tasks.base import Metric, PictureView, Prediction, Targets, TaskWithHead
+from vitreous.tasks.findings import (
+    ABSENT,
+    FindingChoice,
+    FindingQuery,
+    FindingRow,
+    FindingTruth,
+    ModelView,
+    finding_at,
+)
+from vitreous.tasks.results import MIN_SCORE, CocoResult, count_names
 
-MASKED = ("maskrcnn",)  # heads that give masks
+HEADS_WITH_MASKS = ("maskrcnn",)
+SAME_OBJECT_IOU = 0.5  # from which on a box counts as found, as in AP50
 
 
-class Detect(WithHead):
+@dataclass(frozen=True, eq=False)
+class Detections(CocoResult):
+    """Objects, the surest first; `found[found.scores > 0.5]` are some of them."""
+
+    boxes: NDArray[np.float64]  # (n, 4) x0 y0 x1 y1
+    labels: NDArray[np.int64]  # (n,) places in `classes`
+    scores: NDArray[np.float64]  # (n,)
+    masks: NDArray[np.bool_] | None = None  # (n, H, W)
+    min_score: float = MIN_SCORE  # of what is drawn and counted
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, which: Any) -> Self:
+        """Some of them: a number, a slice, an array of places or one of booleans."""
+        places = np.atleast_1d(np.arange(len(self))[which])
+        masks = None if self.masks is None else self.masks[places]
+        return replace(
+            self, boxes=self.boxes[places], labels=self.labels[places], scores=self.scores[places], masks=masks
+        )
+
+    @property
+    def names(self) -> list[str]:
+        return [self.classes[label] for label in self.labels]
+
+    def kept(self) -> Self:
+        return self[self.scores >= self.min_score]
+
+    def coco_rows(self) -> list[dict[str, Any]]:
+        sides = box_sides(self.boxes)
+        rows: list[dict[str, Any]] = [
+            {"category_id": self.category_ids[label], "bbox": side, "score": score}
+            for side, label, score in zip(sides, self.labels.tolist(), self.scores.tolist(), strict=True)
+        ]
+        for row, mask in zip(rows, () if self.masks is None else self.masks, strict=False):
+            row["segmentation"] = encode(mask)
+        return rows
+
+    def draw(self, *, caption: bool = True) -> Image.Image:
+        picture, times = enlarge_small(self.picture)
+        shown = self.kept()
+        captions = [f"{name} {score:.0%}" for name, score in zip(shown.names, shown.scores.tolist(), strict=True)]
+        masks = None if shown.masks is None else shown.masks.repeat(times, 1).repeat(times, 2)
+        return draw_objects(picture, shown.boxes * times, shown.labels.tolist(), captions, masks=masks)
+
+    def summary(self) -> str:
+        return count_names(self.kept().names, self.min_score)
+
+    def to_supervision(self) -> Any:
+        """The same as `supervision.Detections`, for its trackers, counters and drawings."""
+        try:
+            import supervision
+        except ImportError as error:
+            hint = to_install("supervision")
+            raise InputError(f"to_supervision() needs the package supervision: {hint}") from error
+        return supervision.Detections(
+            xyxy=self.boxes.astype(np.float32),
+            mask=self.masks,
+            confidence=self.scores.astype(np.float32),
+            class_id=self.labels.astype(int),
+            data={"class_name": np.array(self.names)},
+        )
+
+
+class DetectTask(TaskWithHead):
     name, purpose, targets = "detect", "detect", "boxes"
-    settings = WithHead.settings | {"short", "longest", "crop", "rescale"}
+    settings = TaskWithHead.settings | {"short", "longest", "crop", "rescale"}
     main_metric = "AP"
     shown = ("AP", "AP50", "mask_AP", "mask_AP50")
     heads, usual_head = DETECTORS, "fcos"
+    query_fields = ("finding", "label")
+    inferences = ("min_score",)
 
     def __init__(
         self,
@@ -78,9 +162,9 @@ class Detect(WithHead):
 
     @property
     def masks(self) -> bool:
-        return self.head in MASKED
+        return self.head in HEADS_WITH_MASKS
 
-    def training_view(self, preprocess: Preprocess, settings: Any) -> View:
+    def training_view(self, preprocess: Preprocess, settings: Any) -> PictureView:
         if len(settings.crop) not in (0, 2) or len(settings.rescale) not in (0, 2):
             raise InputError(
                 f"--crop {settings.crop} and --rescale {settings.rescale} given; of both, the task detect needs "
@@ -97,7 +181,7 @@ class Detect(WithHead):
             masks=self.masks,
         )
 
-    def evaluation_view(self, preprocess: Preprocess) -> View:
+    def evaluation_view(self, preprocess: Preprocess) -> PictureView:
         return DetectView(preprocess, short=(self.short,), longest=self.longest, train=False, masks=False)
 
     def predict(self, model: nn.Module, images: Tensor, targets: Targets) -> list[Prediction]:
@@ -120,23 +204,130 @@ class Detect(WithHead):
         assert isinstance(model, Detector)
         return load_detector(model, source)
 
-    def questions(self, picture: Image.Image, found: Sequence[Found]) -> list[dict[str, Any]]:
+    def blank_targets(self, picture: Image.Image, found: Sequence[Found]) -> list[dict[str, Any]]:
         return [{"objects": objects_of([], []), "image_id": 0}]
 
-    def rows(self, prediction: Prediction, question: dict[str, Any]) -> list[dict[str, Any]]:
-        boxes = prediction["boxes"].double()
-        sides = torch.cat([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], 1).tolist()
-        answers = zip(sides, prediction["labels"].tolist(), prediction["scores"].tolist(), strict=True)
-        rows = [
-            {"category_id": self.category_ids[label], "bbox": side, "score": score} for side, label, score in answers
-        ]
-        for row, mask in zip(rows, prediction.get("masks", ()), strict=False):
-            row["segmentation"] = encode(mask.numpy())
-        return rows
+    def result(self, picture: Image.Image, predictions: list[Prediction], targets: list[dict[str, Any]]) -> Detections:
+        (found,) = predictions
+        min_score = self.inference.min_score
+        return Detections(
+            picture,
+            self.classes,
+            self.category_ids,
+            boxes=found["boxes"].double().numpy(),
+            labels=found["labels"].numpy(),
+            scores=found["scores"].double().numpy(),
+            masks=found["masks"].numpy() if "masks" in found else None,
+            min_score=MIN_SCORE if min_score is None else min_score,
+        )
 
     def metric(self) -> Metric:
-        kinds: dict[str, Kind] = {"": "bbox", "mask_": "segm"} if self.masks else {"": "bbox"}
-        return Together({prefix: CocoMetric(kind, self.classes, self.category_ids) for prefix, kind in kinds.items()})
+        kinds: dict[str, CocoKind] = {"": "bbox", "mask_": "segm"} if self.masks else {"": "bbox"}
+        return MetricCollection(
+            {prefix: CocoMetric(kind, self.classes, self.category_ids) for prefix, kind in kinds.items()}
+        )
+
+    # ---- explaining a box ----------------------------------------------------------------------------------------
+
+    def choose_finding(self, prediction: Prediction, view: ModelView, query: FindingQuery) -> FindingChoice:
+        findings = self._findings(prediction)
+        if not findings:
+            return FindingChoice(findings, nothing="the model found no object")
+        if query.finding is not None:
+            finding = finding_at(findings, query.finding)
+        else:
+            fitting = [entry for entry in findings if query.label in (None, entry["class"])]
+            if not fitting or fitting[0]["score"] < MIN_SCORE:
+                kind = query.label or "object"
+                best = f"; the best is {fitting[0]['name']}: --finding {fitting[0]['rank']}" if fitting else ""
+                return FindingChoice(
+                    findings, nothing=f"the model found no {kind} with a score from {MIN_SCORE:g}{best}"
+                )
+            finding = fitting[0]
+        label, box = self.classes.index(finding["class"]), view.scaled(tuple(finding["box"]))
+        larger, times = enlarge_small(view.picture)
+        marked = draw_objects(larger, np.array([box]) * times, [label], [""])
+        target = BoxTarget(labels=torch.tensor([label]), boxes=torch.tensor([box]))
+        return FindingChoice(findings, finding, target, marked)
+
+    def _findings(self, prediction: Prediction) -> list[FindingRow]:
+        rows = zip(*(prediction[key].tolist() for key in ("boxes", "labels", "scores")), strict=True)
+        return [
+            {
+                "rank": rank,
+                "short": f"box {rank}: {self.classes[label]}",
+                "name": f"box {rank}: {self.classes[label]} {score:.2f}",
+                "class": self.classes[label],
+                "score": score,
+                "box": box,
+            }
+            for rank, (box, label, score) in enumerate(rows, 1)
+        ]
+
+    def explained_model(self, model: nn.Module, labels: tuple[int, ...], view: ModelView) -> nn.Module:
+        assert isinstance(model, Detector)
+        return CandidateBoxes(model, labels, view.size)
+
+    def scores_now(
+        self, found: Sequence[tuple[FindingRow, Target]], view: ModelView, model: nn.Module, output: Any
+    ) -> list[float]:
+        assert isinstance(model, Detector)
+        (boxes,) = output
+        sure = boxes["scores"] > model.selection.score
+        answers = suppress_overlaps(boxes["boxes"][sure], boxes["labels"][sure], boxes["scores"][sure], model.selection)
+        return matched_scores([target for _, target in found], answers)
+
+    def truth_view(self, preprocess: Preprocess) -> PictureView:
+        return replace(self.evaluation_view(preprocess), masks=True)  # type: ignore[type-var]  # a `DetectView`
+
+    def finding_truth(self, target: Target, known: dict[str, Any], size: tuple[int, int]) -> FindingTruth:
+        """The object whose box overlaps best, whatever its class: what a map should lie on is what the box holds."""
+        assert isinstance(target, BoxTarget)
+        single = ~known["crowd"]
+        boxes = known["boxes"][single]
+        overlap = box_iou(target.boxes.to(boxes), boxes)[0]  # (n,)
+        if not len(boxes) or overlap.max() < SAME_OBJECT_IOU:
+            return FindingTruth(label=ABSENT)
+        best = overlap.argmax()
+        if "masks" in known:
+            mask = known["masks"][single][best].bool()
+        else:
+            left, top, right, bottom = boxes[best].tolist()
+            outer = math.floor(left), math.floor(top), math.ceil(right), math.ceil(bottom)  # never without a pixel
+            mask = box_region(outer, *size)
+        return FindingTruth(mask if mask.any() else None, int(known["labels"][single][best]))
+
+
+class CandidateBoxes(nn.Module):
+    """A detector that gives every box it considers for some classes, for pictures of one size."""
+
+    def __init__(self, detector: Detector, classes: tuple[int, ...], size: tuple[int, int]) -> None:
+        super().__init__()
+        self.detector, self.classes, self.size = detector, classes, size
+        self.eval()
+
+    def forward(self, images: Tensor) -> list[dict[str, Tensor]]:
+        return self.detector.all_of(images, self.classes, sizes=torch.tensor([self.size] * len(images)))
+
+
+def matched_scores(targets: Sequence[Target], answers: dict[str, Tensor]) -> list[float]:
+    """For each box, the surest first, the score of the answer most like it that stands for no other; 0 without one.
+
+    An object that is found elsewhere is another one.
+    """
+    free, scores = torch.ones(len(answers["labels"]), dtype=torch.bool), []
+    for target in targets:
+        assert isinstance(target, BoxTarget)
+        overlap = box_iou(target.boxes.to(answers["boxes"]), answers["boxes"])[0].cpu()
+        fits = free & (answers["labels"] == target.labels[0]).cpu() & (overlap >= SAME_OBJECT_IOU)
+        if not fits.any():
+            scores.append(0.0)
+            continue
+        # Rounded, as a detector without suppression may give one box many times: then the surest is taken.
+        best = int(torch.where(fits, overlap, -1.0).mul(1000).round().argmax())
+        free[best] = False
+        scores.append(answers["scores"][best].item())
+    return scores
 
 
 def whole_masks(masks: Tensor, boxes: Tensor, size: tuple[int, int]) -> Tensor:
@@ -151,4 +342,4 @@ def whole_masks(masks: Tensor, boxes: Tensor, size: tuple[int, int]) -> Tensor:
     return found
 
 
-TASK = Detect
+TASK = DetectTask

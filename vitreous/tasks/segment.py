@@ -1,34 +1,75 @@
 """A class for every pixel."""
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
+from vitreous.attribution.target import RegionTarget, Target, box_region, dense_logits
 from vitreous.data.detector_boxes import Found
 from vitreous.data.joint import IGNORE, SegmentView
 from vitreous.data.run_lengths import encode
 from vitreous.data.source import ImageSet
 from vitreous.data.transforms import Preprocess
+from vitreous.drawing.annotate import BACKGROUND_NAME, draw_classes, draw_outline, enlarge_small, with_legend
 from vitreous.errors import InputError
 from vitreous.heads.openmmlab.conversion import Conversion
 from vitreous.heads.openmmlab.segment import load_segmenter
-from vitreous.heads.segment import SEGMENTERS, Segmenter, best_classes, build_segmenter, multi_scale, sliding_window
+from vitreous.heads.segment import SEGMENTERS, Segmenter, best_classes, build_segmenter, multi_scale
 from vitreous.layers.patch import resize
 from vitreous.metrics.segmentation import SegmentationMetric
-from vitreous.tasks.base import Inference, Prediction, Targets, View, WithHead
+from vitreous.tasks.base import PictureView, Prediction, Targets, TaskWithHead
+from vitreous.tasks.findings import FindingChoice, FindingQuery, FindingRow, FindingTruth, ModelView, finding_at
+from vitreous.tasks.results import CocoResult
 
 
-class Segment(WithHead):
+@dataclass(frozen=True, eq=False)
+class Segmentation(CocoResult):
+    """A class for every pixel."""
+
+    labels: NDArray[np.uint8]  # (H, W) places in `classes`
+
+    @property
+    def names(self) -> list[str]:
+        """The classes that are there."""
+        return [self.classes[label] for label in np.unique(self.labels).tolist()]
+
+    def coco_rows(self) -> list[dict[str, Any]]:
+        """One for each class that is there."""
+        return [
+            {"category_id": self.category_ids[label], "segmentation": encode(self.labels == label), "score": 1.0}
+            for label in np.unique(self.labels).tolist()
+        ]
+
+    def draw(self, *, caption: bool = True) -> Image.Image:
+        picture, times = enlarge_small(self.picture)
+        drawing = draw_classes(picture, self.labels.repeat(times, 0).repeat(times, 1), self.classes)
+        return with_legend(drawing, self.labels, self.classes) if caption else drawing
+
+    def summary(self) -> str:
+        return ", ".join(self.names)
+
+    def more_pictures(self) -> dict[str, Image.Image]:
+        return {"labels": Image.fromarray(self.labels)}
+
+
+class SegmentTask(TaskWithHead):
     name, purpose, targets = "segment", "segment", "semantic"
-    settings = WithHead.settings | {"short", "crop", "rescale", "ignore", "reduce_zero_label"}
+    settings = TaskWithHead.settings | {"short", "crop", "rescale", "ignore", "reduce_zero_label"}
     main_metric = "mIoU"
     heads, usual_head = SEGMENTERS, "fpn"
+    query_fields = ("finding", "label", "region")
     inferences = ("flip", "scales", "slide")
+    one_class_remedy = "a segmenter needs two or more: give what is around the objects a value of its own in the masks"
 
     def __init__(
         self,
@@ -80,11 +121,11 @@ class Segment(WithHead):
     def model(self, backbone: nn.Module) -> nn.Module:
         return build_segmenter(backbone, self.head, len(self.classes), **self.head_args)
 
-    def training_view(self, preprocess: Preprocess, settings: Any) -> View:
+    def training_view(self, preprocess: Preprocess, settings: Any) -> PictureView:
         ratio = settings.rescale or (0.5, 2.0)
         return SegmentView(preprocess, self.crop, ratio, settings.flip, settings.color_jitter, short=self.short)
 
-    def evaluation_view(self, preprocess: Preprocess) -> View:
+    def evaluation_view(self, preprocess: Preprocess) -> PictureView:
         return SegmentView(preprocess, self.crop, short=self.short, train=False)
 
     def predict(self, model: nn.Module, images: Tensor, targets: Targets) -> list[Prediction]:
@@ -101,16 +142,16 @@ class Segment(WithHead):
 
         Of several views, their mean at the size of the images; as probabilities if they have scales.
         """
-        if self.inference == Inference():
+        if not (self.inference.slide or self.inference.flip or self.inference.scales):
             assert isinstance(model, Segmenter)
             return model.output(images, auxiliary=False).logits
-        look: Any = model
+        logits_of: Any = model
         if self.inference.slide:
             height, width = (max(1, 2 * side // 3) for side in self.crop)
-            look = partial(sliding_window, model, crop=self.crop, stride=(height, width))
+            logits_of = partial(slide, model, crop=self.crop, stride=(height, width))
         if self.inference.flip or self.inference.scales:
-            return multi_scale(look, images, self.inference.scales or (1.0,), flip=self.inference.flip)
-        return look(images)
+            return multi_scale(logits_of, images, self.inference.scales or (1.0,), flip=self.inference.flip)
+        return logits_of(images)
 
     def truth(self, targets: Targets) -> Targets:
         return {"semantic": targets["original_semantic"]}
@@ -119,20 +160,124 @@ class Segment(WithHead):
         assert isinstance(model, Segmenter)
         return load_segmenter(model, source)
 
-    def questions(self, picture: Image.Image, found: Sequence[Found]) -> list[dict[str, Any]]:
+    def blank_targets(self, picture: Image.Image, found: Sequence[Found]) -> list[dict[str, Any]]:
         return [{"semantic": np.full((picture.height, picture.width), IGNORE, np.uint8)}]
 
-    def rows(self, prediction: Prediction, question: dict[str, Any]) -> list[dict[str, Any]]:
-        """One for each class that is there."""
-        semantic = prediction["semantic"].numpy()
-        seen = np.unique(semantic).tolist()
-        return [
-            {"category_id": self.category_ids[label], "segmentation": encode(semantic == label), "score": 1.0}
-            for label in seen
-        ]
+    def result(
+        self, picture: Image.Image, predictions: list[Prediction], targets: list[dict[str, Any]]
+    ) -> Segmentation:
+        (found,) = predictions
+        return Segmentation(picture, self.classes, self.category_ids, found["semantic"].numpy())
 
     def metric(self) -> SegmentationMetric:
         return SegmentationMetric(self.classes)
+
+    # ---- explaining a region -------------------------------------------------------------------------------------
+
+    def choose_finding(self, prediction: Prediction, view: ModelView, query: FindingQuery) -> FindingChoice:
+        """The largest connected region of a class, or what lies in the region that was given."""
+        semantic = prediction["semantic"]
+        findings = self._findings(semantic)
+        if query.region is not None:
+            return self._choose_given_region(semantic, view, query, findings)
+        if query.finding is not None:
+            finding = finding_at(findings, query.finding)
+        else:
+            name = query.label or findings[0]["class"]
+            fitting = [entry for entry in findings if entry["class"] == name]
+            if not fitting:
+                return FindingChoice(findings, nothing=f"the model gives no pixel to {name}")
+            if query.label is None and name == BACKGROUND_NAME:
+                told = "the model sees nothing but background; --label background explains that"
+                return FindingChoice(findings, nothing=told)
+            finding = fitting[0]
+        label = self.classes.index(finding["class"])
+        small = F.interpolate(semantic[None, None].float(), view.size, mode="nearest-exact")[0, 0]
+        if not (small == label).any():  # a few pixels of a large picture
+            told = f"{finding['class']} covers too little to be seen at the model's size"
+            return FindingChoice(findings, nothing=told)
+        return _outlined(view, findings, finding, label, largest_part(small == label))
+
+    def _findings(self, semantic: Tensor) -> list[FindingRow]:
+        """Classes by the share of the picture that they cover; background comes last, whatever it covers."""
+        labels, counts = semantic.flatten().long().unique(return_counts=True)
+        order = sorted(
+            zip(labels.tolist(), counts.tolist(), strict=True),
+            key=lambda pair: (self.classes[pair[0]] == BACKGROUND_NAME, -pair[1]),
+        )
+        return [
+            {
+                "rank": rank,
+                "short": f"region {rank}: {self.classes[label]}",
+                "name": f"region {rank}: {self.classes[label]}, {count / semantic.numel():.0%} of the picture",
+                "class": self.classes[label],
+                "share": count / semantic.numel(),
+            }
+            for rank, (label, count) in enumerate(order, 1)
+        ]
+
+    def _choose_given_region(
+        self, semantic: Tensor, view: ModelView, query: FindingQuery, findings: list[FindingRow]
+    ) -> FindingChoice:
+        assert query.region is not None
+        inside = semantic[box_region(query.region, *view.original)].long()  # refuses what lies outside
+        label = int(inside.bincount().argmax()) if query.label is None else self.classes.index(query.label)
+        left, top, right, bottom = view.scaled(query.region)
+        outer = math.floor(left), math.floor(top), math.ceil(right), math.ceil(bottom)  # never without a pixel
+        name = self.classes[label]
+        where = ",".join(f"{side:g}" for side in query.region)
+        finding = {"rank": None, "name": f"{name} in the region {where}", "class": name, "region": list(query.region)}
+        return _outlined(view, findings, finding, label, box_region(outer, *view.size))
+
+    def scores_now(
+        self, found: Sequence[tuple[FindingRow, Target]], view: ModelView, model: nn.Module, output: Any
+    ) -> list[float]:
+        semantic = labels_of(dense_logits(output)[0], view.padded, view.size, view.original)
+        return [(semantic == self.classes.index(finding["class"])).double().mean().item() for finding, _ in found]
+
+    def finding_truth(self, target: Target, known: dict[str, Any], size: tuple[int, int]) -> FindingTruth:
+        """The true parts of the class that the region meets: others of its kind elsewhere are not what was found."""
+        assert isinstance(target, RegionTarget)
+        semantic = known["semantic"]
+        region = target.region[0, : size[0], : size[1]].bool()
+        within = semantic[region & (semantic != IGNORE)]
+        if not len(within):
+            return FindingTruth()
+        there = semantic == target.labels[0]
+        parts = connected_parts(there)
+        mask = there & torch.isin(parts, parts[there & region])
+        return FindingTruth(mask if mask.any() else None, int(within.bincount().argmax()))
+
+
+def _outlined(
+    view: ModelView, findings: list[FindingRow], finding: FindingRow, label: int, region: Tensor
+) -> FindingChoice:
+    marked = draw_outline(enlarge_small(view.picture)[0], region.numpy(), label)
+    target = RegionTarget(labels=torch.tensor([label]), region=view.pad(region))
+    return FindingChoice(findings, finding, target, marked)
+
+
+def largest_part(mask: Tensor) -> Tensor:
+    """The largest connected part of a mask (h, w)."""
+    parts = connected_parts(mask)
+    return mask & (parts == parts[mask].mode().values)
+
+
+def connected_parts(mask: Tensor) -> Tensor:
+    """For every pixel the number of its connected part, corners included, -1 outside: (h, w).
+
+    Every pixel points to the pixel of its part with the highest number that is known so far; following the pointers
+    of its neighbours makes the way short, however winding the part is.
+    """
+    inside = mask.flatten()
+    pointers = torch.arange(len(inside)).where(inside, torch.tensor(-1))
+    while True:
+        around = F.max_pool2d(pointers.view(1, 1, *mask.shape).double(), 3, 1, 1).long().flatten()
+        updated = torch.where(inside, around, -1)
+        updated[inside] = updated[updated[inside]]
+        if torch.equal(updated, pointers):
+            return pointers.view_as(mask)
+        pointers = updated
 
 
 def labels_of(logits: Tensor, padded: Sequence[int], size: Sequence[int], original: Sequence[int]) -> Tensor:
@@ -144,4 +289,4 @@ def labels_of(logits: Tensor, padded: Sequence[int], size: Sequence[int], origin
     return best_classes(resize(logits[None].float(), padded)[0, :, :height, :width], original)
 
 
-TASK = Segment
+TASK = SegmentTask

@@ -18,17 +18,10 @@ from vitreous.files.reading import reason_of
 from vitreous.models.weights import check_finite, local_file, local_path, read_state, read_tensors
 from vitreous.registry import construction_limit, create_model, stored_arguments, stored_bytes
 from vitreous.runs.model_config import RESERVED, WEIGHTS, read_config
-from vitreous.runs.model_folder import (
-    class_columns,
-    find_model_folder,
-    is_weights_file,
-    load_classifier,
-    refusal_of_size,
-    weights_path,
-)
+from vitreous.runs.model_folder import find_model_folder, is_weights_file, load_classifier, weights_path
+from vitreous.runs.trained_model import class_columns, refusal_of_size
 from vitreous.runs.weights_file import OPENMMLAB_PREFIXES, describe_arguments, explain_bad_arguments, model_with_weights
-from vitreous.tasks.base import Task, WithHead, load_task
-from vitreous.tasks.classify import Classify
+from vitreous.tasks.base import Task, load_task
 from vitreous.tasks.distill import Distillation, Teacher
 from vitreous.training.settings import TrainSettings
 
@@ -51,17 +44,16 @@ class TrainingParts(NamedTuple):
 
 
 def build_training(settings: TrainSettings, images: ImageSet, device: torch.device) -> TrainingParts:
-    """The model, a classifier or a backbone with a head, and the task for these images."""
-    arguments = model_arguments(settings)
-    if settings.task == "classify":
+    """The model, whole or of backbone and head, and the task it is to learn on these images."""
+    arguments, kind = model_arguments(settings), load_task(settings.task)
+    task = kind.from_settings(settings, images)
+    if not kind.on_feature_maps:
         model, notes = build_model(settings, arguments, len(images.classes))
         preprocess = preprocess_for(model, settings)
         distillation = build_distillation(settings, images.classes, preprocess, device)
-        return TrainingParts(
-            model, arguments, Classify.from_settings(settings, images, distillation), preprocess, notes
-        )
-    task = load_task(settings.task).from_settings(settings, images)
-    assert isinstance(task, WithHead)
+        if distillation is not None:
+            task.learn_from(distillation)
+        return TrainingParts(model, arguments, task, preprocess, notes)
     backbone, notes = build_backbone(settings, arguments)
     preprocess = preprocess_for(backbone, settings)
     seed_everything(settings.seed, INITIAL_HEAD)  # the same head whatever the backbone starts from
@@ -209,7 +201,7 @@ def _folder(weights: str) -> Path | None:
 def dense_folder(weights: str) -> Path | None:
     """The model folder that weights are in, if it holds a model with a head; None for anything else."""
     folder = _folder(weights)
-    return None if folder is None or read_config(folder).task == "classify" else folder
+    return folder if folder is not None and load_task(read_config(folder).task).on_feature_maps else None
 
 
 def is_openmmlab_release(weights: str) -> bool:

@@ -8,11 +8,6 @@ from vitreous.runtime.distributed import CollectiveInputError, World
 from vitreous.tasks.base import load_task
 from vitreous.training.settings import TrainSettings
 
-ONE_CLASS_REMEDIES = {  # kinds of targets that teach nothing if there is one class
-    "labels": "a classifier needs two or more: add pictures of something else, in a folder of their own beside it",
-    "semantic": "a segmenter needs two or more: give what is around the objects a value of its own in the masks",
-}
-
 
 def open_splits(settings: TrainSettings) -> dict[str, ImageSet]:
     """The images to learn from and those to validate on."""
@@ -41,8 +36,8 @@ def open_splits(settings: TrainSettings) -> dict[str, ImageSet]:
 
 def require_choice(settings: TrainSettings, images: ImageSet) -> None:
     """Refuse data from which nothing is learnt because every answer would be right."""
-    remedy = ONE_CLASS_REMEDIES.get(load_task(settings.task).targets)
-    if remedy is None or len(images.classes) > 1:
+    remedy = load_task(settings.task).one_class_remedy
+    if len(images.classes) > 1 or not remedy:
         return
     found = f"'{settings.data}' has one class, {images.classes[0]!r}" if images.classes else "there is no class"
     raise InputError(f"{found}, so every answer would be right; {remedy}")

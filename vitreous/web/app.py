@@ -1,9 +1,9 @@
 """The application: addresses, and what each status code means.
 
-200 answered, 201 uploaded, 403 another site's page asked, 404 unknown address or picture, 408 the upload took too long,
-413 it is too large, 415 it is not sent as a file, 421 a foreign host name, 422 a value or picture that cannot be used,
-503 busy: try again. Every refusal is JSON with one sentence under "error". Nothing is read from disk to answer: the
-files of the page are in memory, and pictures have ids.
+200 answered, 201 uploaded, 403 asked by another site's page, 404 unknown address or picture, 408 the upload took too
+long, 413 it is too large, 415 it is not sent as a file, 421 a foreign host name, 422 unusable value or picture,
+503 busy: try again. Every refusal is JSON with one sentence under "error". No request reads from disk: the files of
+the page are in memory, and pictures have ids.
 """
 
 import asyncio
@@ -12,36 +12,51 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.resources import files
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
-from fastapi import FastAPI, Path, Query, Request, Response
+from fastapi import APIRouter, FastAPI, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 from vitreous.errors import InputError
 from vitreous.web.explorer import Explorer
-from vitreous.web.guard import BROKEN, BUSY, Guard, Limits, Refusal, Uploads, refusal_body
+from vitreous.web.guard import BROKEN, BUSY, Guard, Limits, RefusedRequest, Uploads, refusal_body
 from vitreous.web.pictures import Pictures, Seen, UnknownPicture
-from vitreous.web.worker import Answers, Busy, Worker
+from vitreous.web.worker import AnswerCache, Busy, Worker
 
-PAGE = {  # address -> file and kind
-    "/": ("index.html", "text/html"),
-    "/style.css": ("style.css", "text/css"),
-    "/app.js": ("app.js", "text/javascript"),
-    "/api.js": ("api.js", "text/javascript"),
-    "/draw.js": ("draw.js", "text/javascript"),
-    "/clusters.js": ("clusters.js", "text/javascript"),
+STATIC_FILES = {  # address -> package, file and media type
+    "/": ("vitreous.web", "static/index.html", "text/html"),
+    "/style.css": ("vitreous.web", "static/style.css", "text/css"),
+    "/app.js": ("vitreous.web", "static/app.js", "text/javascript"),
+    "/api.js": ("vitreous.web", "static/api.js", "text/javascript"),
+    "/draw.js": ("vitreous.web", "static/draw.js", "text/javascript"),
+    "/clusters.js": ("vitreous.web", "static/clusters.js", "text/javascript"),
+    "/heat.js": ("vitreous.reports", "templates/heat.js", "text/javascript"),  # the same as in a report
 }
-LONGEST_NAME = 200
-JSON = "application/json"
-KEPT = {"Cache-Control": "private, max-age=3600"}
+LONGEST_UPLOAD_NAME = 200  # letters
+_JSON = "application/json"
+_CACHED = {"Cache-Control": "private, max-age=3600"}
 
-Stage = Annotated[int, Path(ge=1, le=99)]
-StageOrNone = Annotated[int | None, Query(ge=1, le=99)]
-Target = Annotated[int | None, Query(ge=0, le=999_999)]  # number of a class; default: the predicted one
-Drawn = Annotated[int, Query(ge=1, le=50)]
-Word = Annotated[str, Query(max_length=100)]
+_Stage = Annotated[int, Path(ge=1, le=99)]
+_StageOrNone = Annotated[int | None, Query(ge=1, le=99)]
+_Target = Annotated[int | None, Query(ge=0, le=999_999)]  # number of a class; default: the predicted one
+_TopK = Annotated[int, Query(ge=1, le=50)]
+_Word = Annotated[str, Query(max_length=100)]
+
+
+class Service(NamedTuple):
+    """The model, the pictures it is asked about, and the queue before it."""
+
+    explorer: Explorer
+    limits: Limits
+    worker: Worker
+    answers: AnswerCache
+    pictures: Pictures
+    uploads: Uploads
+
+    async def answer(self, question: tuple[Any, ...], work: Callable[[], Any], *, later: bool = False) -> Response:
+        return Response(await self.answers.get(question, partial(encoded, work), later=later), media_type=_JSON)
 
 
 def create_app(
@@ -57,119 +72,147 @@ def create_app(
     """
     limits = limits or Limits()
     worker = Worker(limits.waiting)
-    answers, pictures, uploads = (
-        Answers(worker, limits.answer_bytes),
-        Pictures(examples, limits.picture_bytes),
-        Uploads(limits),
-    )
+    answers, pictures = AnswerCache(worker, limits.answer_bytes), Pictures(examples, limits.picture_bytes)
+    service = Service(explorer, limits, worker, answers, pictures, Uploads(limits))
 
     @asynccontextmanager
-    async def life(_app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         yield
         worker.close()
 
     # No generated documentation: its page loads scripts from elsewhere.
-    app = FastAPI(lifespan=life, docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     add_refusals(app)
-    add_page(app)
+    for routes in (page_routes(), model_routes(service), picture_routes(service), explanation_routes(service)):
+        app.include_router(routes)
+    return Guard(app, hosts={"localhost", *hosts}, concurrent=limits.concurrent)
 
-    async def ask(question: tuple[Any, ...], work: Callable[[], Any], *, later: bool = False) -> Response:
-        return Response(await answers.get(question, partial(encoded, work), later=later), media_type=JSON)
 
-    @app.get("/api/model")
+def page_routes() -> APIRouter:
+    """The files of the page, read once."""
+    router = APIRouter()
+
+    def add(address: str, content: bytes, kind: str) -> None:
+        @router.get(address)
+        async def page() -> Response:
+            return Response(content, media_type=kind, headers={"Cache-Control": "no-cache"})
+
+    for address, (package, name, kind) in STATIC_FILES.items():
+        add(address, files(package).joinpath(name).read_bytes(), kind)
+    return router
+
+
+def model_routes(service: Service) -> APIRouter:
+    router = APIRouter(prefix="/api")
+
+    @router.get("/model")
     async def model() -> Response:
-        extra = {"examples": [{"id": e.id, "name": e.name} for e in pictures.examples.values()]}
-        limit = {"upload_bytes": limits.upload_bytes}
-        return await ask(("model",), lambda: explorer.card() | extra | limit)
+        extra = {"examples": [{"id": e.id, "name": e.name} for e in service.pictures.examples.values()]}
+        limit = {"upload_bytes": service.limits.upload_bytes}
+        return await service.answer(("model",), lambda: service.explorer.card() | extra | limit)
 
-    @app.get("/api/health")
+    @router.get("/health")
     async def health() -> dict[str, Any]:
-        return {"status": "ok", "unfinished": worker.unfinished}
+        return {"status": "ok", "unfinished": service.worker.unfinished}
 
-    @app.post("/api/images", status_code=201)
+    return router
+
+
+def picture_routes(service: Service) -> APIRouter:
+    """Uploads, and what is shown of a picture as it is."""
+    explorer, pictures = service.explorer, service.pictures
+    router = APIRouter(prefix="/api/images")
+
+    @router.post("", status_code=201)
     async def upload(request: Request, name: str = "picture") -> dict[str, str]:
         kind = request.headers.get("content-type", "application/octet-stream").lower()
         if not kind.startswith(("image/", "application/octet-stream")):
-            raise Refusal(
+            raise RefusedRequest(
                 415, f"{kind[:80]!r} was sent; send the bytes of the picture itself as image/* or octet-stream"
             )
-        content = await uploads.read(request)
-        shown = "".join(letter if letter.isprintable() else " " for letter in name)[:LONGEST_NAME] or "picture"
-        item = await asyncio.wrap_future(worker.submit(partial(explorer.receive, content, shown)))
+        content = await service.uploads.read(request)
+        shown = "".join(letter if letter.isprintable() else " " for letter in name)[:LONGEST_UPLOAD_NAME] or "picture"
+        item = await asyncio.wrap_future(service.worker.submit(partial(explorer.receive, content, shown)))
         pictures.add(item)
         return {"id": item.id, "name": item.name}
 
-    @app.get("/api/images/{id}")
+    @router.get("/{id}")
     async def predict(id: str) -> Response:
-        return await ask(("predict", id), partial(explorer.predict, pictures[id]))
+        return await service.answer(("predict", id), partial(explorer.predict, pictures[id]))
 
-    @app.get("/api/images/{id}/picture.png")
-    async def picture(id: str, target: Target = None) -> Response:
+    @router.get("/{id}/picture.png")
+    async def picture(id: str, target: _Target = None) -> Response:
         item = pictures[id]
-        content = (
-            item.png if target is None else await answers.get(("png", id, target), lambda: explorer.png(item, target))
-        )
-        return Response(content, media_type="image/png", headers=KEPT)
+        marked = partial(explorer.png, item, target)
+        content = item.png if target is None else await service.answers.get(("png", id, target), marked)
+        return Response(content, media_type="image/png", headers=_CACHED)
 
-    @app.get("/api/images/{id}/drawing.png")
+    @router.get("/{id}/drawing.png")
     async def drawing(id: str) -> Response:
-        return Response(explorer.drawing(pictures[id]), media_type="image/png", headers=KEPT)
+        return Response(explorer.drawing(pictures[id]), media_type="image/png", headers=_CACHED)
 
-    @app.get("/api/images/{id}/stages/{stage}")
-    async def stage(id: str, stage: Stage, target: Target = None) -> Response:
-        return await ask(("stage", id, stage, target), partial(explorer.stage, pictures[id], stage, target))
+    return router
 
-    @app.get("/api/images/{id}/stages/{stage}/importance")
-    async def importance(id: str, stage: Stage, by: Word, target: Target = None) -> Response:
+
+def explanation_routes(service: Service) -> APIRouter:
+    """Clusters, maps and the report of a picture."""
+    explorer, pictures, answer = service.explorer, service.pictures, service.answer
+    router = APIRouter(prefix="/api/images/{id}")
+
+    @router.get("/stages/{stage}")
+    async def stage(id: str, stage: _Stage, target: _Target = None) -> Response:
+        return await answer(("stage", id, stage, target), partial(explorer.stage, pictures[id], stage, target))
+
+    @router.get("/stages/{stage}/importance")
+    async def importance(id: str, stage: _Stage, by: _Word, target: _Target = None) -> Response:
         work = partial(explorer.importance, pictures[id], stage, target, by)
-        return await ask(("importance", id, stage, target, by), work, later=True)
+        return await answer(("importance", id, stage, target, by), work, later=True)
 
-    @app.get("/api/images/{id}/stages/{stage}/ablation")
-    async def ablation(id: str, stage: Stage, off: str = "", target: Target = None) -> Response:
+    @router.get("/stages/{stage}/ablation")
+    async def ablation(id: str, stage: _Stage, off: str = "", target: _Target = None) -> Response:
         removed = cluster_numbers(off)
         work = partial(explorer.ablate, pictures[id], stage, target, removed)
-        return await ask(("ablation", id, stage, target, removed), work)
+        return await answer(("ablation", id, stage, target, removed), work)
 
-    @app.get("/api/images/{id}/load")
-    async def load(id: str, target: Target = None) -> Response:
-        return await ask(("load", id, target), partial(explorer.load, pictures[id], target), later=True)
+    @router.get("/load")
+    async def load(id: str, target: _Target = None) -> Response:
+        return await answer(("load", id, target), partial(explorer.load, pictures[id], target), later=True)
 
-    @app.get("/api/images/{id}/heat")
-    async def heat(id: str, method: Word, stage: StageOrNone = None, target: Target = None) -> Response:
+    @router.get("/heat")
+    async def heat(id: str, method: _Word, stage: _StageOrNone = None, target: _Target = None) -> Response:
         work = partial(explorer.heat, pictures[id], method, stage, target)
-        return await ask(("heat", id, method, stage, target), work, later=True)
+        return await answer(("heat", id, method, stage, target), work, later=True)
 
-    @app.get("/api/images/{id}/faithfulness")
-    async def faithfulness(id: str, method: Word, target: Target = None) -> Response:
+    @router.get("/faithfulness")
+    async def faithfulness(id: str, method: _Word, target: _Target = None) -> Response:
         work = partial(explorer.faithfulness, pictures[id], method, target)
-        return await ask(("faithfulness", id, method, target), work, later=True)
+        return await answer(("faithfulness", id, method, target), work, later=True)
 
-    @app.get("/api/images/{id}/report.html")
-    async def report(id: str, stage: StageOrNone = None, target: Target = None, top_k: Drawn = 6) -> Response:
+    @router.get("/report.html")
+    async def report(id: str, stage: _StageOrNone = None, target: _Target = None, top_k: _TopK = 6) -> Response:
         item = pictures[id]
-        html = await answers.get(
+        html = await service.answers.get(
             ("report", id, stage, target, top_k),
             lambda: explorer.report(item, stage, target, top_k).encode(),
             later=True,
         )
-        return Response(
-            html, media_type="text/html", headers={"Content-Disposition": 'attachment; filename="report.html"'}
-        )
+        name = {"Content-Disposition": 'attachment; filename="report.html"'}
+        return Response(html, media_type="text/html", headers=name)
 
-    return Guard(app, hosts={"localhost", *hosts}, concurrent=limits.concurrent)
+    return router
 
 
 def encoded(work: Callable[[], Any]) -> Any:
-    """The answer as JSON, made on the model's thread so that the one that talks to the network stays free."""
+    """The answer as JSON, made on the model's thread so that the one that serves the network stays free."""
     result = work()
-    return as_json(result) if isinstance(result, dict) else in_steps(result)
+    return _json_bytes(result) if isinstance(result, dict) else _encoded_steps(result)
 
 
-def in_steps(steps: Any) -> Any:
-    return as_json((yield from steps))
+def _encoded_steps(steps: Any) -> Any:
+    return _json_bytes((yield from steps))
 
 
-def as_json(answer: dict[str, Any]) -> bytes:
+def _json_bytes(answer: dict[str, Any]) -> bytes:
     return json.dumps(answer, allow_nan=False, separators=(",", ":")).encode()
 
 
@@ -182,40 +225,26 @@ def cluster_numbers(text: str) -> tuple[int, ...]:
     return tuple(sorted({int(word) for word in words}))
 
 
-def add_page(app: FastAPI) -> None:
-    folder = files("vitreous.web").joinpath("static")
-
-    def serve(address: str, name: str, kind: str) -> None:
-        content = folder.joinpath(name).read_bytes()
-
-        @app.get(address)
-        async def page() -> Response:
-            return Response(content, media_type=kind, headers={"Cache-Control": "no-cache"})
-
-    for address, (name, kind) in PAGE.items():
-        serve(address, name, kind)
-
-
 def add_refusals(app: FastAPI) -> None:
     """Every error as one sentence for the person before the page."""
 
     def on(error: type[Exception], status: int, message: Callable[[Any], str]) -> None:
         @app.exception_handler(error)
         async def answer(_request: Request, raised: Exception) -> Response:
-            return refusal(Refusal(status, message(raised)))
+            return refusal(RefusedRequest(status, message(raised)))
 
-    @app.exception_handler(Refusal)
-    async def refused(_request: Request, raised: Refusal) -> Response:
+    @app.exception_handler(RefusedRequest)
+    async def refused(_request: Request, raised: RefusedRequest) -> Response:
         return refusal(raised)
 
     @app.exception_handler(Busy)
     async def busy(_request: Request, _raised: Busy) -> Response:
-        return refusal(Refusal(503, BUSY, retry=True))
+        return refusal(RefusedRequest(503, BUSY, retry=True))
 
     @app.exception_handler(HTTPException)
     async def unknown(request: Request, raised: HTTPException) -> Response:
         words = {404: "there is nothing at this address", 405: f"{request.method} is not possible at this address"}
-        return refusal(Refusal(raised.status_code, words.get(raised.status_code, str(raised.detail))))
+        return refusal(RefusedRequest(raised.status_code, words.get(raised.status_code, str(raised.detail))))
 
     on(InputError, 422, str)
     on(RequestValidationError, 422, bad_value)
@@ -223,8 +252,8 @@ def add_refusals(app: FastAPI) -> None:
     on(Exception, 500, lambda _: BROKEN)
 
 
-def refusal(what: Refusal) -> Response:
-    return Response(refusal_body(what), what.status, what.headers, JSON)
+def refusal(what: RefusedRequest) -> Response:
+    return Response(refusal_body(what), what.status, what.headers, _JSON)
 
 
 def bad_value(raised: RequestValidationError) -> str:

@@ -1,6 +1,6 @@
-"""Connections that cannot be held for ever: time limits for whatever the client has to do, and room for newcomers.
+"""Connections that cannot be held for ever: time limits for everything the client has to do, and room for new ones.
 
-uvicorn waits without limit for the headers of a request, for a body that nobody reads and for a client to take its
+uvicorn waits without limit for the headers of a request, for a body that nobody reads and for a client to read its
 answer. Each such connection costs a file descriptor, and when none is left the server answers nobody.
 """
 
@@ -17,12 +17,12 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from vitreous.web.guard import BUSY, Limits, Refusal, refusal_body, refusal_headers
+from vitreous.web.guard import BUSY, Limits, RefusedRequest, refusal_body, refusal_headers
 
-QUEUE = 2048  # connections that wait to be accepted
-ACCEPTED_AT_ONCE = 4  # so few that older ones are closed before the descriptors run out
+ACCEPT_QUEUE = 2048  # connections that wait to be accepted
+ACCEPTED_AT_ONCE = 4  # few, so that older ones are closed before the descriptors run out
 SPARE_DESCRIPTORS = 32  # for connections between being accepted and being known, and for files
-BODY_GRACE = 5.0  # seconds; the application knows better what to say, so it may speak first
+BODY_GRACE_SECONDS = 5.0  # the application has the better error message, so it may answer first
 
 
 class Phase(Enum):
@@ -31,7 +31,7 @@ class Phase(Enum):
     HEADERS = "headers"  # the client's: nothing or a part of them has arrived
     BODY = "body"  # the client's
     ANSWER = "answer"  # ours
-    CLOSING = "closing"  # the client's, which has to take what is left of the answer
+    CLOSING = "closing"  # the client's, which has to read the rest of the answer
 
 
 class Connection(H11Protocol):
@@ -40,12 +40,12 @@ class Connection(H11Protocol):
     def __init__(self, *arguments: Any, limits: Limits, most: int, **more: Any) -> None:
         super().__init__(*arguments, **more)
         self.limits, self.most = limits, most
-        self.seconds = {Phase.HEADERS: limits.header_seconds, Phase.BODY: limits.upload_seconds + BODY_GRACE}
+        self.seconds = {Phase.HEADERS: limits.header_seconds, Phase.BODY: limits.upload_seconds + BODY_GRACE_SECONDS}
         self.entered: tuple[Phase | None, Any] = (None, None)  # the phase, and the request it belongs to
         self.since = 0.0
         self.deadline: asyncio.TimerHandle | None = None
-        self.taking: asyncio.TimerHandle | None = None  # whether the client takes its answer
-        self.untaken = 0  # bytes, when that was last looked at
+        self.sending: asyncio.TimerHandle | None = None  # whether the client reads its answer
+        self.unsent = 0  # bytes, at the last check
         self.aborted = False
 
     # What happens on the connection -----------------------------------------------------------------
@@ -62,23 +62,23 @@ class Connection(H11Protocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self.note_phase()
-        self.watch_taking()
+        self.watch_sending()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self.watch_taking()
+        self.watch_sending()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._unset_keepalive_if_required()  # uvicorn forgets it where the connection broke
-        for timer in (self.deadline, self.taking):
+        for timer in (self.deadline, self.sending):
             if timer is not None:
                 timer.cancel()
 
     def shutdown(self) -> None:
-        """The server ends: what is in work is finished, and nobody is waited for."""
+        """The server ends: requests in work are finished, and no client is waited for."""
         if self.phase() is Phase.BODY:
-            self.refuse(Refusal(503, "the server is being ended"))
+            self.refuse(RefusedRequest(503, "the server is shutting down"))
         else:
             super().shutdown()
 
@@ -106,32 +106,32 @@ class Connection(H11Protocol):
             self.transport.close()  # nothing was asked, so nothing is answered
         elif phase in self.seconds:
             arrived = f"the {phase.value} of the request did not arrive within {self.seconds[phase]:g} seconds"
-            self.refuse(Refusal(408, arrived))
-        self.watch_taking()
+            self.refuse(RefusedRequest(408, arrived))
+        self.watch_sending()
 
-    def watch_taking(self) -> None:
-        """See to it that an answer is taken: of what waits to be sent, some must go within the time."""
+    def watch_sending(self) -> None:
+        """Check that the answer is being read: some of what waits to be sent must go within the time."""
         left = self.transport.get_write_buffer_size()
-        if left and self.taking is None:
-            self.untaken = left
-            self.taking = self.loop.call_later(self.limits.taking_seconds, self.check_taking)
+        if left and self.sending is None:
+            self.unsent = left
+            self.sending = self.loop.call_later(self.limits.taking_seconds, self.check_sending)
 
-    def check_taking(self) -> None:
-        self.taking = None
-        if self.transport.get_write_buffer_size() >= self.untaken:
+    def check_sending(self) -> None:
+        self.sending = None
+        if self.transport.get_write_buffer_size() >= self.unsent:
             self.abort()
         else:
-            self.watch_taking()
+            self.watch_sending()
 
     # Room -------------------------------------------------------------------------------------------
 
     def make_room(self) -> None:
-        """Close whoever keeps us waiting, the longest first; if nobody does, the newcomer has to come again."""
+        """Close those who keep us waiting, the longest first; if nobody does, the new one has to try again."""
         others = [one for one in self.connections if isinstance(one, Connection) and not one.aborted]
         for _ in range(len(others) - self.most):
             idle = [one for one in others if one is not self and one.phase() is not Phase.ANSWER and not one.aborted]
             if not idle:
-                self.refuse(Refusal(503, BUSY, retry=True))
+                self.refuse(RefusedRequest(503, BUSY, retry=True))
                 return
             min(idle, key=lambda one: (one.phase() is not Phase.CLOSING, one.since)).abort()
 
@@ -140,15 +140,15 @@ class Connection(H11Protocol):
         self.transport.abort()
 
     def _should_upgrade(self) -> bool:
-        """Never: the request is answered as HTTP. uvicorn would advise on the console to install WebSockets."""
+        """Never: the request is answered as HTTP. uvicorn would otherwise advise to install WebSockets."""
         return False
 
     # Answers without the application ----------------------------------------------------------------
 
     def send_400_response(self, msg: str) -> None:
-        self.refuse(Refusal(400, "this is not a request as HTTP has it"))
+        self.refuse(RefusedRequest(400, "this is not a valid HTTP request"))
 
-    def refuse(self, refusal: Refusal) -> None:
+    def refuse(self, refusal: RefusedRequest) -> None:
         """Answer, unless an answer has begun, and close."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             body = refusal_body(refusal)
@@ -157,7 +157,7 @@ class Connection(H11Protocol):
             for event in (start, h11.Data(data=body), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
         if self.cycle is not None and not self.cycle.response_complete:
-            self.cycle.disconnected = True  # the application may still want to say something
+            self.cycle.disconnected = True  # what the application still sends is dropped
             self.cycle.message_event.set()
         self.transport.close()
 
@@ -166,7 +166,8 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for listener in sockets or ():
-            listener.listen(QUEUE)  # asyncio takes one number for both, the length of the queue and of its first bite
+            # asyncio has one number for the queue's length and for how many connections it accepts at once
+            listener.listen(ACCEPT_QUEUE)
 
 
 def make_server(app: ASGIApp, limits: Limits) -> Server:

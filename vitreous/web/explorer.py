@@ -75,6 +75,7 @@ class Explorer:
         return {
             "name": self.trained.name,
             "task": self.trained.task,
+            "has_findings": self.trained.build_task().has_findings,
             "classes": len(self.trained.classes),
             "width": width,
             "height": height,

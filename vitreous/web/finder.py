@@ -14,17 +14,16 @@ from vitreous.attribution.method import Method
 from vitreous.attribution.target import Target
 from vitreous.errors import InputError
 from vitreous.explanations.dense import (
-    LISTED,
-    Looked,
-    dense_plan,
-    explain_dense,
+    LISTED_FINDINGS,
+    Inspection,
+    explain_finding,
     explained_model,
-    look,
-    numbers_now,
+    finding_plan,
+    inspect_picture,
 )
 from vitreous.explanations.explaining import FEWER_PASSES, Plan, lighter
-from vitreous.explanations.findings import Wanted, number_of
 from vitreous.tasks.base import Prediction
+from vitreous.tasks.findings import FindingQuery, finding_score
 from vitreous.web.explorer import Answer, Explorer
 from vitreous.web.pictures import Seen, as_png, seen
 
@@ -33,7 +32,7 @@ from vitreous.web.pictures import Seen, as_png, seen
 class SeenFindings(Seen):
     """A picture with the first findings in it, each with its target."""
 
-    looked: Looked = field(repr=False)
+    inspection: Inspection = field(repr=False)
     drawing: bytes = field(repr=False)  # PNG of all that was found
     findings: tuple[tuple[dict[str, Any], Target], ...]
     classes: tuple[int, ...]  # of the findings
@@ -41,9 +40,9 @@ class SeenFindings(Seen):
 
     @property
     def footprint(self) -> int:
-        kept = [value for value in self.looked.prediction.values() if isinstance(value, Tensor)]
+        kept = [value for value in self.inspection.prediction.values() if isinstance(value, Tensor)]
         regions = [value for _, target in self.findings for value in target.tensors().values()]
-        drawing = self.looked.drawing.width * self.looked.drawing.height * 3
+        drawing = self.inspection.drawing.width * self.inspection.drawing.height * 3
         return super().footprint + len(self.drawing) + drawing + sum(value.nbytes for value in (*kept, *regions))
 
 
@@ -63,18 +62,18 @@ class Finder(Explorer):
 
     def see(self, image: Image.Image, name: str, label: str | None = None) -> SeenFindings:
         """The label of a whole picture says nothing about its findings."""
-        looked = look(self.trained, image, name)
-        bare, default = seen(name, looked.seen.picture), looked.choose(Wanted())
-        ranked = default.findings[:LISTED]
-        choices = [looked.choose(Wanted(finding=rank)) for rank in range(1, len(ranked) + 1)]
+        inspection = inspect_picture(self.trained, image, name)
+        bare, default = seen(name, inspection.view.picture), inspection.choose(FindingQuery())
+        ranked = default.findings[:LISTED_FINDINGS]
+        choices = [inspection.choose(FindingQuery(finding=rank)) for rank in range(1, len(ranked) + 1)]
         return SeenFindings(
             id=bare.id,
             name=name,
             label=None,
             picture=bare.picture,
             png=bare.png,
-            looked=looked._replace(prediction=without_masks(looked.prediction)),
-            drawing=as_png(looked.drawing),
+            inspection=inspection._replace(prediction=without_masks(inspection.prediction)),
+            drawing=as_png(inspection.drawing),
             findings=tuple(
                 (finding, choice.target.to(self.device))
                 for finding, choice in zip(ranked, choices, strict=True)
@@ -86,7 +85,7 @@ class Finder(Explorer):
 
     def network(self, item: Seen) -> nn.Module:
         assert isinstance(item, SeenFindings)
-        return explained_model(self.trained, item.classes or (0,), item.looked.seen)
+        return explained_model(self.trained, item.classes or (0,), item.inspection.view)
 
     def finding(self, item: Seen, number: int | None) -> tuple[dict[str, Any], Target]:
         assert isinstance(item, SeenFindings)
@@ -100,7 +99,7 @@ class Finder(Explorer):
 
     def png(self, item: Seen, number: int | None) -> bytes:
         assert isinstance(item, SeenFindings)
-        marked = item.looked.choose(Wanted(finding=self.finding(item, number)[0]["rank"])).marked
+        marked = item.inspection.choose(FindingQuery(finding=self.finding(item, number)[0]["rank"])).marked
         return item.png if marked is None else as_png(marked)
 
     def drawing(self, item: Seen) -> bytes:
@@ -119,13 +118,13 @@ class Finder(Explorer):
     def rows(self, item: SeenFindings) -> list[Answer]:
         """With the numbers of `vitreous predict`, in their order."""
         return [
-            {"number": number, "name": finding["short"], "probability": number_of(finding)}
+            {"number": number, "name": finding["short"], "probability": finding_score(finding)}
             for number, (finding, _) in enumerate(item.findings)
         ]
 
     def compared(self, item: Seen, target: Target, before: Any, after: Any) -> Answer:
         assert isinstance(item, SeenFindings)
-        now = numbers_now(item.looked, self.model, item.findings, after)
+        now = item.inspection.task.scores_now(item.findings, item.inspection.view, self.model, after)
         rows = [
             row | {"probability": value, "before": row["probability"]}
             for row, value in zip(self.rows(item), now, strict=True)
@@ -135,9 +134,9 @@ class Finder(Explorer):
 
     def report(self, item: Seen, stage: int | None, number: int | None, top_k: int) -> str:
         assert isinstance(item, SeenFindings)
-        wanted = Wanted() if number is None else Wanted(finding=self.finding(item, number)[0]["rank"])
-        plan = dense_plan(self.model, self.chosen.applied(Plan(stage=stage)))
-        return explain_dense(self.trained, item.looked, wanted=wanted, plan=plan).html(top_k=top_k)
+        query = FindingQuery() if number is None else FindingQuery(finding=self.finding(item, number)[0]["rank"])
+        plan = finding_plan(self.model, self.chosen.applied(Plan(stage=stage)))
+        return explain_finding(self.trained, item.inspection, query=query, plan=plan).html(top_k=top_k)
 
 
 def without_masks(prediction: Prediction) -> Prediction:

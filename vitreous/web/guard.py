@@ -1,4 +1,4 @@
-"""What stands between the network and the application: who may ask, how many at once, and what every answer carries."""
+"""Between the network and the application: who may ask, how many at once, and the headers of every answer."""
 
 import asyncio
 import ipaddress
@@ -20,8 +20,8 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-RETRY_AFTER = 1  # seconds
-HEAD_START = 1_000_000  # bytes
+RETRY_AFTER_SECONDS = 1
+HEAD_START_BYTES = 1_000_000  # in the measured speed of an upload
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Limits:
     upload_seconds: float = 30.0  # for the whole body to arrive
     arriving_bytes: int = 160_000_000  # of all bodies that are arriving
     header_seconds: float = 10.0  # for the headers of a request to arrive
-    taking_seconds: float = 30.0  # for the client to take some of its answer
+    taking_seconds: float = 30.0  # for the client to read some of its answer
     connections: int = 2000  # open at once, and fewer where there are fewer file descriptors
     concurrent: int = 64  # requests in work at once
     waiting: int = 16  # questions waiting for the model
@@ -40,13 +40,13 @@ class Limits:
     answer_bytes: int = 64_000_000  # answers kept
 
 
-class Refusal(Exception):
-    """A request that is not answered, with the status and the message for the person who asked."""
+class RefusedRequest(Exception):
+    """A request that is refused, with the status and the message for the person who sent it."""
 
     def __init__(self, status: int, message: str, *, retry: bool = False) -> None:
         super().__init__(message)
         self.status, self.message = status, message
-        self.headers = {"Retry-After": str(RETRY_AFTER)} if retry else {}
+        self.headers = {"Retry-After": str(RETRY_AFTER_SECONDS)} if retry else {}
 
 
 BUSY = "the server is busy; try again in a moment"
@@ -56,8 +56,8 @@ BROKEN = "something went wrong inside the server; its console says what"
 class Guard:
     """Outermost layer of the application.
 
-    A page of another site may be able to make a browser ask this server, under a name of its own that leads here. So
-    only names known to be ours are accepted; numeric addresses are, as no foreign name is behind them.
+    A page of another site can make a browser ask this server, under a host name of its own that leads here. So only
+    names known to be ours are accepted, and numeric addresses, as no foreign name is behind them.
     """
 
     def __init__(self, app: ASGIApp, *, hosts: Collection[str], concurrent: int) -> None:
@@ -83,16 +83,16 @@ class Guard:
         try:
             self.check(Headers(scope=scope))
             await self.run(scope, receive, send_with_headers)
-        except Refusal as refusal:
-            await refuse(refusal, send_with_headers)
+        except RefusedRequest as refusal:
+            await send_refusal(refusal, send_with_headers)
         except Exception:
             if not started:
-                await refuse(Refusal(500, BROKEN), send_with_headers)
-            raise  # so that the console says what
+                await send_refusal(RefusedRequest(500, BROKEN), send_with_headers)
+            raise  # so that the console shows it
 
     async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def receive_aside() -> Message:
-            """A request whose body is still arriving is not in work: slow ones must not keep others out."""
+        async def receive_uncounted() -> Message:
+            """A request whose body is still arriving is not counted: slow ones must not keep others out."""
             self.running -= 1
             try:
                 return await receive()
@@ -101,20 +101,20 @@ class Guard:
 
         self.running += 1
         try:
-            await self.app(scope, receive_aside, send)
+            await self.app(scope, receive_uncounted, send)
         finally:
             self.running -= 1
 
     def check(self, headers: Headers) -> None:
         host, origin = headers.get("host", ""), headers.get("origin")
         if not self.ours(host):
-            raise Refusal(
+            raise RefusedRequest(
                 421, f"this server does not answer for {host[:100]!r}; start it with --allow-host if it should"
             )
         if origin is not None and site(origin) != host:
-            raise Refusal(403, "this server answers to its own page only, not to that of another site")
+            raise RefusedRequest(403, "this server answers its own page only, not the page of another site")
         if self.running >= self.concurrent:
-            raise Refusal(503, BUSY, retry=True)
+            raise RefusedRequest(503, BUSY, retry=True)
 
     def ours(self, host: str) -> bool:
         try:
@@ -131,26 +131,26 @@ class Guard:
 
 
 def site(origin: str) -> str | None:
-    """The host and port that an origin names; None if it is no address."""
+    """The host and port that an origin names; None if it is not an address."""
     try:
         return urlsplit(origin).netloc
     except ValueError:
         return None
 
 
-async def refuse(refusal: Refusal, send: Send) -> None:
-    """Answer without the application: it may be the one that is busy."""
+async def send_refusal(refusal: RefusedRequest, send: Send) -> None:
+    """Answer without the application, which may be what is busy."""
     body = refusal_body(refusal)
     raw = [(name.lower().encode(), value.encode()) for name, value in refusal_headers(refusal, body).items()]
     await send({"type": "http.response.start", "status": refusal.status, "headers": raw})
     await send({"type": "http.response.body", "body": body})
 
 
-def refusal_body(refusal: Refusal) -> bytes:
+def refusal_body(refusal: RefusedRequest) -> bytes:
     return json.dumps({"error": refusal.message}).encode()
 
 
-def refusal_headers(refusal: Refusal, body: bytes) -> dict[str, str]:
+def refusal_headers(refusal: RefusedRequest, body: bytes) -> dict[str, str]:
     own = {"Content-Type": "application/json", "Content-Length": str(len(body)), "Cache-Control": "no-store"}
     return HEADERS | own | refusal.headers
 
@@ -165,15 +165,15 @@ class Arriving:
     given_up: bool = False
 
     def speed(self, now: float) -> float:
-        """Bytes per second, with a start that makes a body that has only begun a fast one."""
-        return (self.size + HEAD_START) / max(now - self.begun, 1e-9)
+        """Bytes per second, with a head start so that a body that has just begun counts as fast."""
+        return (self.size + HEAD_START_BYTES) / max(now - self.begun, 1e-9)
 
 
 class Uploads:
     """Reads bodies side by side, each within its size and time.
 
-    A slow one takes nothing from the others: there is no number of places, but a sum of bytes for all, and where it
-    is used up the slowest is given up.
+    A slow one takes nothing from the others: not their number is limited but the sum of their bytes, and where that is
+    used up, the slowest is given up.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -190,10 +190,10 @@ class Uploads:
                 return await self.body(request, one)
         except TimeoutError:
             if one is not None and one.given_up:
-                raise Refusal(503, BUSY, retry=True) from None
-            raise Refusal(408, f"the file did not arrive within {seconds:g} seconds") from None
+                raise RefusedRequest(503, BUSY, retry=True) from None
+            raise RefusedRequest(408, f"the file did not arrive within {seconds:g} seconds") from None
         except ClientDisconnect:
-            raise Refusal(400, "the connection ended before the file did") from None
+            raise RefusedRequest(400, "the connection ended before the file did") from None
         finally:
             if one is not None:
                 self.arriving.discard(one)
@@ -212,7 +212,9 @@ class Uploads:
                 parts.clear()
                 one.size = 0
         if size > limit:
-            raise Refusal(413, f"the file has {size:,} bytes; at most {limit:,} are accepted: scale the picture down")
+            raise RefusedRequest(
+                413, f"the file has {size:,} bytes; at most {limit:,} are accepted: scale the picture down"
+            )
         return b"".join(parts)
 
     def make_room(self) -> None:

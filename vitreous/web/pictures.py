@@ -1,4 +1,4 @@
-"""The pictures a page talks about, each under an id: examples for as long as the server runs, uploads the latest."""
+"""The pictures of the page, each under an id: examples for as long as the server runs, and the latest uploads."""
 
 import hashlib
 import io
@@ -10,7 +10,7 @@ from PIL import Image
 
 
 class UnknownPicture(LookupError):
-    """There is no picture under this id, or no longer."""
+    """There is no picture under this id, or no longer one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,12 +25,12 @@ class Seen:
 
     @property
     def footprint(self) -> int:
-        """Bytes it takes to keep it."""
+        """Bytes it takes in memory."""
         return len(self.png) + self.picture.width * self.picture.height * 3
 
 
 def seen(name: str, picture: Image.Image, *, label: str | None = None) -> Seen:
-    """Equal pictures of the same name have the same id, so that what was computed for one is not computed again."""
+    """Equal pictures of the same name have the same id, so that nothing is computed twice."""
     identity = hashlib.sha256(f"{name}\0{label}\0{picture.size}\0".encode() + picture.tobytes())
     return Seen(identity.hexdigest()[:32], name, label, picture, as_png(picture))
 

@@ -1,7 +1,7 @@
-"""One thread that runs the model, a bounded queue before it, and a memory of what it has answered.
+"""One thread that runs the model, a bounded queue before it, and a cache of its answers.
 
 A model that is being explained carries gates and listening taps, so only one question at a time may touch it. Long work
-is written as a generator that yields between its steps: what a person is waiting for is served between two of them.
+is a generator that yields between its steps, so that what a person is waiting for can be served in between.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ Work = Callable[[], Any]  # returns the answer, or a generator that returns it a
 
 
 class Busy(Exception):
-    """As much is waiting as may wait."""
+    """The queue is full."""
 
 
 class Job(NamedTuple):
@@ -74,7 +74,7 @@ class Worker:
                 return job
         except StopIteration as end:
             job.future.set_result(end.value)
-        except BaseException as error:  # whatever it is, the one who asked must hear of it, and the thread goes on
+        except BaseException as error:  # whatever it is, it goes to the one who asked, and the thread goes on
             job.future.set_exception(error)
         return None
 
@@ -84,8 +84,8 @@ class Worker:
         self.thread.join()
 
 
-class Answers:
-    """Answers in bytes, the latest ones kept; a question asked while its answer is computed waits for that one."""
+class AnswerCache:
+    """Answers in bytes, of which the latest are kept; a question asked while its answer is computed waits for it."""
 
     def __init__(self, worker: Worker, kept_bytes: int) -> None:
         self.worker, self.kept_bytes = worker, kept_bytes

@@ -17,7 +17,7 @@ from vitreous.data.loader import FILES_SHUFFLED_TOGETHER, BatchSampler, Loader
 from vitreous.data.source import describe, open_data
 from vitreous.data.transforms import Augmentation, Preprocess
 from vitreous.errors import InputError
-from vitreous.tasks.classify import Classify
+from vitreous.tasks.classify import ClassifyTask
 
 
 @pytest.fixture(autouse=True)
@@ -224,7 +224,7 @@ def test_a_folder_that_cannot_be_written(root, scanned, monkeypatch):
 
 
 def batches(images, *, workers=0, rank=0, world=1, start=0):
-    task = Classify(images.classes)
+    task = ClassifyTask(images.classes)
     sampler = BatchSampler(
         len(images), 6, seed=1, shuffle=True, file_lengths=images.file_lengths, rank=rank, world=world
     )

@@ -1,6 +1,6 @@
-// Questions to the server. A busy server is asked again a few times; every refusal becomes an Error with its sentence.
+// Requests to the server. A busy server is asked again a few times; every refusal becomes an Error with its message.
 
-const TRIES = 6;
+const MOST_TRIES = 6;
 
 async function ask(path, options) {
   for (let trial = 1; ; trial += 1) {
@@ -12,7 +12,7 @@ async function ask(path, options) {
       throw new Error("The server does not answer. Is it still running?");
     }
     if (response.ok) return response;
-    if (response.status !== 503 || trial === TRIES) throw new Error(await sentence(response));
+    if (response.status !== 503 || trial === MOST_TRIES) throw new Error(await sentence(response));
     await new Promise((go) => setTimeout(go, 1000 * Number(response.headers.get("Retry-After") || 1)));
   }
 }
@@ -44,7 +44,7 @@ export async function upload(picture) {
   return (await ask(address("images", { name: picture.name || "pasted picture" }), options)).json();
 }
 
-// Of several questions for the same place only the last one counts: `latest.next()` cancels those before.
+// Of several requests for the same part of the page only the last one counts: `latest.next()` cancels the others.
 export class Latest {
   next() {
     this.controller?.abort();

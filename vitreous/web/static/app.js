@@ -1,37 +1,38 @@
-// The page: choose a picture, see the prediction, look at maps. Clusters have a file of their own.
+// The page: choose a picture, see the prediction and the maps. Clusters have a file of their own.
 
 import { file, get, Latest, upload } from "./api.js";
 import { Clusters, length, percent, sentence, signed, spaced } from "./clusters.js";
 import { paint, setColours, unpack } from "./draw.js";
 
 const $ = (id) => document.getElementById(id);
-const VIEWER = 460;
+const VIEWER_WIDTH = 460; // pixels
+const CARD_WIDTH = 138;
 const PATCH_CLUSTERS = 6;
-const CHEAP = 20;
+const QUICK_PASSES = 20; // through the network; a method that takes more is computed only when it is chosen
 
 class Page {
   constructor(model) {
     this.model = model;
-    this.asked = new Latest();
+    this.request = new Latest();
     this.patch = null;
     this.pinnedMap = null;
-    this.passing = null;
-    this.heats = new Map();
-    this.finds = model.task !== "classify"; // what is explained is a finding, not a class
+    this.hoveredMap = null;
+    this.heatMaps = new Map();
+    this.explainsFindings = model.has_findings; // what is explained is a finding, not a class
     this.clusters = new Clusters(this, model);
-    if (this.finds) this.sayFindings();
+    if (this.explainsFindings) this.labelFindings();
     this.buildMethods();
     $("opacity").addEventListener("input", () => this.draw());
     $("show").addEventListener("change", () => this.chooseMap($("show").value));
-    $("compute").addEventListener("click", () => this.computeCheap());
+    $("compute").addEventListener("click", () => this.computeQuick());
     $("report").addEventListener("click", () => this.download());
     $("viewer-help").hidden = model.stages.length === 0;
     const viewer = $("viewer");
-    viewer.addEventListener("pointermove", (event) => this.point(event));
-    viewer.addEventListener("pointerdown", (event) => this.point(event));
-    viewer.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && this.leave());
-    viewer.addEventListener("keydown", (event) => this.steer(event));
-    viewer.addEventListener("blur", () => this.leave());
+    viewer.addEventListener("pointermove", (event) => this.movePatch(event));
+    viewer.addEventListener("pointerdown", (event) => this.movePatch(event));
+    viewer.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && this.clearPatch());
+    viewer.addEventListener("keydown", (event) => this.moveByKey(event));
+    viewer.addEventListener("blur", () => this.clearPatch());
   }
 
   // ---- the picture and its classes
@@ -45,24 +46,24 @@ class Page {
   }
 
   async open(id) {
-    const signal = this.asked.next();
-    this.heard();
+    const signal = this.request.next();
+    this.clearError();
     $("answer").setAttribute("aria-busy", "true");
     try {
-      const plain = this.finds ? null : this.load(id, null);
+      const plain = this.explainsFindings ? null : this.load(id, null);
       const prediction = await get(`images/${id}`, {}, signal);
       const target = prediction.classes[0]?.number ?? null;
       const image = await (plain ?? this.load(id, target));
       Object.assign(this, { image, shown: prediction, target });
-      if (this.finds) $("drawing").src = `api/images/${id}/drawing.png`;
+      if (this.explainsFindings) $("drawing").src = `api/images/${id}/drawing.png`;
       for (const button of document.querySelectorAll("#examples button")) {
         button.setAttribute("aria-pressed", String(button.dataset.id === id));
       }
       $("explore").hidden = false;
-      if (target === null) this.foundNothing();
+      if (target === null) this.showNothingFound();
       else await this.explain();
     } catch (error) {
-      this.failed(error);
+      this.showError(error);
     }
     $("answer").setAttribute("aria-busy", "false");
   }
@@ -70,24 +71,24 @@ class Page {
   // The picture, with the finding that is explained outlined.
   async load(id, target) {
     const image = new Image();
-    image.src = `api/images/${id}/picture.png${this.finds && target !== null ? `?target=${target}` : ""}`;
+    image.src = `api/images/${id}/picture.png${this.explainsFindings && target !== null ? `?target=${target}` : ""}`;
     await image.decode();
     return image;
   }
 
-  sayFindings() {
+  labelFindings() {
     $("answer-title").textContent = "Found";
     const regions = this.model.task === "segment";
     const numbers = regions ? "the share of the picture that each class covers" : "their scores";
     $("classes").setAttribute("aria-label", `Findings and ${numbers}; choose one to have it explained`);
-    $("choose-another").textContent = `choose another finding to explain that one.${regions ? " Numbers are shares of the picture." : ""}`;
-    $("found").prepend(Object.assign(new Image(), { id: "drawing", alt: "All that was found, drawn into the picture" }));
+    $("choose-another").textContent = `Choose another finding to explain that one.${regions ? " Numbers are shares of the picture." : ""}`;
+    $("found").prepend(Object.assign(new Image(), { id: "drawing", alt: "Everything that was found, drawn on the picture" }));
     $("found").hidden = false;
   }
 
-  foundNothing() {
+  showNothingFound() {
     this.pinnedMap = null;
-    this.passing = null;
+    this.hoveredMap = null;
     this.patch = null;
     this.clusters.empty();
     this.draw();
@@ -98,59 +99,59 @@ class Page {
     $("report").disabled = true;
   }
 
-  // A picture and a class are known: show everything there is about them.
+  // The picture and the class are known: show everything about them.
   async explain() {
     this.patch = null;
     this.pinnedMap = null;
-    this.passing = null;
-    this.heats.clear();
+    this.hoveredMap = null;
+    this.heatMaps.clear();
     $("clusters").hidden = this.model.stages.length === 0;
     $("methods").hidden = false;
     $("report").disabled = false;
-    this.predicted(null);
-    this.emptyMethods();
+    this.showPrediction(null);
+    this.resetMethods();
     $("patch").hidden = true;
     const clustered = this.model.stages.length > 0;
     $("show").value = this.firstMap;
     this.draw();
-    const clusters = this.clusters.refresh(); // asked for first, as its answer comes at once
+    const clusters = this.clusters.refresh(); // requested first, as its answer comes at once
     if (this.firstMap) await this.chooseMap(this.firstMap);
     await clusters;
-    if (!clustered) await this.computeCheap();
+    if (!clustered) await this.computeQuick();
   }
 
   // Probabilities, after some clusters were switched off (`ablated`) or as they are.
-  predicted(ablated, stage) {
+  showPrediction(ablated, stage) {
     const rows = ablated ? ablated.classes : this.shown.classes;
     const own = rows.find((row) => row.number === this.target);
-    const best = this.finds ? own : rows.reduce((a, b) => (b.probability > a.probability ? b : a));
-    const words = $("sentence");
-    const strong = (text) => Object.assign(document.createElement("b"), { textContent: text });
-    words.replaceChildren(strong(`${best.name} ${percent(best.probability)}`));
+    const best = this.explainsFindings ? own : rows.reduce((a, b) => (b.probability > a.probability ? b : a));
+    const text = $("sentence");
+    const strong = (content) => Object.assign(document.createElement("b"), { textContent: content });
+    text.replaceChildren(strong(`${best.name} ${percent(best.probability)}`));
     if (ablated) {
       const before = this.shown.classes[0];
       const lost = ablated.log_odds - ablated.log_odds_before;
-      words.append(
+      text.append(
         ` without ${ablated.off.length} of ${this.clusters.data.groups.length} clusters of stage ${stage}. `,
-        `${this.fate(ablated.changed, before.name)}; log-odds of the explained ${this.thing} ${signed(lost)}.`,
+        `${this.changeText(ablated.changed, before.name)}; log-odds of the explained ${this.targetNoun} ${signed(lost)}.`,
       );
-    } else if (this.finds && this.shown.nothing) {
-      words.append(` is not sure: ${this.shown.nothing}.`);
+    } else if (this.explainsFindings && this.shown.nothing) {
+      text.append(` is not sure: ${this.shown.nothing}.`);
     } else if (this.shown.true !== null) {
       const right = this.shown.true === best.name;
-      const word = Object.assign(document.createElement("span"), { className: right ? "right" : "wrong", textContent: right ? "right" : `wrong, it is ${this.shown.true}` });
-      words.append(", ", word);
+      const verdict = Object.assign(document.createElement("span"), { className: right ? "right" : "wrong", textContent: right ? "right" : `wrong, it is ${this.shown.true}` });
+      text.append(", ", verdict);
     }
     $("classes").replaceChildren(...rows.map((row) => this.classRow(row)));
     $("explained").textContent = own?.name ?? "";
   }
 
-  get thing() {
-    return this.finds ? "finding" : "class";
+  get targetNoun() {
+    return this.explainsFindings ? "finding" : "class";
   }
 
-  fate(changed, before) {
-    if (this.finds) return changed ? "It is lost" : "It is still found, or was not sure before";
+  changeText(changed, before) {
+    if (this.explainsFindings) return changed ? "It is lost" : "It is still found, or was not sure before";
     return changed ? `It was ${before}` : "The answer stays";
   }
 
@@ -178,44 +179,44 @@ class Page {
     if (number === this.target) return;
     const { id } = this.shown;
     try {
-      const image = this.finds ? await this.load(id, number) : this.image;
+      const image = this.explainsFindings ? await this.load(id, number) : this.image;
       if (id !== this.shown.id) return;
       Object.assign(this, { image, target: number });
       await this.explain();
       document.querySelector("#classes [aria-pressed=true]")?.focus();
     } catch (error) {
-      this.failed(error);
+      this.showError(error);
     }
   }
 
   // ---- the large picture
 
   // A cluster's map. One that only leads the ranking does not push away the map of a method.
-  pin(map, words, chosen) {
+  pin(map, caption, chosen) {
     if (!chosen && $("show").value) return;
-    this.pinnedMap = { map, words };
+    this.pinnedMap = { map, caption };
     $("show").value = "";
     this.markMethod("");
     this.draw();
   }
 
-  show(map, words) {
-    this.passing = map && { map, words: () => words };
+  show(map, caption) {
+    this.hoveredMap = map && { map, caption: () => caption };
     this.draw();
   }
 
   draw() {
     if (!this.image) return;
-    const shown = this.passing ?? this.pinnedMap;
+    const shown = this.hoveredMap ?? this.pinnedMap;
     const strength = Number($("opacity").value) / 100;
     const grid = this.clusters.grid;
-    paint($("viewer"), this.image, shown?.map ?? null, { width: VIEWER, strength, patch: grid && this.patch, grid });
-    const words = this.patch && grid ? this.patchWords() : (shown?.words() ?? "");
-    if ($("caption").textContent !== words) $("caption").textContent = words;
-    $("viewer").setAttribute("aria-label", `${this.shown.name}. ${shown?.words() ?? "The picture without a map"}`);
+    paint($("viewer"), this.image, shown?.map ?? null, { width: VIEWER_WIDTH, strength, patch: grid && this.patch, grid });
+    const caption = this.patch && grid ? this.patchText() : (shown?.caption() ?? "");
+    if ($("caption").textContent !== caption) $("caption").textContent = caption;
+    $("viewer").setAttribute("aria-label", `${this.shown.name}. ${shown?.caption() ?? "The picture without a map"}`);
   }
 
-  point(event) {
+  movePatch(event) {
     const grid = this.clusters.grid;
     if (!grid) return;
     const box = $("viewer").getBoundingClientRect();
@@ -226,10 +227,10 @@ class Page {
     });
   }
 
-  steer(event) {
+  moveByKey(event) {
     const grid = this.clusters.grid;
     const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
-    if (event.key === "Escape") this.leave();
+    if (event.key === "Escape") this.clearPatch();
     if (!grid || !step) return;
     event.preventDefault();
     const from = this.patch ?? { row: Math.floor(grid.rows / 2), column: Math.floor(grid.columns / 2) };
@@ -240,7 +241,7 @@ class Page {
   moveTo(patch) {
     if (this.patch && patch.row === this.patch.row && patch.column === this.patch.column) return;
     this.patch = patch;
-    const read = this.clusters.readBy(patch).slice(0, PATCH_CLUSTERS);
+    const read = this.clusters.attentionOf(patch).slice(0, PATCH_CLUSTERS);
     $("patch").hidden = false;
     $("patch-clusters").replaceChildren(
       ...read.map(({ number, share }) => {
@@ -256,13 +257,13 @@ class Page {
     this.draw();
   }
 
-  patchWords() {
-    const read = this.clusters.readBy(this.patch).slice(0, 3);
-    const words = read.map(({ number, share }) => `cluster ${number} (${percent(share)})`).join(", ");
-    return `Patch in row ${this.patch.row + 1}, column ${this.patch.column + 1} looks most at ${words}.`;
+  patchText() {
+    const read = this.clusters.attentionOf(this.patch).slice(0, 3);
+    const clusters = read.map(({ number, share }) => `cluster ${number} (${percent(share)})`).join(", ");
+    return `Patch in row ${this.patch.row + 1}, column ${this.patch.column + 1} looks most at ${clusters}.`;
   }
 
-  leave() {
+  clearPatch() {
     if (!this.patch) return;
     this.patch = null;
     this.clusters.highlight([]);
@@ -277,9 +278,9 @@ class Page {
       ...(stages.length ? [new Option("chosen cluster", "")] : []),
       ...methods.map((method) => new Option([spaced(method.name), ...method.labels].join(" · "), method.name)),
     );
-    $("chosen").textContent = this.chosenWords();
-    $("has").textContent = has;
-    $("has").hidden = !has;
+    $("default-method").textContent = this.defaultMethodText();
+    $("inside").textContent = has;
+    $("inside").hidden = !has;
     $("methods").open = stages.length === 0;
     $("method-count").textContent = methods.length;
     $("method-cards").replaceChildren(
@@ -287,53 +288,53 @@ class Page {
         const card = document.createElement("li");
         card.dataset.method = method.name;
         card.innerHTML =
-          '<button type="button" class="look" aria-pressed="false"></button><div class="facts"><b class="name"></b><span class="score"></span></div><p class="labels"></p><p class="says"></p>';
+          '<button type="button" class="map-button" aria-pressed="false"></button><div class="facts"><b class="name"></b><span class="score"></span></div><p class="labels"></p><p class="summary"></p>';
         card.querySelector(".name").textContent = spaced(method.name);
-        card.querySelector(".labels").append(...method.labels.map((words) => this.label(method, words)));
-        card.querySelector(".says").textContent = sentence(method.says) + (method.target ? "" : ` Does not know the ${this.thing}.`);
-        card.querySelector(".look").setAttribute("aria-label", `Show ${[spaced(method.name), ...method.labels].join(", ")}`);
-        card.querySelector(".look").addEventListener("click", () => this.chooseMap(method.name));
+        card.querySelector(".labels").append(...method.labels.map((text) => this.label(method, text)));
+        card.querySelector(".summary").textContent = sentence(method.says) + (method.target ? "" : ` Does not know the ${this.targetNoun}.`);
+        card.querySelector(".map-button").setAttribute("aria-label", `Show ${[spaced(method.name), ...method.labels].join(", ")}`);
+        card.querySelector(".map-button").addEventListener("click", () => this.chooseMap(method.name));
         return card;
       }),
     );
   }
 
   // The run's default, which comes first in the list, and why it is the default.
-  chosenWords() {
+  defaultMethodText() {
     const { methods, chosen } = this.model;
     if (chosen.method === null) return chosen.says;
     const { passes } = methods[0];
-    const when = passes > CHEAP ? `takes ${passes} passes, so that it is computed only when you choose it` : "is shown first";
+    const when = passes > QUICK_PASSES ? `takes ${passes} passes, so it is computed only when you choose it` : "is shown first";
     return `${sentence(`${spaced(chosen.method)} ${when}`)} ${chosen.says}`;
   }
 
-  label(method, words) {
-    const best = method.name === this.model.chosen.method && words === method.labels[0];
-    return Object.assign(document.createElement("span"), { className: best ? "label" : "label doubt", textContent: words });
+  label(method, text) {
+    const best = method.name === this.model.chosen.method && text === method.labels[0];
+    return Object.assign(document.createElement("span"), { className: best ? "label" : "label doubt", textContent: text });
   }
 
-  // What to show of a new picture: the run's default, unless it is dear; else clusters, if there are any.
+  // The map shown first of a new picture: the run's default, unless it takes many passes; else clusters, if there are any.
   get firstMap() {
     const { methods, stages, chosen } = this.model;
-    if (chosen.method !== null && methods[0].passes <= CHEAP) return chosen.method;
-    return stages.length ? "" : methods.find((method) => method.passes <= CHEAP).name;
+    if (chosen.method !== null && methods[0].passes <= QUICK_PASSES) return chosen.method;
+    return stages.length ? "" : methods.find((method) => method.passes <= QUICK_PASSES).name;
   }
 
-  emptyMethods() {
+  resetMethods() {
     for (const method of this.model.methods) {
       const place = document.createElement("span");
       place.className = "empty";
       place.textContent = `compute (${method.passes} ${method.passes === 1 ? "pass" : "passes"})`;
-      this.methodCard(method.name).replaceChildren(place);
+      this.mapButton(method.name).replaceChildren(place);
       this.card(method.name).querySelector(".score").textContent = "";
     }
     $("method-cards").append(...this.model.methods.map((method) => this.card(method.name))); // in their own order again
-    $("chosen").textContent = this.chosenWords();
+    $("default-method").textContent = this.defaultMethodText();
   }
 
   markMethod(name) {
     for (const card of $("method-cards").children) {
-      card.querySelector(".look").setAttribute("aria-pressed", String(card.dataset.method === name));
+      card.querySelector(".map-button").setAttribute("aria-pressed", String(card.dataset.method === name));
     }
   }
 
@@ -341,8 +342,8 @@ class Page {
     return document.querySelector(`[data-method="${CSS.escape(name)}"]`);
   }
 
-  methodCard(name) {
-    return this.card(name).querySelector(".look");
+  mapButton(name) {
+    return this.card(name).querySelector(".map-button");
   }
 
   async heat(name) {
@@ -350,26 +351,26 @@ class Page {
     const method = this.model.methods.find((m) => m.name === name);
     const stage = method.staged ? this.clusters.otherStage : null;
     const key = `${name} ${stage}`;
-    if (!this.heats.has(key)) {
-      this.methodCard(name).setAttribute("aria-busy", "true");
+    if (!this.heatMaps.has(key)) {
+      this.mapButton(name).setAttribute("aria-busy", "true");
       try {
         const answer = await get(`images/${id}/heat`, { method: name, stage, target });
         if (id !== this.shown.id || target !== this.target) return null;
         const stack = unpack(answer.map);
-        this.heats.set(key, { ...answer, stage, map: { rows: stack.rows, columns: stack.columns, values: stack.data } });
+        this.heatMaps.set(key, { ...answer, stage, map: { rows: stack.rows, columns: stack.columns, values: stack.data } });
       } finally {
-        this.methodCard(name).setAttribute("aria-busy", "false");
+        this.mapButton(name).setAttribute("aria-busy", "false");
       }
     }
     const canvas = document.createElement("canvas");
     canvas.setAttribute("aria-hidden", "true");
-    paint(canvas, this.image, this.heats.get(key).map, { width: 138 });
-    this.methodCard(name).replaceChildren(canvas);
-    return this.heats.get(key);
+    paint(canvas, this.image, this.heatMaps.get(key).map, { width: CARD_WIDTH });
+    this.mapButton(name).replaceChildren(canvas);
+    return this.heatMaps.get(key);
   }
 
   async chooseMap(name) {
-    this.heard();
+    this.clearError();
     if (!name) {
       this.markMethod("");
       if (this.clusters.pinned) this.clusters.pin(this.clusters.pinned);
@@ -378,46 +379,46 @@ class Page {
     $("show").value = name;
     try {
       const found = await this.heat(name);
-      if (!found || $("show").value !== name) return; // something else was chosen in the meantime
+      if (!found || $("show").value !== name) return; // another one was chosen in the meantime
       const unlike = this.model.chosen.method === null ? "" : " (its faithfulness was measured at another)";
       const where = found.stage === null ? "" : `, stage ${found.stage}${unlike}`;
-      const against = found.low < 0 ? `; what speaks against the ${this.thing} is dark` : "";
+      const against = found.low < 0 ? `; what speaks against the ${this.targetNoun} is dark` : "";
       const range = `Values from ${found.low.toPrecision(2)} to ${found.high.toPrecision(2)}${against}.`;
-      const words = `${sentence(`${spaced(name)}${where}: ${found.says}`)} ${range}`;
-      this.pinnedMap = { map: found.map, words: () => words };
+      const caption = `${sentence(`${spaced(name)}${where}: ${found.says}`)} ${range}`;
+      this.pinnedMap = { map: found.map, caption: () => caption };
       this.markMethod(name);
       this.draw();
     } catch (error) {
-      this.failed(error);
+      this.showError(error);
     }
   }
 
-  // The clusters are of another stage now; so is the map, if the method has one to choose.
+  // The clusters are of another stage now, and so is the map if its method has a stage to choose.
   stageChanged() {
     if (this.model.methods.find((method) => method.name === $("show").value)?.staged) this.chooseMap($("show").value);
   }
 
-  async computeCheap() {
+  async computeQuick() {
     const { id, target } = this.subject();
     $("compute").disabled = true;
     try {
       for (const method of this.model.methods) {
         if (id !== this.shown.id || target !== this.target) break;
-        if (method.passes <= CHEAP) await this.heat(method.name);
+        if (method.passes <= QUICK_PASSES) await this.heat(method.name);
       }
-      if (this.model.chosen.method === null) await this.measureCheap(id, target);
+      if (this.model.chosen.method === null) await this.measureQuick(id, target);
     } catch (error) {
-      this.failed(error);
+      this.showError(error);
     }
     $("compute").disabled = false;
   }
 
   // With no measurement for the model, the most faithful map on this picture goes first.
-  async measureCheap(id, target) {
+  async measureQuick(id, target) {
     const first = $("show").value;
     const measured = [];
     for (const { name, passes } of this.model.methods) {
-      if (passes > CHEAP) continue;
+      if (passes > QUICK_PASSES) continue;
       const { difference } = await get(`images/${id}/faithfulness`, { method: name, target });
       if (id !== this.shown.id || target !== this.target) return;
       this.card(name).querySelector(".score").textContent = signed(difference);
@@ -426,7 +427,7 @@ class Page {
     measured.sort((a, b) => b.difference - a.difference);
     $("method-cards").prepend(...measured.map(({ name }) => this.card(name)));
     const best = measured[0];
-    $("chosen").textContent = `${sentence(`${spaced(best.name)} is the most faithful of the quick ones on this picture: insertion − deletion ${signed(best.difference)}`)} ${this.model.chosen.says}`;
+    $("default-method").textContent = `${sentence(`${spaced(best.name)} is the most faithful of the quick ones on this picture: insertion − deletion ${signed(best.difference)}`)} ${this.model.chosen.says}`;
     if (first && $("show").value === first) await this.chooseMap(best.name); // unless something else was chosen
   }
 
@@ -440,43 +441,43 @@ class Page {
       link.click();
       setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
     } catch (error) {
-      this.failed(error);
+      this.showError(error);
     }
     $("report").disabled = false;
   }
 
-  // ---- what went wrong
+  // ---- errors
 
-  failed(error) {
+  showError(error) {
     if (error.name === "AbortError") return;
     $("message").textContent = error.message;
     $("message").hidden = false;
   }
 
-  heard() {
+  clearError() {
     $("message").hidden = true;
   }
 }
 
-function choosing(page, limit) {
-  const take = async (picture) => {
+function acceptPictures(page, limit) {
+  const open = async (picture) => {
     if (!picture) return;
-    page.heard();
+    page.clearError();
     if (picture.size > limit) {
-      page.failed(new Error(`“${picture.name}” has ${(picture.size / 1e6).toFixed(1)} MB; at most ${limit / 1e6} MB are accepted.`));
+      page.showError(new Error(`“${picture.name}” has ${(picture.size / 1e6).toFixed(1)} MB; at most ${limit / 1e6} MB are accepted.`));
       return;
     }
     try {
       await page.open((await upload(picture)).id);
     } catch (error) {
-      page.failed(error);
+      page.showError(error);
     }
   };
   $("file").addEventListener("change", () => {
-    take($("file").files[0]);
+    open($("file").files[0]);
     $("file").value = "";
   });
-  document.addEventListener("paste", (event) => take([...event.clipboardData.files][0]));
+  document.addEventListener("paste", (event) => open([...event.clipboardData.files][0]));
   document.addEventListener("dragover", (event) => {
     event.preventDefault();
     document.body.classList.add("over");
@@ -484,11 +485,11 @@ function choosing(page, limit) {
   for (const name of ["dragleave", "drop"]) document.addEventListener(name, () => document.body.classList.remove("over"));
   document.addEventListener("drop", (event) => {
     event.preventDefault();
-    take(event.dataTransfer.files[0]);
+    open(event.dataTransfer.files[0]);
   });
 }
 
-function offer(page, examples) {
+function showExamples(page, examples) {
   $("examples-part").hidden = examples.length === 0;
   const buttons = examples.map(({ id, name }) => {
     const item = document.createElement("li");
@@ -513,8 +514,8 @@ async function start() {
     $("facts").textContent = `${model.classes} ${model.classes === 1 ? "class" : "classes"}, ${size}, ${model.methods.length} ways to see what mattered`;
     $("limit").textContent = `JPEG, PNG, WebP, BMP or TIFF, up to ${model.upload_bytes / 1e6} MB`;
     const page = new Page(model);
-    choosing(page, model.upload_bytes);
-    offer(page, model.examples);
+    acceptPictures(page, model.upload_bytes);
+    showExamples(page, model.examples);
   } catch (error) {
     $("message").textContent = error.message;
     $("message").hidden = false;

@@ -1,12 +1,12 @@
-// The clusters of one stage: their cards, their order, what is switched off, and what a patch looks at.
+// The clusters of one stage: their cards, their order, which are switched off, and which a patch attends to.
 
 import { get, Latest } from "./api.js";
-import { cells, oneOf, paint, together, unpack } from "./draw.js";
+import { cellCount, mapOf, paint, summedMap, unpack } from "./draw.js";
 
 const $ = (id) => document.getElementById(id);
-const THUMBNAIL = 138;
+const THUMBNAIL_WIDTH = 138; // pixels
 const SHOWN_AT_FIRST = 12;
-const QUICK = "logit_gate";
+const QUICK_RANKING = "logit_gate";
 
 export const percent = (value) => `${(100 * value).toFixed(1)} %`;
 export const length = (share) => `${100 * Math.min(Math.max(share, 0), 1)}%`;
@@ -19,12 +19,12 @@ export function signed(value) {
 
 export const spaced = (name) => name.replaceAll("_", " ");
 
-export function sentence(words) {
-  return words[0].toUpperCase() + words.slice(1) + (words.endsWith(".") ? "" : ".");
+export function sentence(text) {
+  return text[0].toUpperCase() + text.slice(1) + (text.endsWith(".") ? "" : ".");
 }
 
 export class Clusters {
-  // `page` tells what is explained (picture, target), shows maps and predictions, and reports errors.
+  // `page` knows what is explained (picture, target), shows maps and predictions, and reports errors.
   constructor(page, model) {
     this.page = page;
     this.model = model;
@@ -33,8 +33,8 @@ export class Clusters {
     this.loads = null;
     this.pinned = null;
     this.chosen = null;
-    this.asked = new Latest();
-    this.removing = new Latest();
+    this.stageRequest = new Latest();
+    this.ablationRequest = new Latest();
     if (this.stage === null) return;
     $("clusters").hidden = false;
     this.buildStages();
@@ -53,11 +53,11 @@ export class Clusters {
       const label = document.createElement("label");
       const input = Object.assign(document.createElement("input"), { type: "radio", name: "stage", value: stage });
       input.checked = stage === this.stage;
-      const words = document.createElement("span");
+      const text = document.createElement("span");
       const load = document.createElement("small");
       load.id = `load-${stage}`;
-      words.append(`${stage} · ${clusters} clusters `, load);
-      label.append(input, words);
+      text.append(`${stage} · ${clusters} clusters `, load);
+      label.append(input, text);
       return label;
     });
     $("stages").append(...choices);
@@ -82,16 +82,16 @@ export class Clusters {
 
   // A picture without anything to explain.
   empty() {
-    this.asked.next();
+    this.stageRequest.next();
     this.data = null;
     this.pinned = null;
     this.off.clear();
   }
 
-  // A new picture or class: everything is asked anew.
+  // A new picture or class: everything is requested again.
   async refresh() {
     this.loads = null;
-    $("load").textContent = ""; // it was about another picture or class
+    $("load").textContent = ""; // of another picture or class
     this.off.clear();
     if (this.stage !== null) await this.open(this.stage);
   }
@@ -102,18 +102,18 @@ export class Clusters {
     this.data = null;
     this.pinned = null;
     this.chosen = null;
-    const signal = this.asked.next();
+    const signal = this.stageRequest.next();
     $("clusters").setAttribute("aria-busy", "true");
-    $("cards").inert = true; // those of before have no maps any more
+    $("cards").inert = true; // the old ones have no maps any more
     const changed = this.off.size > 0;
     this.off.clear();
-    if (changed) this.page.predicted(null);
+    if (changed) this.page.showPrediction(null);
     try {
       const { id, target } = this.page.subject();
       const answer = await get(`images/${id}/stages/${stage}`, { target }, signal);
       this.data = { ...answer, maps: unpack(answer.maps), attention: { ...unpack(answer.attention), highest: answer.attention.highest } };
       this.importance = answer.importance;
-      this.says(this.quickWords());
+      this.showRankingText(this.quickText());
       this.build();
       $("cards").inert = false;
       $("clusters").setAttribute("aria-busy", "false");
@@ -121,36 +121,36 @@ export class Clusters {
       if (!this.loads) this.loads = (await get(`images/${id}/load`, { target }, signal)).stages;
       this.showLoads();
     } catch (error) {
-      this.page.failed(error);
+      this.page.showError(error);
     }
   }
 
-  quickWords() {
-    return $("ranking").value === QUICK ? this.meaning(QUICK) : `Quick estimate by gradient; scores by ${spaced($("ranking").value)} follow …`;
+  quickText() {
+    return $("ranking").value === QUICK_RANKING ? this.rankingText(QUICK_RANKING) : `Quick estimate by gradient; scores by ${spaced($("ranking").value)} follow …`;
   }
 
-  meaning(by) {
+  rankingText(by) {
     const ranking = this.model.rankings.find((r) => r.name === by);
     return `${spaced(by)}: ${ranking.says}.`;
   }
 
-  says(words) {
-    $("ranking-says").textContent = words;
+  showRankingText(text) {
+    $("ranking-text").textContent = text;
   }
 
-  async rank(signal = this.asked.next()) {
+  async rank(signal = this.stageRequest.next()) {
     const by = $("ranking").value;
     if (by !== this.importance.by) {
-      this.says(this.quickWords());
+      this.showRankingText(this.quickText());
       try {
         const { id, target } = this.page.subject();
         this.importance = await get(`images/${id}/stages/${this.stage}/importance`, { by, target }, signal);
       } catch (error) {
-        this.page.failed(error);
+        this.page.showError(error);
         return;
       }
     }
-    this.says(this.meaning(by));
+    this.showRankingText(this.rankingText(by));
     this.arrange();
   }
 
@@ -159,10 +159,10 @@ export class Clusters {
     const load = this.loads.find((l) => l.stage === this.stage);
     $("load").classList.toggle("warning", !load.carries);
     const change = `changes the log-odds by ${signed(-load.uniform)}`;
-    const answer = load.uniform_flips ? "and the answer with it" : "though not the answer";
+    const answer = load.uniform_flips ? "and the answer with it" : "but not the answer";
     $("load").textContent = load.carries
-      ? `Putting the plain average of all patches in the place of every cluster of this stage ${change}, ${answer}: what they find matters here.`
-      : `Careful: putting the plain average of all patches in the place of every cluster of this stage only ${change}. For this picture its maps are decoration, however sharp they look.`;
+      ? `Replacing every cluster of this stage with the plain average of all patches ${change}, ${answer}: what they find matters here.`
+      : `Careful: replacing every cluster of this stage with the plain average of all patches only ${change}. For this picture its maps are decoration, however sharp they look.`;
   }
 
   // What a card stands for: { name, members }.
@@ -184,17 +184,17 @@ export class Clusters {
 
   map(item) {
     const stack = this.data[this.side];
-    const values = together(stack, item.members);
+    const values = summedMap(stack, item.members);
     const highest = this.side === "attention" ? Math.max(1, ...values) : 255;
     return { rows: stack.rows, columns: stack.columns, values: values.map((value) => Math.round((255 * value) / highest)) };
   }
 
   describe(item) {
     const score = this.score(item);
-    const known = score === null ? "no score for groups" : `score ${signed(score)}`;
+    const scoreText = score === null ? "no score for groups" : `score ${signed(score)}`;
     const where = this.side === "maps" ? "bright where it gathers from" : "bright where patches read it";
     const spread = item.members.length === 1 ? `; entropy ${this.data.entropy[item.index].toFixed(2)}, a flat map has ${this.data.flat_entropy.toFixed(2)}` : "";
-    return sentence(`${item.name}, stage ${this.stage}: ${known}; ${where}${spread}`);
+    return sentence(`${item.name}, stage ${this.stage}: ${scoreText}; ${where}${spread}`);
   }
 
   build() {
@@ -205,7 +205,7 @@ export class Clusters {
     for (const option of $("ranking").options) {
       option.disabled = this.grouped && !this.model.rankings.find((r) => r.name === option.value).groups;
     }
-    this.mark();
+    this.updateSwitches();
     if (this.chosen) this.chosen = this.items().find((item) => item.members.includes(this.chosen.members[0]));
     this.arrange();
   }
@@ -213,18 +213,18 @@ export class Clusters {
   card(item) {
     const element = document.createElement("li");
     element.innerHTML =
-      '<button type="button" class="look" aria-pressed="false"><canvas aria-hidden="true"></canvas></button>' +
+      '<button type="button" class="map-button" aria-pressed="false"><canvas aria-hidden="true"></canvas></button>' +
       '<div class="facts"><b class="name"></b><span class="score"></span></div>' +
       '<div class="signed" aria-hidden="true"><i></i></div>' +
       '<label class="switch"><input type="checkbox" role="switch" checked><span></span></label>';
-    const look = element.querySelector(".look");
+    const button = element.querySelector(".map-button");
     element.querySelector(".name").textContent = item.members.length === 1 ? item.name : `${item.members.length} clusters`;
     element.querySelector(".name").title = item.name;
-    paint(element.querySelector("canvas"), this.page.picture(), this.map(item), { width: THUMBNAIL });
+    paint(element.querySelector("canvas"), this.page.picture(), this.map(item), { width: THUMBNAIL_WIDTH });
     element.addEventListener("mouseenter", () => this.page.show(this.map(item), this.describe(item)));
-    look.addEventListener("focus", () => this.page.show(this.map(item), this.describe(item)));
-    look.addEventListener("blur", () => this.page.show(null));
-    look.addEventListener("click", () => {
+    button.addEventListener("focus", () => this.page.show(this.map(item), this.describe(item)));
+    button.addEventListener("blur", () => this.page.show(null));
+    button.addEventListener("click", () => {
       this.chosen = item;
       this.pin(item);
     });
@@ -234,7 +234,7 @@ export class Clusters {
     return element;
   }
 
-  // Cards in the order of the scores, as many as the slider says; what is switched off stays in sight.
+  // Cards in the order of the scores, as many as the slider says; those that are switched off stay in sight.
   arrange() {
     if (!this.data) return;
     const focused = document.activeElement;
@@ -251,7 +251,7 @@ export class Clusters {
       bar.style.left = length(score < 0 ? 0.5 - share : 0.5);
       bar.style.width = length(share);
       bar.classList.toggle("loss", score < 0);
-      element.querySelector(".look").setAttribute("aria-label", `Rank ${place + 1}, ${this.describe(item)} Show its map`);
+      element.querySelector(".map-button").setAttribute("aria-label", `Rank ${place + 1}, ${this.describe(item)} Show its map`);
     });
     $("cards").replaceChildren(...order.map(({ element }) => element));
     if (focused && $("cards").contains(focused)) focused.focus();
@@ -262,7 +262,7 @@ export class Clusters {
   pin(item) {
     this.pinned = item;
     for (const { item: other, element } of this.cards) {
-      element.querySelector(".look").setAttribute("aria-pressed", String(other.index === item.index));
+      element.querySelector(".map-button").setAttribute("aria-pressed", String(other.index === item.index));
     }
     this.page.pin(this.map(item), () => this.describe(item), this.chosen !== null);
   }
@@ -276,47 +276,47 @@ export class Clusters {
   async switchTo(off) {
     const before = this.off;
     this.off = off;
-    this.mark();
-    const signal = this.removing.next();
+    this.updateSwitches();
+    const signal = this.ablationRequest.next();
     try {
       if (off.size === 0) {
-        this.page.predicted(null);
+        this.page.showPrediction(null);
         return;
       }
       const { id, target } = this.page.subject();
       const values = { off: [...off].sort((a, b) => a - b).join(","), target };
-      this.page.predicted(await get(`images/${id}/stages/${this.stage}/ablation`, values, signal), this.stage);
+      this.page.showPrediction(await get(`images/${id}/stages/${this.stage}/ablation`, values, signal), this.stage);
     } catch (error) {
       if (error.name !== "AbortError") {
         this.off = before;
-        this.mark();
+        this.updateSwitches();
       }
-      this.page.failed(error);
+      this.page.showError(error);
     }
   }
 
-  mark() {
+  updateSwitches() {
     $("all-on").disabled = this.off.size === 0;
     for (const { item, element } of this.cards) {
-      const gone = item.members.filter((m) => this.off.has(m)).length;
+      const removed = item.members.filter((m) => this.off.has(m)).length;
       const box = element.querySelector("input");
-      box.checked = gone === 0;
-      box.indeterminate = gone > 0 && gone < item.members.length;
-      element.querySelector(".switch span").textContent = gone === 0 ? "on" : gone === item.members.length ? "off" : "partly off";
-      element.classList.toggle("off", gone === item.members.length);
+      box.checked = removed === 0;
+      box.indeterminate = removed > 0 && removed < item.members.length;
+      element.querySelector(".switch span").textContent = removed === 0 ? "on" : removed === item.members.length ? "off" : "partly off";
+      element.classList.toggle("off", removed === item.members.length);
     }
   }
 
   // Attention of one patch over the clusters, strongest first.
-  readBy(patch) {
+  attentionOf(patch) {
     const stack = this.data.attention;
     const place = patch.row * stack.columns + patch.column;
-    const shares = this.data.groups.map((_, m) => (oneOf(stack, m)[place] / 255) * stack.highest);
+    const shares = this.data.groups.map((_, m) => (mapOf(stack, m)[place] / 255) * stack.highest);
     return shares.map((share, number) => ({ number, share })).sort((a, b) => b.share - a.share);
   }
 
   get grid() {
-    return this.data && cells(this.data.attention) ? this.data.attention : null;
+    return this.data && cellCount(this.data.attention) ? this.data.attention : null;
   }
 
   highlight(numbers) {

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 
-class Together:
+class MetricCollection:
     """Each metric's figures, their names behind the metric's prefix."""
 
     def __init__(self, parts: Mapping[str, Any]) -> None:
@@ -14,7 +14,7 @@ class Together:
         for part in self.parts.values():
             part.update(predictions, targets)
 
-    def merge(self, other: "Together") -> None:
+    def merge(self, other: "MetricCollection") -> None:
         """Add what was counted on another part of the data."""
         for prefix, part in self.parts.items():
             part.merge(other.parts[prefix])

@@ -4,7 +4,7 @@
 
 const SVG = document.querySelector("svg").namespaceURI;
 
-function shape(kind, attributes) {
+function svgElement(kind, attributes) {
   const element = document.createElementNS(SVG, kind);
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
   return element;
@@ -21,14 +21,14 @@ function nearest(points, x) {
   return x - points[low][0] <= points[high][0] - x ? points[low] : points[high];
 }
 
-function text(value, unit) {
+function formatted(value, unit) {
   return Number(value.toPrecision(4)) + unit;
 }
 
 function activate(figure, chart) {
   const area = figure.querySelector(".area");
   const tip = figure.querySelector(".tip");
-  const cursor = area.appendChild(shape("g", { class: "cursor" }));
+  const cursor = area.appendChild(svgElement("g", { class: "cursor" }));
   const [left, right] = chart.x;
   const [bottom, top] = chart.y;
   const across = (x) => (100 * (x - left)) / (right - left) + "%";
@@ -52,20 +52,20 @@ function activate(figure, chart) {
     const read = visible()
       .filter(({ points }) => x >= points[0][0] - slack && x <= points[points.length - 1][0] + slack)
       .map((series) => ({ series, point: nearest(series.points, x) }));
-    cursor.replaceChildren(shape("line", { x1: across(x), x2: across(x), y1: "0", y2: "100%" }));
+    cursor.replaceChildren(svgElement("line", { x1: across(x), x2: across(x), y1: "0", y2: "100%" }));
     const list = document.createElement("dl");
     for (const { series, point } of read) {
-      cursor.append(shape("circle", { cx: across(point[0]), cy: down(point[1]), r: 5, fill: series.colour }));
-      const swatch = shape("svg", { "aria-hidden": "true" });
+      cursor.append(svgElement("circle", { cx: across(point[0]), cy: down(point[1]), r: 5, fill: series.colour }));
+      const swatch = svgElement("svg", { "aria-hidden": "true" });
       const line = { x1: 0, x2: 14, y1: 2, y2: 2, stroke: series.colour, "stroke-width": 3 };
-      swatch.append(shape("line", series.dashed ? { ...line, "stroke-dasharray": "5 3" } : line));
+      swatch.append(svgElement("line", series.dashed ? { ...line, "stroke-dasharray": "5 3" } : line));
       const name = document.createElement("dt");
       const value = document.createElement("dd");
       name.textContent = series.name;
-      value.textContent = text(point[1], chart.unit);
+      value.textContent = formatted(point[1], chart.unit);
       list.append(swatch, name, value);
     }
-    tip.replaceChildren(chart.label + " " + text(x, ""), list);
+    tip.replaceChildren(chart.label + " " + formatted(x, ""), list);
     tip.hidden = false;
     // Beside the line, on the side where there is more room, and never beyond the figure.
     const box = area.getBoundingClientRect();

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from vitreous.metrics.together import Together
+from vitreous.metrics.collection import MetricCollection
 
 
 class Count:
@@ -19,8 +19,8 @@ class Count:
         return {"sum": float(self.total)}
 
 
-def both() -> Together:
-    return Together({"": Count("a"), "other_": Count("b")})
+def both() -> MetricCollection:
+    return MetricCollection({"": Count("a"), "other_": Count("b")})
 
 
 def test_figures_have_their_prefixes_and_parts_add_up():

@@ -5,8 +5,7 @@ import pytest
 
 from vitreous.metrics.calibration import ReliabilityBin
 from vitreous.reports.chart import COLOURS
-from vitreous.reports.confusion import confusion_picture, groups
-from vitreous.reports.reliability import GAP, reliability_picture
+from vitreous.reports.classifier_charts import GAP_COLOUR, confusion_picture, matrix_rows, reliability_picture
 
 
 def share_of(image, colour: str) -> float:
@@ -37,8 +36,8 @@ def test_rare_mistakes_can_be_seen():
 
 
 def test_more_classes_than_pixels_share_them():
-    assert groups(10) == 10
-    assert groups(21_841) == 1000
+    assert matrix_rows(10) == 10
+    assert matrix_rows(21_841) == 1000
     image = confusion_picture(np.eye(1000, dtype=int), ["x"] * 21_841, heading="many")
     assert image.width < 1500
 
@@ -59,8 +58,8 @@ def test_height_of_bars_is_the_accuracy_and_a_gap_is_shown():
     low, high = (reliability_picture(bins(a, a), heading="x") for a in (0.42, 0.84))
     assert share_of(high, COLOURS[0]) == pytest.approx(2 * share_of(low, COLOURS[0]), rel=0.03)  # the legend's square
     unsure, sure = (reliability_picture(bins(a, c), heading="x") for a, c in ((0.9, 0.5), (0.5, 0.9)))
-    assert share_of(unsure, GAP) == pytest.approx(share_of(sure, GAP), rel=0.1)
-    assert share_of(sure, GAP) > 3 * share_of(high, GAP), "without a gap, only the legend has its colour"
+    assert share_of(unsure, GAP_COLOUR) == pytest.approx(share_of(sure, GAP_COLOUR), rel=0.1)
+    assert share_of(sure, GAP_COLOUR) > 3 * share_of(high, GAP_COLOUR), "without a gap, only the legend has its colour"
 
 
 @pytest.mark.parametrize("name", ["5$ or 10$", r"\frac{", "\x1b[31mred", "猫", "a_b^c"])

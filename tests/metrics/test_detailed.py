@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from tests.support.classifier_answers import random_answers
-from vitreous.metrics.examination import Examination, Mistakes
+from vitreous.metrics.detailed import DetailedMetrics, Mistakes
 
 
 def test_worst_mistakes_are_those_numpy_finds():
@@ -19,7 +19,7 @@ def test_worst_mistakes_are_those_numpy_finds():
 
 def test_halves_merged_equal_the_whole():
     answers = random_answers(120, 6)
-    whole, left, right = (Examination(tuple("abcdef"), worst=5) for _ in range(3))
+    whole, left, right = (DetailedMetrics(tuple("abcdef"), worst=5) for _ in range(3))
     for metric, part in ((whole, np.arange(120)), (left, np.arange(0, 120, 2)), (right, np.arange(1, 120, 2))):
         answers.feed(metric, part)
     left.merge(right)

@@ -1,27 +1,7 @@
-"use strict";
-// Draws any map over the picture when it is pointed at or chosen, and tells which clusters a place looks at. Without
-// this script the page still shows the pictures, the maps that matter most and all numbers.
+// Draws any map over the picture when it is pointed at or chosen, and lists the clusters a place attends to. Without this
+// script the page still shows the pictures, the most important maps and all numbers. Stands behind heat.js.
 
-const SHOWN_LOOKS = 5;
-
-function colourTable(stops) {
-  const rgb = stops.map((c) => [1, 3, 5].map((i) => parseInt(c.slice(i, i + 2), 16)));
-  return Array.from({ length: 256 }, (_, value) => {
-    const place = (value / 255) * (rgb.length - 1);
-    const below = Math.min(Math.floor(place), rgb.length - 2);
-    return rgb[below].map((c, i) => c + (rgb[below + 1][i] - c) * (place - below));
-  });
-}
-
-function pixels(image, width, height, crop) {
-  const canvas = document.createElement("canvas");
-  canvas.width = width;
-  canvas.height = height;
-  const context = canvas.getContext("2d", { willReadFrequently: true });
-  context.imageSmoothingQuality = "high";
-  context.drawImage(image, ...(crop || []), 0, 0, width, height);
-  return context.getImageData(0, 0, width, height);
-}
+const LISTED_CLUSTERS = 5;
 
 // The cell is copied to a canvas of its own first: smoothing across its edge would mix in the neighbouring map.
 function cellOf(atlas, index) {
@@ -31,22 +11,6 @@ function cellOf(atlas, index) {
   cell.height = rows;
   cell.getContext("2d").drawImage(atlas, 0, index * rows, cell.width, rows, 0, 0, cell.width, rows);
   return cell;
-}
-
-// The same mixture as in the still pictures: mostly grey below, so that a red object is not mistaken for heat.
-function blend(picture, heat, strength, table) {
-  const out = new ImageData(picture.width, picture.height);
-  const fade = 0.7 * Math.min(1, strength);
-  for (let i = 0; i < out.data.length; i += 4) {
-    const grey = 0.299 * picture.data[i] + 0.587 * picture.data[i + 1] + 0.114 * picture.data[i + 2];
-    const opacity = Math.min(1, strength * (0.45 + (0.25 * heat[i]) / 255));
-    for (let c = 0; c < 3; c += 1) {
-      const below = picture.data[i + c] + (grey - picture.data[i + c]) * fade;
-      out.data[i + c] = below * (1 - opacity) + table[heat[i]][c] * opacity;
-    }
-    out.data[i + 3] = 255;
-  }
-  return out;
 }
 
 // Outlines of the places of a grid for which `chosen` holds.
@@ -143,7 +107,7 @@ function activateViewer(section, table) {
   strength.addEventListener("input", draw);
   viewer.hidden = false;
   choose(Math.max(0, buttons.findIndex((button) => button.dataset.first === "yes")));
-  return { buttons, back: () => show(chosen) };
+  return { buttons, restore: () => show(chosen) };
 }
 
 // A place of the picture: its outline, and how its attention is spread over the clusters.
@@ -151,7 +115,7 @@ function activatePlaces(section, view) {
   const places = section.querySelector(".places");
   if (!places) return;
   const attention = section.querySelector(".attention");
-  const looks = section.querySelector(".looks");
+  const list = section.querySelector(".attended");
   const rows = Number(attention.dataset.rows);
   const columns = attention.naturalWidth;
   const clusters = Number(attention.dataset.clusters);
@@ -159,20 +123,20 @@ function activatePlaces(section, view) {
   const highest = Number(attention.dataset.highest);
   let at = [Math.floor(rows / 2), Math.floor(columns / 2)];
 
-  function tell(row, column) {
+  function showPlace(row, column) {
     at = [row, column];
     outline(places, rows, columns, (r, c) => r === row && c === column);
     const spread = Array.from({ length: clusters }, (_, m) => {
       return [m, (values[4 * ((m * rows + row) * columns + column)] / 255) * highest];
     });
-    const most = spread.sort((a, b) => b[1] - a[1]).slice(0, SHOWN_LOOKS);
+    const most = spread.sort((a, b) => b[1] - a[1]).slice(0, LISTED_CLUSTERS);
     const heading = document.createElement("p");
     heading.textContent = `Row ${row + 1}, column ${column + 1} looks at`;
-    looks.replaceChildren(heading, ...most.map(([m, share]) => line(m, share, most[0][1])));
-    mark(new Set(most.filter(([, share]) => share >= most[0][1] / 2).map(([m]) => String(m))));
+    list.replaceChildren(heading, ...most.map(([m, share]) => attentionRow(m, share, most[0][1])));
+    highlight(new Set(most.filter(([, share]) => share >= most[0][1] / 2).map(([m]) => String(m))));
   }
 
-  function line(m, share, largest) {
+  function attentionRow(m, share, largest) {
     const row = document.createElement("div");
     const [name, track, bar, figure] = ["span", "span", "i", "span"].map((tag) => document.createElement(tag));
     name.textContent = `cluster ${m}`;
@@ -183,33 +147,33 @@ function activatePlaces(section, view) {
     return row;
   }
 
-  function mark(seen) {
+  function highlight(numbers) {
     for (const button of view.buttons) {
-      const known = button.dataset.stack === "clusters" && seen.has(button.dataset.cell);
-      button.classList.toggle("seen", known);
+      const attended = button.dataset.stack === "clusters" && numbers.has(button.dataset.cell);
+      button.classList.toggle("highlighted", attended);
     }
   }
 
-  function leave() {
-    looks.replaceChildren();
-    mark(new Set());
-    view.back();
+  function clearPlace() {
+    list.replaceChildren();
+    highlight(new Set());
+    view.restore();
   }
 
   places.addEventListener("pointermove", (event) => {
     const box = places.getBoundingClientRect();
     const row = Math.floor(((event.clientY - box.top) / box.height) * rows);
     const column = Math.floor(((event.clientX - box.left) / box.width) * columns);
-    tell(Math.min(Math.max(row, 0), rows - 1), Math.min(Math.max(column, 0), columns - 1));
+    showPlace(Math.min(Math.max(row, 0), rows - 1), Math.min(Math.max(column, 0), columns - 1));
   });
-  places.addEventListener("pointerleave", leave);
-  places.addEventListener("focus", () => tell(...at));
-  places.addEventListener("blur", leave);
+  places.addEventListener("pointerleave", clearPlace);
+  places.addEventListener("focus", () => showPlace(...at));
+  places.addEventListener("blur", clearPlace);
   places.addEventListener("keydown", (event) => {
     const step = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] }[event.key];
     if (!step) return;
     event.preventDefault();
-    tell(Math.min(Math.max(at[0] + step[0], 0), rows - 1), Math.min(Math.max(at[1] + step[1], 0), columns - 1));
+    showPlace(Math.min(Math.max(at[0] + step[0], 0), rows - 1), Math.min(Math.max(at[1] + step[1], 0), columns - 1));
   });
 }
 

@@ -11,8 +11,8 @@ from tests.support.browser import browser, needs_chromium, visit
 from vitreous.clusters.layer import Layer, as_distributions, spatial_entropy
 from vitreous.faithfulness.scoring import DECIDES
 from vitreous.reports.explanation import Clusters, Explanation, MethodMap, StageLoad
-from vitreous.reports.report import render
-from vitreous.reports.report_pieces import named
+from vitreous.reports.explanation_maps import named
+from vitreous.reports.explanation_page import render_explanations
 
 HOSTILE = '"><script>alert(1)</script>&@TITLE@'
 
@@ -66,7 +66,7 @@ def explanation(
 
 
 def page(*items: Explanation, top_k: int = 3, **options) -> str:
-    return render(items, title="What a model looked at", facts={"model": "paca"}, top_k=top_k, **options)
+    return render_explanations(items, title="What a model looked at", facts={"model": "paca"}, top_k=top_k, **options)
 
 
 def test_everything_is_inside():
@@ -160,7 +160,7 @@ def test_names_are_text():
     )
     html = page(hostile)
     assert "<script>alert" not in html
-    assert html.count("<script>") == 1
+    assert html.count("<script") == 1
     assert "@TITLE@" in html  # a placeholder in a name stays what it was
 
 
@@ -222,11 +222,11 @@ def test_pointing_at_places_and_clusters(tmp_path):
     with browser(tmp_path) as tab:
         tab.open(file.resolve().as_uri())
         tab.point(".places", 0.75, 0.25)
-        told = tab.run("document.querySelector('.looks').innerText").split("\n")
+        told = tab.run("document.querySelector('.attended').innerText").split("\n")
         assert [line for line in told if line][:3] == ["Row 1, column 2 looks at", "cluster 1", "80 %"]
-        assert tab.run("document.querySelectorAll('.show.seen').length") == 2  # a tile and a row of the table
+        assert tab.run("document.querySelectorAll('.show.highlighted').length") == 2  # a tile and a row of the table
         tab.point(".tile .show[data-stack=clusters][data-cell='2']")
-        assert tab.run("document.querySelector('.looks').innerText") == ""
+        assert tab.run("document.querySelector('.attended').innerText") == ""
         assert "cluster 2, rank 3 of 3" in tab.run("document.querySelector('.viewer figcaption').innerText")
         tab.point("h1")
         assert "method 0" in tab.run("document.querySelector('.viewer figcaption').innerText")

@@ -3,11 +3,11 @@
 
 const panel = document.querySelector(".alike");
 const heading = panel.querySelector("h2");
-const found = panel.querySelector(".regions");
+const similar = panel.querySelector(".regions");
 let chosen = null;
 
 // A copy of a tile whose button leads to the tile itself.
-function copyOf(button, cosine) {
+function linkedCopy(button, cosine) {
   const figure = button.closest("figure").cloneNode(true);
   const copy = figure.querySelector("button");
   copy.removeAttribute("id");
@@ -32,8 +32,8 @@ function choose(button) {
   heading.textContent = pairs.length
     ? `What cluster ${button.dataset.cluster} read here, and where clusters read alike in other images (cosine)`
     : "No region of another image was kept.";
-  const others = pairs.map(([place, cosine]) => copyOf(document.getElementById(`region-${place}`), cosine));
-  found.replaceChildren(copyOf(button), ...others);
+  const others = pairs.map(([place, cosine]) => linkedCopy(document.getElementById(`region-${place}`), cosine));
+  similar.replaceChildren(linkedCopy(button), ...others);
   panel.hidden = false;
 }
 

@@ -35,7 +35,7 @@ class Mistakes:
         self.worst = sorted([*self.worst, *new], key=lambda m: (-m.confidence, m.image))[: self.most]
 
 
-class Examination:
+class DetailedMetrics:
     """Accuracy, calibration and the worst mistakes together."""
 
     def __init__(self, classes: tuple[str, ...], *, worst: int) -> None:
@@ -45,7 +45,7 @@ class Examination:
         for part in (self.accuracy, self.calibration, self.mistakes):
             part.update(predictions, targets)
 
-    def merge(self, other: "Examination") -> None:
+    def merge(self, other: "DetailedMetrics") -> None:
         """Add what was counted on another part of the data."""
         self.accuracy.merge(other.accuracy)
         self.calibration.merge(other.calibration)
