@@ -283,7 +283,7 @@ def test_meetings_on_one_store_never_include_the_dead(monkeypatch):
 def test_who_waits_in_vain_is_told(monkeypatch):
     monkeypatch.setattr(distributed, "RENDEZVOUS_TIMEOUT", timedelta(seconds=0.3))
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    with pytest.raises(DistError, match="did not come"):
+    with pytest.raises(DistError, match="did not join"):
         _rendezvous(server, 0, 2)
 
 
