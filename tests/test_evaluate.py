@@ -221,7 +221,7 @@ def test_weights_that_are_no_numbers_are_told(model, tmp_path):
         tmp_path / "nan", trained.model, name="paca_tiny", model_args=config["model_args"], task="classify",
         classes=trained.classes, preprocess=trained.preprocess,
     )  # fmt: skip
-    with pytest.raises(InputError, match="answers with values that are no numbers"):
+    with pytest.raises(InputError, match="predicts NaN"):
         evaluate(str(tmp_path / "nan"), "shapes", count=10, workers=0, device="cpu", out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -34,7 +34,7 @@ from vitreous.runs.results import require_numbers, require_writable, result_fold
 from vitreous.runs.run_folder import versions
 from vitreous.runs.trained_model import TrainedModel, at_size
 from vitreous.runtime.device import autocast
-from vitreous.runtime.distributed import ALONE, World, processes
+from vitreous.runtime.distributed import SINGLE_PROCESS, World, processes
 from vitreous.runtime.progress import track
 from vitreous.tasks.base import Inference, Metric, Task, load_task
 from vitreous.training.signature import takes
@@ -363,7 +363,7 @@ def evaluation_loader(
     worker_timeout: float = WORKER_TIMEOUT,
     while_waiting: Callable[[], None] = lambda: None,
     first: int | None = None,
-    world: World = ALONE,
+    world: World = SINGLE_PROCESS,
 ) -> Loader:
     """Every image once, in order; several processes take turns, a batch each.
 
@@ -394,7 +394,7 @@ def score(
     metric: Metric | None = None,
     label: str | None = "validate",
     between_batches: Callable[[], None] = lambda: None,
-    world: World = ALONE,
+    world: World = SINGLE_PROCESS,
 ) -> Scores:
     """Loss and metric (default: the task's own) over a loader. `between_batches` may raise to end early.
 

@@ -14,7 +14,7 @@ from vitreous.data.shapes.samples import CATEGORIES
 from vitreous.errors import InputError
 from vitreous.explanations.default_method import read_default_method
 from vitreous.runs.model_folder import TrainedModel, load_model
-from vitreous.runs.results import readable, report_skipped, require_positive
+from vitreous.runs.results import load_readable, report_skipped, require_positive
 from vitreous.web.explorer import Explorer
 from vitreous.web.finder import Finder
 from vitreous.web.pictures import ServedPicture
@@ -129,7 +129,7 @@ def find_examples(explorer: Explorer, given: str | None) -> list[ServedPicture]:
     pictures = within(given, find_pictures([given], size=trained.preprocess.size))
     step = max(1.0, len(pictures) / EXAMPLES)
     chosen = [pictures[int(index * step)] for index in range(min(EXAMPLES, len(pictures)))]
-    found = [explorer.see(image, shown_name(one.name, given), one.label) for one, image in readable(chosen)]
+    found = [explorer.see(image, shown_name(one.name, given), one.label) for one, image in load_readable(chosen)]
     report_skipped(len(chosen) - len(found), len(chosen))
     return found
 
