@@ -29,7 +29,7 @@ ALLOWED = {  # room -> what of ours its files may import, besides errors, versio
     "reports": {"drawing", "metrics", "clusters", "faithfulness", "files"},  # result objects, never how they are made
     "explanations": {
         *("attribution", "clusters", "faithfulness", "reports", "drawing"),
-        *("data", "heads", "tasks", "runs", "runtime", "files"),
+        *("data", "tasks", "runs", "runtime", "files"),
     },
     "web": {
         "drawing",

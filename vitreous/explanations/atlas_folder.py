@@ -19,7 +19,7 @@ from vitreous.clusters.atlas_figures import (
 )
 from vitreous.clusters.layer import Layer
 from vitreous.data.image_set import ImageSet
-from vitreous.explanations.atlas_like import UNKNOWN_CLASS, SimilarityQuery
+from vitreous.explanations.atlas_like import UNKNOWN_LABEL, SimilarityQuery
 from vitreous.files.storage import write_json
 from vitreous.files.writing import write_text
 from vitreous.reports.atlas_page import Section, Tile, render_atlas
@@ -73,7 +73,7 @@ def write_atlas_folder(
             first + place: Tile(
                 region,
                 images.name(region.image) if query is None or region is not query.region else query.name,
-                classes[region.label] if region.label != UNKNOWN_CLASS else None,
+                classes[region.label] if region.label != UNKNOWN_LABEL else None,
                 classes[region.answer],
                 file,
                 place,

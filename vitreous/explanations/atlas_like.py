@@ -20,7 +20,7 @@ from vitreous.tasks.findings import FindingQuery, ModelView
 
 MOST_SIMILAR_REGIONS = 16  # regions at most
 ASKED_REGION, SIMILAR_REGION = "asked", "like"  # kinds
-UNKNOWN_CLASS = -1  # the image is not of the data, or its class is not the model's
+UNKNOWN_LABEL = -1  # the image is not of the data, or its class is not the model's
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ def similarity_query(
         raise InputError(f"--cluster {cluster} does not exist; stage {layer.stage} has clusters 0 to {clusters - 1}")
     chosen = int(found.importance[0].argmax()) if cluster is None else cluster
     own = TopK(clusters, 1)
-    known = trained.classes.index(label) if label in trained.classes else UNKNOWN_CLASS
-    own.offer(found.importance.T, region_fields(found, torch.tensor([UNKNOWN_CLASS]), torch.tensor([known]), own))
+    known = trained.classes.index(label) if label in trained.classes else UNKNOWN_LABEL
+    own.offer(found.importance.T, region_fields(found, torch.tensor([UNKNOWN_LABEL]), torch.tensor([known]), own))
     region = regions_of(own, chosen, chosen, ASKED_REGION)[0]
     return SimilarityQuery(region, pictures[0].name, seen, TopK(1, MOST_SIMILAR_REGIONS))
 
