@@ -173,7 +173,7 @@ def test_the_page_tells_the_numbers_of_predict_in_their_order(kind, tmp_path):
     else:
         expected = [row["score"] for row in said[:10]]
     explorer = open_explorer(folder)
-    item = explorer.see(picture, "photo.png")
+    item = explorer.open_picture(picture, "photo.png")
     rows = explorer.predict(item)["classes"]
     assert [row["probability"] for row in rows] == pytest.approx(expected, abs=1e-6)
     shown = [row["probability"] for row in rows if "background" not in row["name"]]

@@ -25,11 +25,11 @@ from vitreous.explanations.explaining import FEWER_PASSES, Plan, lighter
 from vitreous.tasks.base import Prediction
 from vitreous.tasks.findings import FindingQuery, finding_score
 from vitreous.web.explorer import Answer, Explorer
-from vitreous.web.pictures import Seen, as_png, seen
+from vitreous.web.pictures import ShownPicture, as_png, identify_picture
 
 
 @dataclass(frozen=True, eq=False)
-class SeenFindings(Seen):
+class PictureWithFindings(ShownPicture):
     """A picture with the first findings in it, each with its target."""
 
     inspection: Inspection = field(repr=False)
@@ -46,7 +46,7 @@ class SeenFindings(Seen):
         return super().footprint + len(self.drawing) + drawing + sum(value.nbytes for value in (*kept, *regions))
 
 
-class Finder(Explorer):
+class FindingExplorer(Explorer):
     portions = FEWER_PASSES["portions"]
 
     def size(self) -> tuple[int, int]:
@@ -60,13 +60,13 @@ class Finder(Explorer):
 
     # ---- a picture -----------------------------------------------------------------------------------------------
 
-    def see(self, image: Image.Image, name: str, label: str | None = None) -> SeenFindings:
+    def open_picture(self, image: Image.Image, name: str, label: str | None = None) -> PictureWithFindings:
         """The label of a whole picture says nothing about its findings."""
         inspection = inspect_picture(self.trained, image, name)
-        bare, default = seen(name, inspection.view.picture), inspection.choose(FindingQuery())
+        bare, default = identify_picture(name, inspection.view.picture), inspection.choose(FindingQuery())
         ranked = default.findings[:LISTED_FINDINGS]
         choices = [inspection.choose(FindingQuery(finding=rank)) for rank in range(1, len(ranked) + 1)]
-        return SeenFindings(
+        return PictureWithFindings(
             id=bare.id,
             name=name,
             label=None,
@@ -83,12 +83,12 @@ class Finder(Explorer):
             nothing=default.nothing,
         )
 
-    def network(self, item: Seen) -> nn.Module:
-        assert isinstance(item, SeenFindings)
+    def network(self, item: ShownPicture) -> nn.Module:
+        assert isinstance(item, PictureWithFindings)
         return explained_model(self.trained, item.classes or (0,), item.inspection.view)
 
-    def finding(self, item: Seen, number: int | None) -> tuple[dict[str, Any], Target]:
-        assert isinstance(item, SeenFindings)
+    def finding(self, item: ShownPicture, number: int | None) -> tuple[dict[str, Any], Target]:
+        assert isinstance(item, PictureWithFindings)
         if not item.findings:
             raise InputError(f"there is nothing to explain: {item.nothing}")
         if number is not None and number >= len(item.findings):
@@ -97,33 +97,33 @@ class Finder(Explorer):
             )
         return item.findings[number or 0]
 
-    def png(self, item: Seen, number: int | None) -> bytes:
-        assert isinstance(item, SeenFindings)
+    def png(self, item: ShownPicture, number: int | None) -> bytes:
+        assert isinstance(item, PictureWithFindings)
         marked = item.inspection.choose(FindingQuery(finding=self.finding(item, number)[0]["rank"])).marked
         return item.png if marked is None else as_png(marked)
 
-    def drawing(self, item: Seen) -> bytes:
-        assert isinstance(item, SeenFindings)
+    def drawing(self, item: ShownPicture) -> bytes:
+        assert isinstance(item, PictureWithFindings)
         return item.drawing
 
-    def target(self, item: Seen, number: int | None, output: Any) -> Target:
+    def target(self, item: ShownPicture, number: int | None, output: Any) -> Target:
         return self.finding(item, number)[1]
 
     # ---- its findings, in place of classes -----------------------------------------------------------------------
 
-    def predict(self, item: Seen) -> Answer:
-        assert isinstance(item, SeenFindings)
+    def predict(self, item: ShownPicture) -> Answer:
+        assert isinstance(item, PictureWithFindings)
         return {"id": item.id, "name": item.name, "true": None, "classes": self.rows(item), "nothing": item.nothing}
 
-    def rows(self, item: SeenFindings) -> list[Answer]:
+    def rows(self, item: PictureWithFindings) -> list[Answer]:
         """With the numbers of `vitreous predict`, in their order."""
         return [
             {"number": number, "name": finding["short"], "probability": finding_score(finding)}
             for number, (finding, _) in enumerate(item.findings)
         ]
 
-    def compared(self, item: Seen, target: Target, before: Any, after: Any) -> Answer:
-        assert isinstance(item, SeenFindings)
+    def compared(self, item: ShownPicture, target: Target, before: Any, after: Any) -> Answer:
+        assert isinstance(item, PictureWithFindings)
         now = item.inspection.task.scores_now(item.findings, item.inspection.view, self.model, after)
         rows = [
             row | {"probability": value, "before": row["probability"]}
@@ -132,8 +132,8 @@ class Finder(Explorer):
         lost = target.holds(before) & ~target.holds(after)
         return {"classes": rows, "changed": bool(lost[0])}
 
-    def report(self, item: Seen, stage: int | None, number: int | None, top_k: int) -> str:
-        assert isinstance(item, SeenFindings)
+    def report(self, item: ShownPicture, stage: int | None, number: int | None, top_k: int) -> str:
+        assert isinstance(item, PictureWithFindings)
         query = FindingQuery() if number is None else FindingQuery(finding=self.finding(item, number)[0]["rank"])
         plan = finding_plan(self.model, self.chosen.applied(Plan(stage=stage)))
         return explain_finding(self.trained, item.inspection, query=query, plan=plan).html(top_k=top_k)
