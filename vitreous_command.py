@@ -4,9 +4,9 @@
     vitreous train --help
     vitreous explain runs/demo photo.jpg
 
-This module stands beside the package, not inside it: importing anything of `vitreous` runs `vitreous/__init__.py`,
-which registers the models with timm and so imports torch (seconds). Here only the standard library is imported
-until a verb has been chosen, and then only that verb.
+This module is beside the package, not inside it: importing anything of `vitreous` runs `vitreous/__init__.py`, which
+registers the models with timm and so imports torch, which takes seconds. Here only the standard library is imported
+until a verb is chosen, and then only that verb.
 """
 
 import errno
@@ -40,7 +40,7 @@ VERBS = {
     "shapes": "write the embedded data set as files",
 }
 
-# Packages that only an extra brings: import name -> extra.
+# Packages that come with an extra: import name -> extra.
 EXTRAS = {
     "faster_coco_eval": "det",
     "onnx": "export",
@@ -55,10 +55,10 @@ EXTRAS = {
 
 MOVED = {"explain": ("score", "atlas")}  # verbs that were options of another
 
-# Another name of an option on the command line. In Python `model` is the argument that says where the model is.
+# Aliases of options on the command line. In Python, `model` is the argument that says where the model is.
 ALSO = {"architecture": "model"}
 
-# Failures of the machine rather than of our code: a sentence helps, a traceback does not.
+# Failures of the machine, not of our code: a sentence helps, a traceback does not.
 MACHINE_ERRORS = {
     errno.EACCES,
     errno.EDQUOT,
@@ -78,7 +78,7 @@ MACHINE_ERRORS = {
 LONGEST_SHOWN = 300  # characters of a file's name
 
 BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
-HEARING = 3.0  # seconds: torchrun ends all processes when one has ended, and the first must have said why
+STDERR_GRACE_SECONDS = 3.0  # torchrun ends all processes when one has ended; the first must have said why by then
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -126,11 +126,15 @@ def overview() -> str:
 
 
 def run(verb: str, arguments: list[str]) -> int:
-    """Import one verb, read its arguments, call it; what the user caused becomes a message without traceback."""
+    """Import a verb, parse its arguments, call it; mistakes of the user become messages without traceback."""
     try:
         function = getattr(importlib.import_module(f"vitreous.{verb}"), verb)
-        # Parsed first and called afterwards, so that an error of the verb is never taken for one of the arguments.
-        result = parse(function, f"vitreous {verb}", arguments)()
+        # Parsed first and called afterwards, so that an error of the verb is never mistaken for a bad argument.
+        call = parse(function, f"vitreous {verb}", arguments)
+        from vitreous.runtime.console import messages_on_stderr
+
+        with messages_on_stderr():
+            result = call()
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRAS:
@@ -154,11 +158,11 @@ def run(verb: str, arguments: list[str]) -> int:
             raise
         complain(str(error))
         return BAD_INPUT
-    return getattr(result, "exit_code", 0)  # of a verb whose finding is a yes or no
+    return getattr(result, "exit_code", 0)  # of a verb whose result is yes or no
 
 
 def parse(function: Callable[..., Any], program: str, arguments: list[str]) -> Callable[[], Any]:
-    """The call that the arguments ask for; leaves with code 2 when they do not fit the signature."""
+    """The call that the arguments ask for; exits with code 2 if they do not fit the signature."""
     import tyro
 
     command = as_command(function, named_options(arguments))
@@ -167,12 +171,12 @@ def parse(function: Callable[..., Any], program: str, arguments: list[str]) -> C
             nowhere = quiet.enter_context(open(os.devnull, "w"))
             quiet.enter_context(redirect_stdout(nowhere))
             quiet.enter_context(redirect_stderr(nowhere))
-            quiet.push(lambda kind, *_: time.sleep(HEARING) if kind is SystemExit else None)
+            quiet.push(lambda kind, *_: time.sleep(STDERR_GRACE_SECONDS) if kind is SystemExit else None)
         return tyro.cli(command, prog=program, args=arguments, description=help_text(function))
 
 
 def named_options(arguments: list[str]) -> set[str]:
-    """Parameters that a command line names, `--no-x` counting for `x`; to be trusted once tyro has accepted it."""
+    """Parameters that a command line names; `--no-x` counts as `x`. Valid once tyro has accepted the arguments."""
     words = list(takewhile(lambda word: word != "--", arguments))
     names = [word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--")]
     own = [option for option, other in ALSO.items() if other in names]
@@ -182,7 +186,7 @@ def named_options(arguments: list[str]) -> set[str]:
 def as_command(function: Callable[..., Any], named: set[str]) -> Callable[..., Callable[[], Any]]:
     """`function` as tyro should see it: arguments before the `*` are positional, those after it are options.
 
-    Options that are not `named` are left to the function, which so can tell a default from the same value given.
+    Options that are not `named` are left out, so that the function can tell a default from the same value given.
     """
     hints = get_type_hints(function, include_extras=True)
     signature = inspect.signature(function)
@@ -211,7 +215,7 @@ def displayed(parameter: inspect.Parameter, hint: Any) -> Any:
     """The type hint with the name under which help shows the argument: MODEL, not STR; INT, not {None}|INT."""
     from tyro.conf import Positional, arg
 
-    # An absent value needs no "(default: None)": the help of the argument says what happens then.
+    # No "(default: None)": the help of the argument says what happens without it.
     remark = "" if parameter.default in (None, parameter.empty, ()) else None
     if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
         name = parameter.name.upper()
@@ -226,9 +230,9 @@ def displayed(parameter: inspect.Parameter, hint: Any) -> Any:
 
 
 def help_text(function: Callable[..., Any]) -> str:
-    """The docstring without its `Args:` and `Returns:`, which tyro shows itself or nobody needs on a command line.
+    """The docstring without `Args:`, which tyro shows itself, and `Returns:`, which no command line needs.
 
-    Example commands are indented below a heading: tyro keeps the line breaks of indented text only.
+    Example commands are indented below a heading, because tyro keeps the line breaks of indented text only.
     """
     kept: list[str] = []
     skipping = False
@@ -256,17 +260,17 @@ def version() -> str:
 
 def complain(message: str) -> None:
     if is_first():
-        if "vitreous" in sys.modules:  # a verb was called, and the message may hold names from files
+        if "vitreous" in sys.modules:  # a verb was called, and the message may contain names from files
             from vitreous.errors import printable
 
             message = printable(message, keep="\n")
         print(f"vitreous: {message}", file=sys.stderr)
     else:
-        time.sleep(HEARING)
+        time.sleep(STDERR_GRACE_SECONDS)
 
 
 def is_first() -> bool:
-    """Whether this is the first, or only, of the processes that torchrun started: all find fault with the same."""
+    """Whether this is the first, or only, process that torchrun started: all of them see the same errors."""
     return os.environ.get("RANK", "0") == "0"
 
 

@@ -27,7 +27,7 @@ from vitreous.runs.model_folder import TrainedModel
 
 
 def resident() -> float:
-    """Megabytes now, on Linux."""
+    """Megabytes in use now, on Linux."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() / 1e6
 

@@ -18,7 +18,7 @@ from speed import seconds
 from torch import nn
 
 import vitreous
-from vitreous.figures.counting import measure
+from vitreous.figures.counting import count_model
 from vitreous.training.optim import build_optimizer
 
 DROP_PATH = 0.1  # as in the recipe paca_cifar100
@@ -62,7 +62,7 @@ def main(batch: int = 64, rounds: int = 15, threads: int = 2) -> None:
     ours, *peers = ([*taken[2:]] for taken in times.values())
     for (name, model), taken in zip(models.items(), (ours, *peers), strict=True):
         low, middle, high = statistics.quantiles([t / o for t, o in zip(taken, ours, strict=True)], n=4)
-        macs, rate = measure(model, (3, 32, 32)).macs / 1e6, batch / statistics.median(taken)
+        macs, rate = count_model(model, (3, 32, 32)).macs / 1e6, batch / statistics.median(taken)
         print(f"{name:<16} {macs:4.0f} M multiply-adds {rate:7.1f} images/s", end="")
         print("" if taken is ours else f"   PaCa trains {middle:.2f} [{low:.2f}, {high:.2f}] times as fast", flush=True)
 

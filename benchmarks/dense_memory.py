@@ -33,7 +33,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
 from vitreous.heads.detect import build_detector
-from vitreous.models.base import RECOMPUTED
+from vitreous.models.base import RECOMPUTABLE_PARTS
 
 MB = 2**20
 REGIONS, OBJECTS = 512, 128
@@ -41,7 +41,7 @@ PVT = ("fused", "written out")
 
 
 class Memory(Allocations):
-    """`peak` of activations, and `whole`, the peak if gradients, which go as soon as they are there, had stayed."""
+    """`peak` of activations, and `whole`, the peak if gradients, which are freed at once, had stayed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ def main(
     one: str | None = None,
     saving: Literal["off", "blocks", "mlp"] = "off",
 ) -> None:
-    """`one` and `saving` are what each process of its own is asked to measure."""
+    """`one` and `saving` are for the separate process of each measurement."""
     if one is not None:
         print(json.dumps(measure(one, height, width, saving)))
         return
@@ -117,7 +117,7 @@ def main(
                 f"pvt_v2_{size}, {how:28} activations {other['activations']:7.0f}   whole {other['whole']:7.0f}",
                 flush=True,
             )
-        for part in ("off", *RECOMPUTED):
+        for part in ("off", *RECOMPUTABLE_PARTS):
             ours = in_process(f"paca_{size}", height, width, saving=part)
             cells = []
             for kind in ("activations", "whole"):

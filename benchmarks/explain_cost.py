@@ -28,7 +28,7 @@ GOALS = {"ablation": 40, "logit_gate": 3, "value_gate": 3, "token_gradient": 3, 
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Of the processor, all threads together: neighbours on the machine disturb that less than the time that passes."""
+    """Processor time of all threads: less disturbed by other programs than wall-clock time."""
     start = time.process_time()
     work()
     return time.process_time() - start
@@ -67,7 +67,7 @@ def main(model: str = "paca_tiny", size: int = 224, rounds: int = 3, threads: in
     print(f"{platform.processor() or platform.machine()}, {threads} threads, {versions}, load {load}")
     print(f"{'':16}{'seconds':>9}{'forwards':>10}{'of a single':>13}{'goal':>7}")
     for name in works:
-        # Ratios within a round: both sides saw the same load of the machine.
+        # Ratios within a round: both sides saw the same load.
         ratios = [took * batch / base for took, base in zip(times[name], times["plain"], strict=True)]
         alone = [took / base for took, base in zip(times[name], times["single"], strict=True)]
         forwards = statistics.median(ratios) / (batch if name == "plain" else 1)

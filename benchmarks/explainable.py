@@ -66,7 +66,7 @@ def main(
 ) -> None:
     torch.set_num_threads(1)
     found: dict[str, list[dict[str, Any]]] = {}
-    for seed in seeds:  # in turns, so that what is there at any time can be compared
+    for seed in seeds:  # in turns, so that partial results can be compared
         for kind in kinds:
             run, settings, start = out / f"{kind.replace(' ', '_')}_{seed}", KINDS[kind], time.process_time()
             train("paca_b0", "shapes", out=run, seed=seed, workers=0, device="cpu", **settings)
@@ -80,7 +80,7 @@ def main(
 def figures(
     run: Path, images: int, portions: int, maps: Sequence[str] = CLUSTERS + OTHERS + CONTROLS
 ) -> dict[str, Any]:
-    """What is measured of one run; values are lists over the pictures."""
+    """Measurements of one run; values are lists over the pictures."""
     stored = run / f"figures_{images}.json"
     if stored.is_file():
         return json.loads(stored.read_text(encoding="utf-8"))
@@ -110,7 +110,7 @@ def of_batch(model: nn.Module, batch: ScoringBatch, maps: Sequence[str], portion
 
 
 def top_group(model: nn.Module, images: Tensor, target: Target) -> dict[str, Tensor]:
-    """The group of like clusters of the last stage that costs the answer most: what its removal does, each (B,).
+    """The effect of removing the most important group of similar clusters of the last stage, each (B,).
 
     As many clusters taken at random are the control; the same number of draws for each picture, seeded.
     """

@@ -1,4 +1,4 @@
-"""How fast JPEGs become batches for a model: ours beside torchvision's ImageFolder with timm's transforms, in turns.
+"""Speed of JPEGs to batches: ours beside torchvision's ImageFolder with timm's transforms, in turns.
 
 python benchmarks/loading.py                       # 500 x 375, as in ImageNet
 python benchmarks/loading.py --width 4000 --height 3000 --images 24
@@ -72,7 +72,7 @@ def theirs(root: Path, batch: int, workers: int, scale: float) -> Iterator[torch
 
 
 def measured(load: Callable[..., Iterator[torch.Tensor]], *arguments: object) -> tuple[float, float]:
-    """Images a second by the clock, and milliseconds of processor time for each, workers included."""
+    """Images per second, and milliseconds of processor time per image, workers included."""
     clock, spent = time.perf_counter(), _processor_seconds()
     count = sum(len(images) for images in load(*arguments))
     return count / (time.perf_counter() - clock), 1000 * (_processor_seconds() - spent) / count

@@ -68,7 +68,7 @@ class Watch:
 
 
 def watched_epoch(settings: TrainSettings) -> Watch:
-    """One epoch, the first steps of which warm up and do not count."""
+    """One epoch; the first steps warm up and do not count."""
     watch = Watch()
     with StopSignals() as stop, RunFolder(settings.folder) as run:
         training = Training(settings, run, stop, open_splits(settings))

@@ -22,11 +22,11 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from vitreous.models.base import RECOMPUTED, Backbone
+from vitreous.models.base import RECOMPUTABLE_PARTS, Backbone
 
 
 class Allocations(TorchDispatchMode):
-    """Bytes of the storages that operations made and that are still alive; `peak` is the most there were."""
+    """Bytes of the live storages that operations made; `peak` is the maximum."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Allocations(TorchDispatchMode):
 
 @contextmanager
 def gradients_dropped(model: nn.Module) -> Iterator[None]:
-    """Gradients are no activations: each goes as soon as it is there."""
+    """Free each gradient at once: gradients are not activations."""
     model.zero_grad(set_to_none=True)
     handles = [parameter.register_post_accumulate_grad_hook(_drop) for parameter in model.parameters()]
     try:
@@ -74,7 +74,7 @@ def _drop(parameter: Tensor) -> None:
 
 
 def peak_bytes(model: nn.Module, images: Tensor) -> int:
-    """Most bytes of activations alive at once in a forward and a backward pass."""
+    """Peak bytes of activations in a forward and a backward pass."""
     with Allocations() as counted, gradients_dropped(model):
         counted.ignore(images, *model.parameters(), *model.buffers())
         model(images).sum().backward()
@@ -82,7 +82,7 @@ def peak_bytes(model: nn.Module, images: Tensor) -> int:
 
 
 def step_seconds(model: nn.Module, images: Tensor, rounds: int) -> float:
-    """Processor time of a forward and a backward pass, the median of some."""
+    """Median processor time of a forward and a backward pass."""
     times = []
     for _ in range(rounds):
         start = time.process_time()
@@ -98,7 +98,7 @@ def main(model: str = "paca_small", size: int = 512, batch: int = 1, rounds: int
     plain, seconds = peak_bytes(network, images), step_seconds(network, images, rounds)
     print(f"{model} at {size}x{size}, batch {batch}, torch {torch.__version__}:")
     print(f"  plain                        {plain / 2**20:8.1f} MiB")
-    for part in RECOMPUTED if isinstance(network, Backbone) else RECOMPUTED[:1]:
+    for part in RECOMPUTABLE_PARTS if isinstance(network, Backbone) else RECOMPUTABLE_PARTS[:1]:
         network.set_grad_checkpointing(True, **{"part": part} if isinstance(network, Backbone) else {})
         saving, longer = peak_bytes(network, images), step_seconds(network, images, rounds) / seconds
         cells = f"{saving / 2**20:8.1f} MiB, {1 - saving / plain:.1%} less; a step takes {longer:.2f} times as long"

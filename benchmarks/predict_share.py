@@ -1,4 +1,4 @@
-"""How much of what `vitreous predict` does with a picture is the network, for every head.
+"""Share of the network in the time of `vitreous predict`, for every head.
 
     python benchmarks/predict_share.py                           # paca_b0 and the papers' heads; 80 classes, or 150
     python benchmarks/predict_share.py --small                   # a small backbone and narrow heads; 20 classes
@@ -66,7 +66,7 @@ TASKS = dict.fromkeys(DETECTORS, "detect") | dict.fromkeys(SEGMENTERS, "segment"
 
 
 class Stopwatch:
-    """Processor time within calls of what it watches; calls within such calls count once."""
+    """Processor time within the watched calls; nested calls count once."""
 
     def __init__(self) -> None:
         self.seconds, self._depth, self._start = 0.0, 0, 0.0
@@ -101,7 +101,7 @@ def build(head: str, small: bool) -> tuple[TrainedModel, Task]:
 
 
 def answer_often(model: Detector, images: Tensor) -> None:
-    """Set the score that a box must have to where `CANDIDATES` have it."""
+    """Set the score threshold so that `CANDIDATES` boxes pass it."""
     module: Any = inspect.getmodule(type(model).predictions)
     best, seen = module.best, []
 
@@ -122,7 +122,7 @@ def answer_often(model: Detector, images: Tensor) -> None:
 def measure(trained: TrainedModel, task: Any, file: Path, rounds: int) -> dict[str, float]:
     """Milliseconds of each part."""
     network = Stopwatch()
-    for module in list(trained.model.modules())[1:]:  # all but the whole, which does the choosing
+    for module in list(trained.model.modules())[1:]:  # all but the whole model, which selects
         module.register_forward_pre_hook(network.enter)
         module.register_forward_hook(network.leave)
     answering, predict = Stopwatch(), task.predict

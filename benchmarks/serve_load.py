@@ -1,4 +1,4 @@
-"""How fast `vitreous serve` answers one person, and what becomes of it under a crowd.
+"""How fast `vitreous serve` answers one user, and how it behaves under load.
 
     python benchmarks/serve_load.py                                   # fresh paca_tiny at 224: time to each answer
     python benchmarks/serve_load.py --run runs/demo --requests 10000 --concurrent 400
@@ -48,7 +48,7 @@ class Reply(NamedTuple):
 
 
 class Client:
-    """One kept connection; as little work as possible, since it shares the cores with the server."""
+    """One persistent connection; does little work, because it shares the cores with the server."""
 
     def __init__(self, port: int) -> None:
         self.port, self.streams = port, None
@@ -74,7 +74,7 @@ class Client:
 
 
 def picture(seed: int, side: int) -> bytes:
-    """Smooth noise: no two are alike, and it compresses as a photograph does."""
+    """Smooth noise: every image differs, and compresses like a photograph."""
     coarse = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), dtype=np.uint8)
     buffer = io.BytesIO()
     Image.fromarray(coarse).resize((side, side), Image.Resampling.BICUBIC).save(buffer, "PNG")
@@ -98,13 +98,13 @@ def memory(pid: int) -> float:
 
 
 def worked(pid: int) -> float:
-    """Seconds of processor time so far: on a busy machine they say more than the time that passes."""
+    """Processor time so far: on a busy machine it says more than wall-clock time."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def latency(pid: int, port: int, side: int, rounds: int) -> None:
-    """What one person waits for, each time with a new picture."""
+    """Response times for one user, each with a new picture."""
     client, times, work = Client(port), {}, {}
 
     def note(name: str, start: float, spent: float) -> None:
@@ -138,7 +138,7 @@ async def latency(pid: int, port: int, side: int, rounds: int) -> None:
 
 
 async def crowd(port: int, side: int, requests: int, concurrent: int) -> Counter:
-    """Statuses of many requests by many clients at once, of every kind the page knows."""
+    """Statuses of many concurrent requests, of every kind the page makes."""
     first = Client(port)
     model = (await first.ask("/api/model")).json
     first.close()
@@ -180,7 +180,7 @@ async def crowd(port: int, side: int, requests: int, concurrent: int) -> Counter
 
 
 async def press(pid: int, port: int, side: int, requests: int, concurrent: int) -> bool:
-    await crowd(port, side, 200, 4)  # everything has been used once before memory is first looked at
+    await crowd(port, side, 200, 4)  # use everything once before measuring memory
     before, start = memory(pid), time.perf_counter()
     statuses = await crowd(port, side, requests, concurrent)
     seconds = time.perf_counter() - start

@@ -1,4 +1,4 @@
-"""How fast the embedded data set is drawn, on one core, and how far a linear classifier on its pixels gets.
+"""Speed of drawing the embedded data set on one core, and accuracy of a linear classifier on its pixels.
 
 python benchmarks/shapes.py
 """
@@ -27,7 +27,7 @@ def pixels(split: str, count: int, difficulty: Difficulty) -> tuple[torch.Tensor
 
 
 def linear_accuracy(difficulty: Difficulty, count: int, epochs: int = 30) -> float:
-    """Softmax regression by AdamW on raw pixels, on images it has not seen."""
+    """Softmax regression by AdamW on raw pixels, tested on held-out images."""
     torch.manual_seed(0)
     images, labels = pixels("train", count, difficulty)
     model = torch.nn.Linear(images.shape[1], 10)

@@ -22,7 +22,7 @@ import tyro
 from torch import nn
 
 import vitreous
-from vitreous.figures.counting import measure
+from vitreous.figures.counting import count_model
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,9 @@ def compare(case: Case, rounds: int) -> tuple[list[float], list[float]]:
 
 
 def multiply_adds(case: Case) -> tuple[int, int]:
-    ours, peer = (measure(timm.create_model(name), (3, case.size, case.size)).macs for name in (case.ours, case.peer))
+    ours, peer = (
+        count_model(timm.create_model(name), (3, case.size, case.size)).macs for name in (case.ours, case.peer)
+    )
     return ours, peer
 
 

@@ -1,4 +1,4 @@
-"""How long `import vitreous` takes beside `import timm`, and `vitreous --help`; new processes, in turns.
+"""Time of `import vitreous` beside `import timm`, and of `vitreous --help`; new processes, in turns.
 
 python benchmarks/startup.py
 """

@@ -26,6 +26,7 @@ from vitreous.errors import InputError
 from vitreous.runs.checkpoint import load_checkpoint, save_checkpoint
 from vitreous.runs.run_folder import RunFolder, read_metrics
 from vitreous.runtime import distributed
+from vitreous.runtime.console import messages_on_stderr
 from vitreous.runtime.heartbeat import Heartbeat
 from vitreous.train import Training, train
 from vitreous.training.bad_images import BadImages
@@ -170,8 +171,8 @@ def hanging_loader() -> str:
 
 def lost_process(capsys) -> str:
     world = distributed.World(torch.device("cpu"), rank=1, size=4, store=NoStore())
-    with pytest.raises(SystemExit) as ended:
-        distributed._end(world, DistError("connection closed"), 25.0)
+    with messages_on_stderr(), pytest.raises(SystemExit) as ended:
+        distributed._exit_together(world, DistError("connection closed"), 25.0)
     assert f"{ended.value.code}" == CODES["another process of torchrun gone"]
     return capsys.readouterr().err
 
@@ -184,14 +185,13 @@ class SilentStore:
 
 
 def frozen_process(capfd, monkeypatch) -> str:
-    heart, codes = Heartbeat(SilentStore(), 0, 2, timeout=0.5, exit_code=distributed.LOST), []
+    heart, codes = Heartbeat(SilentStore(), 0, 2, timeout=0.5, exit_code=distributed.LOST_CONTACT), []
 
     def leave(code: int) -> None:
         codes.append(str(code))
         heart._stop.set()
 
     monkeypatch.setattr("os._exit", leave)
-    monkeypatch.setattr("sys.__stderr__", sys.stderr)
     heart.start()
     heart._listener.join(30)
     assert codes == [CODES["another one frozen"]]

@@ -10,7 +10,7 @@ import torch
 from tests.support.openmmlab import PACA, semantic_fpn
 from tests.support.pages import blocks, dead_links, read
 from vitreous.runs.model_folder import load_model
-from vitreous.training.recipe import KEYS
+from vitreous.training.recipe import RECIPE_KEYS
 from vitreous_command import main
 
 PAGES = ("docs/detect.md", "docs/from-mm.md")
@@ -79,5 +79,5 @@ def test_settings_and_links(page: str) -> None:
     named = {name.replace("-", "_") for name in re.findall(r"[` ]--([a-z][a-z-]+)", read(page))}
     others = {"out", "recipe", "print", "format", "count", "json", "markdown", "min_score", "boxes", "slide", "scales",
               "limit", "nproc_per_node", "resume_from", "eval"}  # fmt: skip
-    assert named - others <= set(KEYS)
+    assert named - others <= set(RECIPE_KEYS)
     assert not dead_links(page)

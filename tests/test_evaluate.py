@@ -15,7 +15,7 @@ from vitreous.errors import InputError
 from vitreous.evaluate import evaluate
 from vitreous.metrics.detailed import DetailedMetrics
 from vitreous.predict import predict
-from vitreous.reports.evaluation import MOST_ROWS, Evaluation, Speed, class_grids, grids, pictures
+from vitreous.reports.evaluation import MOST_ROWS, Evaluation, Speed, class_tables, draw_evaluation, evaluation_tables
 from vitreous.runs.model_folder import load_model, save_model
 from vitreous.runs.run_folder import read_metrics
 from vitreous.train import train
@@ -221,7 +221,7 @@ def test_weights_that_are_no_numbers_are_told(model, tmp_path):
         tmp_path / "nan", trained.model, name="paca_tiny", model_args=config["model_args"], task="classify",
         classes=trained.classes, preprocess=trained.preprocess,
     )  # fmt: skip
-    with pytest.raises(InputError, match="answers with values that are no numbers"):
+    with pytest.raises(InputError, match="predicts NaN"):
         evaluate(str(tmp_path / "nan"), "shapes", count=10, workers=0, device="cpu", out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -237,15 +237,15 @@ def test_a_perfect_model_has_no_mistakes_to_show():
     examination.update([prediction], {"labels": torch.tensor([1]), "indices": torch.tensor([0])})
     speed = Speed(1.0, 1, "cpu", "fp32", 1, 0)
     found = Evaluation("m", "d", "val", 1, (8, 8), examination.compute(), speed, (), examination, ())
-    assert set(pictures(found)) == {"confusion.png", "reliability.png"}
-    assert [grid.title for grid in grids(found)] == ["m at 8 x 8", "classes"]
+    assert set(draw_evaluation(found)) == {"confusion.png", "reliability.png"}
+    assert [grid.title for grid in evaluation_tables(found)] == ["m at 8 x 8", "classes"]
 
 
 def test_of_many_classes_the_console_shows_the_worst():
     examination = DetailedMetrics(tuple(f"class {i:03}" for i in range(200)), worst=0)
     answers = [{"labels": torch.tensor([i if i % 50 else 1]), "scores": torch.tensor([0.5])} for i in range(200)]
     examination.update(answers, {"labels": torch.arange(200), "indices": torch.arange(200)})
-    shown, _ = class_grids(examination, MOST_ROWS)
+    shown, _ = class_tables(examination, MOST_ROWS)
     assert shown.title == "classes with the lowest recall, of 200"
     assert [row[0] for row in shown.rows[:5]] == ["class 000", "class 050", "class 100", "class 150", "class 001"]
-    assert len(class_grids(examination, None)[0].rows) == 200
+    assert len(class_tables(examination, None)[0].rows) == 200

@@ -1,4 +1,4 @@
-"""Names, tags and weights that cannot be had."""
+"""Names, tags and weights that cannot be fetched."""
 
 import pytest
 import timm
@@ -20,7 +20,7 @@ def test_weights_that_cannot_be_had_say_where_they_come_from(monkeypatch: pytest
         raise ConnectionError("no route to the hub\nwith many more lines")
 
     monkeypatch.setattr(timm, "create_model", offline)
-    with pytest.raises(InputError, match=r"weights of resnet18 cannot be had \(ConnectionError: no route to the hub\)"):
+    with pytest.raises(InputError, match=r"resnet18 cannot be fetched \(ConnectionError: no route to the hub\)"):
         vitreous.create_model("resnet18", pretrained=True)
     with pytest.raises(ConnectionError):
         vitreous.create_model("resnet18")  # without weights nothing of the kind can be the reason

@@ -16,8 +16,8 @@ from torch.distributed.run import get_args_parser
 
 from tests.support.pages import ROOT, dead_links, read
 from tests.support.ranks import Ranks
-from vitreous.runtime.distributed import LOST, MEETING, RANK_TIMEOUT
-from vitreous.training.recipe import KEYS
+from vitreous.runtime.distributed import LOST_CONTACT, RANK_TIMEOUT_SECONDS, RENDEZVOUS_TIMEOUT
+from vitreous.training.recipe import RECIPE_KEYS
 from vitreous_command import main
 
 PAGE = "docs/scale.md"
@@ -68,13 +68,13 @@ def test_commands_and_snippets_work_in_order(tmp_path: Path, monkeypatch: pytest
 
 def test_claims() -> None:
     page = read(PAGE)
-    assert f"`--rank-timeout` ({RANK_TIMEOUT:g} s)" in page
-    assert f"exit code {LOST}" in page
-    assert MEETING.total_seconds() == 600
+    assert f"`--rank-timeout` ({RANK_TIMEOUT_SECONDS:g} s)" in page
+    assert f"exit code {LOST_CONTACT}" in page
+    assert RENDEZVOUS_TIMEOUT.total_seconds() == 600
     assert "they wait ten minutes" in page
     torchrun = {option for action in get_args_parser()._actions for option in action.option_strings}
     named = set(re.findall(r"`(--[a-z-]+)", page))
-    ours = {f"--{key.replace('_', '-')}" for key in KEYS} | {"--out", "--recipe"}
+    ours = {f"--{key.replace('_', '-')}" for key in RECIPE_KEYS} | {"--out", "--recipe"}
     assert named <= ours | torchrun
     assert not dead_links(PAGE)
 

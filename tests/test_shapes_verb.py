@@ -153,7 +153,7 @@ class Terminal(io.StringIO):
 def test_progress_in_plain_lines(monkeypatch):
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr(progress, "LINE_INTERVAL_SECONDS", 0.0)
     assert list(progress.track(iter("abc"), total=3, label="reading", unit="letters")) == ["a", "b", "c"]
     lines = stream.getvalue().splitlines()
     assert lines[0].startswith("reading: 1/3 letters, ")

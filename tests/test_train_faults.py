@@ -362,7 +362,7 @@ def test_nohup_is_respected():
 def test_a_signal_before_the_first_step_leaves_nothing(tmp_path, monkeypatch, no_step):
     def asked(run: Training) -> None:
         run.stop.received = signal.SIGTERM
-        run.heed_signals_alone()
+        run.stop_if_signalled_alone()
 
     monkeypatch.setattr(Training, "try_evaluation", asked)
     with pytest.raises(SystemExit) as ended:

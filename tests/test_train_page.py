@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from tests.support.pages import blocks, dead_links, read
-from vitreous.training.recipe import KEYS, load_recipe, recipe_names
+from vitreous.training.recipe import RECIPE_KEYS, load_recipe, recipe_names
 from vitreous_command import main
 
 PAGE = "docs/train.md"
@@ -55,7 +55,7 @@ def test_the_example_is_a_recipe(tmp_path: Path) -> None:
 
 def test_the_settings_it_names_exist() -> None:
     named = {name.replace("-", "_") for name in re.findall(r"`--([a-z-]+)", read(PAGE))}
-    assert named - {"any_model", "print", "out", "recipe"} <= set(KEYS)
+    assert named - {"any_model", "print", "out", "recipe"} <= set(RECIPE_KEYS)
 
 
 def test_links_lead_somewhere() -> None:

@@ -15,6 +15,7 @@ several images as a list; `vitreous.predict` also takes what `vitreous.load_mode
 Only the models and the registry are loaded at once; a verb, or anything else listed here, loads when it is first used.
 """
 
+import logging
 import sys
 from importlib import import_module
 from types import ModuleType
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
     from vitreous.tasks.keypoints import Keypoints
     from vitreous.tasks.segment import Segmentation
     from vitreous.train import train
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # verbs show what is logged; the library is silent
 
 VERBS = (
     "atlas",

@@ -34,7 +34,7 @@ def demo(
     """Train a small PaCa on the embedded shapes, test it on images it has not seen, and explain some of them.
 
     Takes under four minutes on two CPU cores and needs no download. Started again, it keeps the trained model and
-    writes the explanation anew.
+    rewrites the explanation.
 
     Examples:
         vitreous demo
@@ -87,7 +87,7 @@ def headline(text: str) -> None:
 
 
 def activation() -> str:
-    """How to get the command where the shell does not find it, as after `make demo`."""
+    """How to activate the environment if the shell does not find the command, as after `make demo`."""
     script = Path(sys.prefix) / "bin" / "activate"
     if shutil.which("vitreous") or not script.exists():
         return ""
@@ -95,7 +95,7 @@ def activation() -> str:
 
 
 def farewell(run: Path, report: Path, accuracy: float, count: int, seconds: float) -> str:
-    """What came out, and what to do with one's own pictures."""
+    """The results, and how to go on with your own pictures."""
     return f"""
 done in {seconds:.0f} s
 

@@ -1,4 +1,4 @@
-"""What is meant for the person at the keyboard: the one exception that is, and commands to be copied from messages."""
+"""Messages for the user: the exception that carries them, commands to copy, and safe printing of names."""
 
 import difflib
 import errno
@@ -19,13 +19,13 @@ class InputError(ValueError):
 
 
 def limit_reached(error: BaseException) -> str | None:
-    """What the machine has run out of and what to do, if that is why; torch and Python have no exception for it."""
+    """What the machine has run out of and what to do about it, or None; torch and Python have no exception for it."""
     text, number = str(error), getattr(error, "errno", None)
     files = ("Too many open files", "received 0 items of ancdata")
     if number in (errno.EMFILE, errno.ENFILE) or any(words in text for words in files):
-        return "this process may open no more files; raise the limit (ulimit -n 4096), or use fewer --workers"
+        return "this process cannot open more files; raise the limit (ulimit -n 4096), or use fewer --workers"
     if isinstance(error, BlockingIOError) or "can't start new thread" in text:
-        return "no further process or thread can be started; raise the limit (ulimit -u), or use fewer --workers"
+        return "no more processes or threads can be started; raise the limit (ulimit -u), or use fewer --workers"
     memory = ("can't allocate memory", "Cannot allocate memory", "out of memory", "Unable to allocate")
     if isinstance(error, MemoryError) or number == errno.ENOMEM or any(words in text for words in memory):
         return "there is not enough memory; lower --batch-size, --size or --workers, or raise --accumulate"
@@ -38,7 +38,7 @@ def nearest(given: str, known: list[str], count: int = 3) -> str:
 
 
 def command(*words: object) -> str:
-    """A command of ours as a shell takes it: names with spaces or quotes stay one word.
+    """A vitreous command, quoted for a shell.
 
     >>> command("evaluate", "runs/my photos", "photos")
     "vitreous evaluate 'runs/my photos' photos"
@@ -52,10 +52,9 @@ def to_install(package: str) -> str:
 
 
 def to_install_extra(extra: str) -> str:
-    """The command that adds one of our extras, for the way in which this vitreous was installed.
+    """The command that adds one of our extras, however vitreous was installed.
 
-    From a source folder it is that folder; otherwise the installed package by its name, which pip finds here and asks
-    no index for.
+    From a source folder, it installs that folder; otherwise the package by name, which pip finds without an index.
     """
     source = Path(__file__).parents[1]
     project = source / "pyproject.toml"
@@ -65,7 +64,7 @@ def to_install_extra(extra: str) -> str:
 
 
 def _installer() -> str:
-    """The pip of this Python; another one would install where it helps nobody."""
+    """The pip of this Python; another one would install elsewhere."""
     found = shutil.which("pip")
     if found is not None and Path(found).parent == Path(sys.executable).parent:
         return "pip install"
@@ -74,14 +73,14 @@ def _installer() -> str:
 
 
 def _quoted(word: str) -> str:
-    """As a shell takes it; brackets and spaces in double quotes, which every shell knows."""
+    """Quoted for a shell, preferably with double quotes, which every shell knows."""
     if shlex.quote(word) == word:
         return word
     return shlex.quote(word) if set(word) & set('"$`!\\') else f'"{word}"'
 
 
 def _shown(path: Path) -> str:
-    """From the current folder where it is inside it, as after `make`: .venv/bin/python."""
+    """Relative to the current folder if the path is inside it: .venv/bin/python."""
     try:
         inside = os.path.relpath(path)
     except (OSError, ValueError):  # the current folder is gone, or on another drive
@@ -89,16 +88,16 @@ def _shown(path: Path) -> str:
     return str(path) if inside.startswith("..") else inside
 
 
-# Characters that change how the text around them is shown: marks, embeddings, overrides and isolates of direction.
-DIRECTIONS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-UNSEEN = frozenset(("Cc", "Cs", "Zl", "Zp"))  # Unicode's control characters, halves of characters, line separators
+# Characters that change the direction of the text around them: marks, embeddings, overrides and isolates.
+DIRECTION_MARKS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+CONTROL_CATEGORIES = frozenset(("Cc", "Cs", "Zl", "Zp"))  # Unicode: control characters, surrogates, line separators
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    r"""A name as a terminal may show it: what would move the cursor or turn the text around is written as \x1b.
+    r"""A name that is safe on a terminal: characters that move the cursor or change the direction are written as \x1b.
 
-    Names of files and classes come from strangers; every name that is printed passes through here. A message that has
-    several lines of its own says `keep="\n"`.
+    Names of files and classes may come from strangers, so every printed name passes through here. A message of several
+    lines uses `keep="\n"`.
     """
     return "".join(char if char in keep or not _acts(char) else _escaped(char) for char in text)
 
@@ -106,11 +105,11 @@ def printable(text: str, *, keep: str = "") -> str:
 def _acts(char: str) -> bool:
     import unicodedata
 
-    return not " " <= char <= "~" and (char in DIRECTIONS or unicodedata.category(char) in UNSEEN)
+    return not " " <= char <= "~" and (char in DIRECTION_MARKS or unicodedata.category(char) in CONTROL_CATEGORIES)
 
 
 def _escaped(char: str) -> str:
     code = ord(char)
-    if 0xDC80 <= code <= 0xDCFF:  # how Python keeps a byte of a file's name that is no Unicode
+    if 0xDC80 <= code <= 0xDCFF:  # how Python represents a byte of a file name that is not UTF-8
         return f"\\x{code - 0xDC00:02x}"
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

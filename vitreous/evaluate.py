@@ -34,7 +34,7 @@ from vitreous.runs.results import require_numbers, require_writable, result_fold
 from vitreous.runs.run_folder import versions
 from vitreous.runs.trained_model import TrainedModel, at_size
 from vitreous.runtime.device import autocast
-from vitreous.runtime.distributed import ALONE, World, processes
+from vitreous.runtime.distributed import SINGLE_PROCESS, World, processes
 from vitreous.runtime.progress import track
 from vitreous.tasks.base import Inference, Metric, Task, load_task
 from vitreous.training.signature import takes
@@ -210,14 +210,14 @@ def evaluate(settings: EvaluateSettings) -> dict[str, float]:
         evaluation = measure_in_detail(trained, settings, opener, conditions)
         extra = tuple(measure_at(version, evaluation, opener, conditions) for version in resized)
         evaluation = evaluation._replace(sizes=extra)
-        for grid in report.grids(evaluation, most_rows=report.MOST_ROWS):
-            Console().print(report.as_table(grid))
-        content = {**report.as_json(evaluation), "versions": versions()}
+        for grid in report.evaluation_tables(evaluation, most_rows=report.MOST_ROWS):
+            Console().print(report.console_table(grid))
+        content = {**report.evaluation_json(evaluation), "versions": versions()}
         content |= {} if settings.boxes is None else {"boxes": str(settings.boxes)}
         if settings.json is not None and world.main:
             write_output(settings.json, json_text(content))
         if settings.markdown is not None and world.main:
-            write_output(settings.markdown, report.as_markdown(evaluation, {}))
+            write_output(settings.markdown, report.evaluation_markdown(evaluation, {}))
         if staging is not None:
             write_evaluation(staging, evaluation, content)
     if out is not None and staging is not None:
@@ -340,11 +340,11 @@ def _named_mistakes(
 
 
 def write_evaluation(folder: Path, evaluation: Evaluation, content: dict[str, Any]) -> None:
-    drawn = report.pictures(evaluation)
+    drawn = report.draw_evaluation(evaluation)
     for name, (image, _) in drawn.items():
         image.save(folder / name)
     captions = {name: caption for name, (_, caption) in drawn.items()}
-    write_text(folder / _REPORT, report.as_markdown(evaluation, captions))
+    write_text(folder / _REPORT, report.evaluation_markdown(evaluation, captions))
     files = [*drawn, _REPORT]
     matrix = None if evaluation.examination is None else report.confusion_csv(evaluation.examination)
     if matrix is not None:
@@ -363,7 +363,7 @@ def evaluation_loader(
     worker_timeout: float = WORKER_TIMEOUT,
     while_waiting: Callable[[], None] = lambda: None,
     first: int | None = None,
-    world: World = ALONE,
+    world: World = SINGLE_PROCESS,
 ) -> Loader:
     """Every image once, in order; several processes take turns, a batch each.
 
@@ -394,7 +394,7 @@ def score(
     metric: Metric | None = None,
     label: str | None = "validate",
     between_batches: Callable[[], None] = lambda: None,
-    world: World = ALONE,
+    world: World = SINGLE_PROCESS,
 ) -> Scores:
     """Loss and metric (default: the task's own) over a loader. `between_batches` may raise to end early.
 

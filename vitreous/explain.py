@@ -27,7 +27,7 @@ from vitreous.explanations.folder import EXPLANATION_JSON, REPORT_PAGE, print_su
 from vitreous.explanations.picture import explain_picture, explain_with, model_in_memory, picture_name
 from vitreous.reports.explanation import Explanation
 from vitreous.runs.model_folder import TrainedModel, is_weights_file, load_model
-from vitreous.runs.results import readable, report_skipped, require_positive, result_folder
+from vitreous.runs.results import load_readable, report_skipped, require_positive, result_folder
 from vitreous.runtime.calling import natural, with_known_names
 from vitreous.runtime.progress import track
 from vitreous.tasks.findings import FindingQuery, parse_region
@@ -157,7 +157,7 @@ def explain_pictures(
     pictures = select(find_pictures(images, size=runs[0][0].preprocess.size), limit)
     explained = [
         [explain_one(trained, picture, image, plan, query) for trained, plan in runs]
-        for picture, image in readable(track(pictures, total=len(pictures), label="explain"))
+        for picture, image in load_readable(track(pictures, total=len(pictures), label="explain"))
     ]
     report_skipped(len(pictures) - len(explained), len(pictures))
     return list(zip(*explained, strict=True))

@@ -1,4 +1,4 @@
-"""vitreous info: the models we have, or one of them in figures."""
+"""vitreous info: all models, or one of them in detail."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -11,8 +11,8 @@ from vitreous.errors import InputError
 from vitreous.figures.arguments import arguments_of
 from vitreous.figures.counting import figures_of
 from vitreous.figures.display import print_growth, print_list, print_one
-from vitreous.figures.growth import COMPARED, SIZES, Growth, reason, work_at
-from vitreous.figures.table import count, read_table
+from vitreous.figures.growth import COMPARED_MODELS, GROWTH_SIZES, Growth, growth_reason, work_at
+from vitreous.figures.table import count_figures, read_table
 from vitreous.layers.tap import tap_names
 from vitreous.models.arguments import parse_model_arg
 from vitreous.models.base import Backbone
@@ -63,12 +63,12 @@ def info(
     arguments = dict(parse_model_arg(text) for text in model_args)
     if model is not None:
         subject = open_subject(model, arguments)
-        return {model: show_growth(subject) if scaling else show(subject, size)}
+        return {model: show_growth(subject) if scaling else show_model(subject, size)}
     names = list_models(filter)
     if not names:
         raise InputError(f"no model matches {filter!r}; all: vitreous info")
     if scaling:
-        return compare_growth(COMPARED if filter == "*" else [(name, {}) for name in names], markdown)
+        return compare_growth(COMPARED_MODELS if filter == "*" else [(name, {}) for name in names], markdown)
     rows = list_rows(names, size)
     print_list(rows, markdown=markdown)
     return rows
@@ -80,7 +80,7 @@ def check_options(
     if size is not None and size < 1:
         raise InputError(f"--size {size} given; it is a number of pixels, at least 32")
     if size is not None and scaling:
-        raise InputError(f"--scaling counts at {', '.join(map(str, SIZES))} pixels; leave out --size {size}")
+        raise InputError(f"--scaling counts at {', '.join(map(str, GROWTH_SIZES))} pixels; leave out --size {size}")
     if model is not None and (markdown or filter != "*"):
         option = "--markdown" if markdown else f"--filter {filter!r}"
         raise InputError(f"{option} is for the list of models; leave it out, or leave out {model!r}")
@@ -92,18 +92,18 @@ def check_options(
 
 
 def list_rows(names: list[str], size: int | None) -> dict[str, Row]:
-    """Our figures beside the published ones; from the packaged table unless another size is asked for."""
+    """Our figures beside the published ones; from the packaged table unless a size is given."""
     table = read_table() if size is None else {}
     missing = [name for name in names if name not in table]
     if missing:
         label = "count parameters and multiply-adds"
         for name in track(missing, total=len(missing), label=label, unit="models"):
-            table[name] = count(name, None if size is None else (size, size))
-    return {name: table[name] | known(name) for name in names}
+            table[name] = count_figures(name, None if size is None else (size, size))
+    return {name: table[name] | published_facts(name) for name in names}
 
 
-def known(name: str) -> Row:
-    """What a paper, or timm, says of a model."""
+def published_facts(name: str) -> Row:
+    """What a paper, or timm, says about a model."""
     entry = ENTRIES.get(name)
     published = entry.published if entry else None
     return dict(
@@ -123,7 +123,7 @@ class Subject(NamedTuple):
     model: Any  # on the meta device
     given: dict[str, Any]  # arguments it was built with, the variant's own included
     size: tuple[int, int]
-    figures: Row | None  # at that size, if they need not be counted
+    figures: Row | None  # at that size, if they are already known
     classes: tuple[str, ...] | None  # of a trained model
 
 
@@ -157,11 +157,11 @@ def open_folder(folder: Path) -> Subject:
     return Subject(f"{name} in {folder}", name, model, given, config.preprocess.size, None, config.classes)
 
 
-def show(subject: Subject, size: int | None) -> Row:
+def show_model(subject: Subject, size: int | None) -> Row:
     figures = subject.figures if size is None else None
     row = figures or figures_of(subject.model, (size, size) if size else subject.size)
-    row |= known(subject.name) | dict(taps=tap_names(subject.model))
-    if subject.classes is not None:  # published figures are those of other weights
+    row |= published_facts(subject.name) | dict(taps=tap_names(subject.model))
+    if subject.classes is not None:  # published figures belong to other weights
         row |= dict(top1=None, data=None, tags=[], classes=subject.classes)
     if isinstance(subject.model, Backbone):
         row["arguments"] = arguments_of(subject.model, subject.given)
@@ -175,7 +175,7 @@ def show(subject: Subject, size: int | None) -> Row:
 def show_growth(subject: Subject) -> Row:
     [growth] = measure_growth([subject], 1).values()
     parts = {f"  {part}": macs for part, macs in growth.parts().items()}
-    print_growth({subject.title: growth.macs} | (parts if len(parts) > 1 else {}), reasons([subject]))
+    print_growth({subject.title: growth.macs} | (parts if len(parts) > 1 else {}), growth_reasons([subject]))
     return growth.row()
 
 
@@ -188,18 +188,18 @@ def compare_growth(chosen: Sequence[tuple[str, dict[str, Any]]], markdown: bool)
             yield subjects[-1]
 
     grown = measure_growth(opened(), len(chosen))
-    print_growth({title: growth.macs for title, growth in grown.items()}, reasons(subjects), markdown=markdown)
+    print_growth({title: growth.macs for title, growth in grown.items()}, growth_reasons(subjects), markdown=markdown)
     return {title: growth.row() for title, growth in grown.items()}
 
 
 def measure_growth(subjects: Iterable[Subject], number: int) -> dict[str, Growth]:
-    passes = ((subject, size) for subject in subjects for size in SIZES)
+    passes = ((subject, size) for subject in subjects for size in GROWTH_SIZES)
     work: dict[str, list[dict[str, int]]] = {}
-    for subject, size in track(passes, total=number * len(SIZES), label="count multiply-adds", unit="passes"):
+    for subject, size in track(passes, total=number * len(GROWTH_SIZES), label="count multiply-adds", unit="passes"):
         work.setdefault(subject.title, []).append(work_at(subject.model, size))
     return {title: Growth(tuple(at_sizes)) for title, at_sizes in work.items()}
 
 
-def reasons(subjects: Iterable[Subject]) -> dict[str, str]:
-    found = {type(subject.model).__name__: reason(subject.model) for subject in subjects}
+def growth_reasons(subjects: Iterable[Subject]) -> dict[str, str]:
+    found = {type(subject.model).__name__: growth_reason(subject.model) for subject in subjects}
     return {family: sentence for family, sentence in found.items() if sentence is not None}

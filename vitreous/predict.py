@@ -13,7 +13,7 @@ from vitreous.data.pictures import Picture, find_pictures
 from vitreous.errors import InputError, printable
 from vitreous.files.storage import write_json
 from vitreous.runs.model_folder import load_model
-from vitreous.runs.results import file_name, readable, report_skipped, require_positive, result_folder
+from vitreous.runs.results import file_name, load_readable, report_skipped, require_positive, result_folder
 from vitreous.runs.trained_model import TrainedModel, in_batches, predict_pictures, require_evaluation_mode
 from vitreous.runtime.device import choose_device
 from vitreous.runtime.progress import track
@@ -140,7 +140,7 @@ def predict_all(
         )
     predicted: list[Predicted] = []
     progress = track(pictures, total=len(pictures), label="predict")
-    for group in in_batches(readable(progress), batch_size):
+    for group in in_batches(load_readable(progress), batch_size):
         objects = [known_objects(known, picture.name, numbers[picture.name]) for picture, _ in group]
         results = predict_pictures(trained, task, [image for _, image in group], objects, batch_size)
         for (picture, _), result in zip(group, results, strict=True):

@@ -1,7 +1,7 @@
-"""A family's variant table becomes entries of timm's registry, with weights by tag.
+"""Registers the variants of a family with timm, with weights by tag.
 
-`register(Family, VARIANTS, …)` is all a model file calls; afterwards `timm.create_model("name", …)` works. What we know
-about a model beyond timm's records (its paper, its published figures) is kept in `ENTRIES` for `vitreous info`.
+A model file only calls `register(Family, VARIANTS, …)`; then `timm.create_model("name", …)` works. What timm's records
+have no place for (the paper, its published figures) is kept in `ENTRIES` for `vitreous info`.
 """
 
 import sys
@@ -29,9 +29,12 @@ from torch.nn.modules.module import (
 )
 
 from vitreous.errors import InputError, nearest
-from vitreous.files.limits import LARGEST_ARGUMENT, MARGIN_WEIGHTS, MOST_TENSORS
+from vitreous.files.limits import EXTRA_WEIGHTS_MARGIN, MAX_ARGUMENT_VALUE, MAX_STORED_TENSORS
 
-FOLDER, HUB = "local-dir:", ("hf-hub:", "hf_hub:")  # prefixes of timm's for models that are stored with their settings
+FOLDER_PREFIX, HUB_PREFIXES = (
+    "local-dir:",
+    ("hf-hub:", "hf_hub:"),
+)  # timm's prefixes of models that are stored with their settings
 
 
 class Published(NamedTuple):
@@ -70,8 +73,8 @@ def register(
     """Make every variant of a family known to timm.
 
     Args:
-        weights: Name -> tag -> URL, or a mapping with `url`, the file's `sha256` if its publisher gives it, and what
-            else differs for these weights; the first tag is the one `pretrained=True` takes.
+        weights: Name -> tag -> URL, or a mapping with `url`, the file's `sha256` if its publisher gives one, and
+            whatever else differs for these weights; `pretrained=True` takes the first tag.
         inputs: Name -> what differs from 224 pixels, ImageNet statistics and 1000 classes.
     """
     module = sys.modules[family.__module__]
@@ -121,7 +124,7 @@ def _entrypoint(name: str, family: type[nn.Module], arguments: Mapping[str, Any]
             return model
 
         stride = given.pop("output_stride", 32)
-        if stride != 32:  # what timm dilates convolutions for
+        if stride != 32:  # for which timm dilates convolutions
             raise InputError(
                 f"output_stride={stride} given; {name} has no dilated form. Use a head that takes stride 32"
             )
@@ -149,7 +152,7 @@ def _entrypoint(name: str, family: type[nn.Module], arguments: Mapping[str, Any]
 
 
 def _pool_size(model: Any, backbone: Any) -> tuple[int, ...] | None:
-    """The grid that is pooled at the default image size, as timm's records have it; None where a token is taken."""
+    """The grid that is pooled at the default image size, as in timm's records; None for a class token."""
     if backbone.pooling[0] != "avg":
         return None
     return tuple(-(-side // backbone.strides[-1]) for side in model.pretrained_cfg["input_size"][1:])
@@ -170,57 +173,65 @@ def _weights_source(name: str, config: Mapping[str, Any], cache: str | Path | No
 
 
 def create_model(name: str, **arguments: Any) -> nn.Module:
-    """`timm.create_model` that also knows original names, and explains unknown ones and weights it cannot get."""
+    """Like `timm.create_model`; also knows original names, and explains unknown names and missing weights."""
     resolved = resolve_name(name)
-    folder = Path(resolved.removeprefix(FOLDER)) if resolved.startswith(FOLDER) else None
+    folder = Path(resolved.removeprefix(FOLDER_PREFIX)) if resolved.startswith(FOLDER_PREFIX) else None
     if folder is not None:
         stored_arguments(resolved)  # refuses what no model can be built with
     with (
-        _explained(name, fetches=arguments.get("pretrained") or resolved.startswith(HUB)),
+        _explained(name, fetches=arguments.get("pretrained") or resolved.startswith(HUB_PREFIXES)),
         nullcontext() if folder is None else construction_limit(stored_bytes(folder)),
     ):
         return timm.create_model(resolved, **arguments)
 
 
 def is_stored(name: str) -> bool:
-    """Whether a name stands for a model kept with its settings and weights: `local-dir:FOLDER`, `hf-hub:USER/NAME`."""
-    return name.startswith((FOLDER, *HUB))
+    """Whether a name means a model stored with its settings and weights: `local-dir:FOLDER`, `hf-hub:USER/NAME`."""
+    return name.startswith((FOLDER_PREFIX, *HUB_PREFIXES))
 
 
 def stored_arguments(name: str) -> tuple[str, dict[str, Any]]:
-    """The architecture a name stands for, and the arguments that are stored with it, if any."""
+    """The architecture of a name, and the arguments that are stored with it, if any."""
     resolved = resolve_name(name)
     if not is_stored(resolved):
         return resolved, {}
-    read = load_model_config_from_path if resolved.startswith(FOLDER) else load_model_config_from_hf
+    read = load_model_config_from_path if resolved.startswith(FOLDER_PREFIX) else load_model_config_from_hf
     with _explained(name, fetches=True):
         _, architecture, arguments = read(resolved.partition(":")[2])
-        if not plausible(arguments):
-            raise InputError(f"the model_args of {name} hold more than texts and numbers up to {LARGEST_ARGUMENT:,}")
+        if not is_plausible_argument(arguments):
+            raise InputError(f"the model_args of {name} hold more than texts and numbers up to {MAX_ARGUMENT_VALUE:,}")
     return architecture, arguments
 
 
-def plausible(value: Any, depth: int = 5) -> bool:
-    """Whether this can be among the arguments of a stored model, told before one is built with it."""
+def is_plausible_argument(value: Any, depth: int = 5) -> bool:
+    """Whether a value is acceptable among the arguments of a stored model; checked before building it."""
     if isinstance(value, list | tuple | dict):
         values = value.values() if isinstance(value, dict) else value
-        return depth > 0 and len(value) <= LARGEST_ARGUMENT and all(plausible(one, depth - 1) for one in values)
-    return not isinstance(value, int | float) or abs(value) <= LARGEST_ARGUMENT
+        return (
+            depth > 0
+            and len(value) <= MAX_ARGUMENT_VALUE
+            and all(is_plausible_argument(one, depth - 1) for one in values)
+        )
+    return not isinstance(value, int | float) or abs(value) <= MAX_ARGUMENT_VALUE
 
 
 @contextmanager
 def construction_limit(stored_bytes: int) -> Iterator[None]:
-    """Within it no model grows beyond what weights of so many bytes can fill: a stored description is a few bytes.
+    """Within the block, no model may grow beyond what weights of this size can fill.
 
-    torch tells of every tensor before values are put into it, so memory is not used before it is refused.
+    Torch reports every tensor before it is filled, so an oversized model is refused before it uses memory.
     """
-    tensors, weights, most = 0, 0, stored_bytes + MARGIN_WEIGHTS
+    tensors, weights, most = 0, 0, stored_bytes + EXTRA_WEIGHTS_MARGIN
 
     def count(module: nn.Module, name: str, tensor: Tensor | None) -> None:
         nonlocal tensors, weights
         tensors, weights = tensors + 1, weights + (0 if tensor is None else tensor.numel())
-        if tensors > MOST_TENSORS or weights > most:
-            what = f"more than {MOST_TENSORS:,} tensors" if tensors > MOST_TENSORS else f"more than {most:,} weights"
+        if tensors > MAX_STORED_TENSORS or weights > most:
+            what = (
+                f"more than {MAX_STORED_TENSORS:,} tensors"
+                if tensors > MAX_STORED_TENSORS
+                else f"more than {most:,} weights"
+            )
             raise InputError(f"its arguments ask for {what}, and the file of weights has {stored_bytes:,} bytes")
 
     hooks = [register_module_parameter_registration_hook(count), register_module_buffer_registration_hook(count)]
@@ -232,7 +243,7 @@ def construction_limit(stored_bytes: int) -> Iterator[None]:
 
 
 def stored_bytes(folder: Path) -> int:
-    """Of all files in a model folder that may be weights."""
+    """Total size of the files in a model folder that may be weights."""
     return sum(file.stat().st_size for file in folder.glob("*.*") if file.suffix in (".safetensors", ".bin", ".pth"))
 
 
@@ -242,24 +253,26 @@ def _explained(name: str, *, fetches: bool) -> Iterator[None]:
         yield
     except (InputError, TypeError, AssertionError):
         raise
-    except Exception as error:  # the hub's client has many types for "no network"
+    except Exception as error:  # the hub's client has many exceptions for "no network"
         reason = f"{type(error).__name__}: " + str(error).strip().split("\n")[0]
-        if name.startswith(FOLDER):
+        if name.startswith(FOLDER_PREFIX):
             raise InputError(
                 f"{name} cannot be used ({reason}). It needs a config.json and weights as vitreous or timm write them"
             ) from error
         if not fetches:
             raise
         raise InputError(
-            f"the weights of {name} cannot be had ({reason}). They come from the Hugging Face "
+            f"the weights of {name} cannot be fetched ({reason}). They come from the Hugging Face "
             "hub: with no network here, download them on another machine and copy its cache folder (HF_HOME) over"
         ) from error
 
 
 def resolve_name(name: str) -> str:
-    """The registry name, with its tag if any, for a name of ours, of an original repository, or of timm."""
-    if name.startswith(FOLDER) and not Path(name.removeprefix(FOLDER), "config.json").is_file():
-        raise InputError(f"{name} given, but that folder has no config.json; give one such as {FOLDER}runs/photos/best")
+    """The name in the registry, with its tag if any, for a name of ours, of an original repository, or of timm."""
+    if name.startswith(FOLDER_PREFIX) and not Path(name.removeprefix(FOLDER_PREFIX), "config.json").is_file():
+        raise InputError(
+            f"{name} given, but that folder has no config.json; give one such as {FOLDER_PREFIX}runs/photos/best"
+        )
     if is_stored(name):
         return name
     bare, _, tag = name.partition(".")

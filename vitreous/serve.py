@@ -14,10 +14,10 @@ from vitreous.data.shapes.samples import CATEGORIES
 from vitreous.errors import InputError
 from vitreous.explanations.default_method import read_default_method
 from vitreous.runs.model_folder import TrainedModel, load_model
-from vitreous.runs.results import readable, report_skipped, require_positive
+from vitreous.runs.results import load_readable, report_skipped, require_positive
 from vitreous.web.explorer import Explorer
-from vitreous.web.finding_explorer import FindingExplorer
-from vitreous.web.pictures import ShownPicture
+from vitreous.web.finder import Finder
+from vitreous.web.pictures import ServedPicture
 
 EXAMPLES = 12  # offered on the page; of a larger folder a selection spread over it
 EMBEDDED = "shapes:val:0-9"  # each class once
@@ -93,7 +93,7 @@ def open_explorer(
 ) -> Explorer:
     trained = load_model(model, architecture=architecture, model_args=model_args, size=size, device=device)
     check_answers(trained)
-    kind = FindingExplorer if trained.build_task().has_findings else Explorer
+    kind = Finder if trained.build_task().has_findings else Explorer
     explorer = kind(trained, read_default_method(model))
     if explorer.chosen.method is not None:
         explorer.method(explorer.chosen.method)  # one that does not fit shows here
@@ -120,7 +120,7 @@ def check_answers(trained: TrainedModel) -> None:
     trained.predict(Image.new("RGB", (64, 64), "grey"))
 
 
-def find_examples(explorer: Explorer, given: str | None) -> list[ShownPicture]:
+def find_examples(explorer: Explorer, given: str | None) -> list[ServedPicture]:
     trained = explorer.trained
     if given is None:
         if not set(CATEGORIES) <= set(trained.classes):
@@ -129,7 +129,7 @@ def find_examples(explorer: Explorer, given: str | None) -> list[ShownPicture]:
     pictures = within(given, find_pictures([given], size=trained.preprocess.size))
     step = max(1.0, len(pictures) / EXAMPLES)
     chosen = [pictures[int(index * step)] for index in range(min(EXAMPLES, len(pictures)))]
-    found = [explorer.open_picture(image, shown_name(one.name, given), one.label) for one, image in readable(chosen)]
+    found = [explorer.see(image, shown_name(one.name, given), one.label) for one, image in load_readable(chosen)]
     report_skipped(len(chosen) - len(found), len(chosen))
     return found
 

@@ -1,8 +1,8 @@
 """`vitreous train`: the loop, top to bottom.
 
-A run is a function of its settings: sample order, augmentation, dropout and stochastic depth are keyed by seed,
-epoch, step and index, never by what happened before. So a checkpoint needs no random state, and a run that was
-killed at any moment and started again ends with the same bits as one that was not (same machine and versions).
+A run is a function of its settings: sample order, augmentation, dropout and stochastic depth depend on seed, epoch,
+step and index only. So a checkpoint needs no random state, and a run that is killed at any moment and started again
+ends with the same bits as one that is not (on the same machine with the same versions).
 """
 
 import math
@@ -36,14 +36,14 @@ from vitreous.runs.model_config import make_config
 from vitreous.runs.model_folder import save_model
 from vitreous.runs.run_folder import RunFolder
 from vitreous.runs.trackers import TensorBoard, require_tensorboard
-from vitreous.runtime.console import Clock, EpochTable, Pace, duration
+from vitreous.runtime.console import EpochTable, RemainingTime, Throughput, format_duration
 from vitreous.runtime.device import autocast, keep_freed_memory
-from vitreous.runtime.distributed import ALONE, Refusal, World, processes
-from vitreous.runtime.parallel import copy_on_each, part_on_each, require_splittable, whole
+from vitreous.runtime.distributed import SINGLE_PROCESS, CollectiveInputError, World, processes
+from vitreous.runtime.parallel import full_tensor, replicate, require_shardable, shard
 from vitreous.runtime.progress import track
 from vitreous.tasks.base import load_task
 from vitreous.training.bad_images import BadImages
-from vitreous.training.build import assemble, teacher_fingerprint
+from vitreous.training.build import build_training, teacher_fingerprint
 from vitreous.training.clusters import ClusterLoss
 from vitreous.training.ema import WeightAverage
 from vitreous.training.failures import failures_explained
@@ -56,20 +56,20 @@ from vitreous.training.state import Position, TrainState
 from vitreous.training.stop import StopRequested, StopSignals
 from vitreous.training.synced_norm import synchronise_norms
 
-DROPOUT, MIXING = 1, 2  # first number of a key, so that no two uses of the seed coincide
+DROPOUT_STREAM, MIXING_STREAM = 1, 2  # first number of a random key, so that no two uses of the seed coincide
 
 
 def say(text: str) -> None:
     print(printable(text, keep="\n"), flush=True)  # a log file shows it at once
 
 
-class Stepped(NamedTuple):
-    """What all processes know of a step."""
+class StepResult(NamedTuple):
+    """What all processes know about a step."""
 
     loss: float  # mean over the images
-    signal: int  # that any of them received; 0 = none
-    late: bool  # whether a checkpoint is due by the time
-    cluster_terms: dict[str, float]  # means over the images, not weighted
+    signal: int  # received by any of them; 0 = none
+    late: bool  # whether a checkpoint is due by the clock
+    cluster_terms: dict[str, float]  # unweighted means over the images
 
 
 @takes(TrainSettings, with_recipe)
@@ -84,7 +84,7 @@ def train(settings: TrainSettings) -> Path:
     The same command again continues a run that was interrupted, to the same bits. The run folder holds `best/` and
     `final/`, which every other verb accepts, `metrics.jsonl`, and `checkpoints/`.
     """
-    resolve_name(settings.model)  # a mistyped name should not wait for the data to be read
+    resolve_name(settings.model)  # a mistyped name should fail before the data is read
     if settings.print:
         say(as_recipe(settings))
         return settings.folder
@@ -115,12 +115,12 @@ def train(settings: TrainSettings) -> Path:
                 training.resume()
             else:
                 run.begin(settings.arguments(), fingerprints)
-                training.bad_images.restore(0)  # a first start that failed may have left some
+                training.bad_images.restore(0)  # left by a first start that failed
             if settings.tensorboard and world.main:
                 run.follow(TensorBoard(run.path / "tensorboard", run.seconds))
             try:
-                with worker_failures_explained():  # a worker's death may be told in the middle of a step, too
-                    training.fit_as_far_as_data_come()
+                with worker_failures_explained():  # a worker's death may also show in the middle of a step
+                    training.fit_and_keep_progress()
             except StopRequested as request:
                 training.checkpoint()
                 step = training.state.position.step
@@ -135,11 +135,11 @@ def train(settings: TrainSettings) -> Path:
 def prepare(
     settings: TrainSettings, run: RunFolder, stop: StopSignals, images: dict[str, ImageSet], world: World
 ) -> "Training":
-    """A run that is able to begin, or to be continued."""
+    """A run that is ready to begin or to continue."""
     training = world.agree(lambda: Training(settings, run, stop, images, world))
-    training.spread()
+    training.place_model()
     try:
-        training.rehearse()
+        training.check_before_start()
     except StopRequested as request:
         say(f"{request}: nothing has been done yet; the same command starts again")
         raise SystemExit(request.exit_code) from None
@@ -147,7 +147,7 @@ def prepare(
 
 
 class Training:
-    """Everything that a run consists of, and what it does in turn."""
+    """Everything a run consists of, and its steps in order."""
 
     def __init__(
         self,
@@ -155,11 +155,11 @@ class Training:
         run: RunFolder,
         stop: StopSignals,
         images: dict[str, ImageSet],
-        world: World = ALONE,
+        world: World = SINGLE_PROCESS,
     ) -> None:
         self.settings, self.run, self.stop, self.table = settings, run, stop, EpochTable()
         self.world, self.device, self.val_fraction = world, world.device, images["train"].val_fraction
-        self.model, self.model_args, self.task, self.preprocess, notes = assemble(
+        self.model, self.model_args, self.task, self.preprocess, notes = build_training(
             settings, images["train"], self.device
         )
         for note in notes:
@@ -176,26 +176,26 @@ class Training:
         self.saved_at = time.monotonic()
         require_images_for_all(self.train_loader.sampler, settings)
         if settings.shard:
-            require_splittable(self.model, world.size)
+            require_shardable(self.model, world.size)
 
-    def spread(self) -> None:
-        """Bring the model to its device, and to all processes."""
+    def place_model(self) -> None:
+        """Move the model to its device, and to all processes."""
         settings, model = self.settings, self.model
         keep_freed_memory(self.device)
         if self.world.size > 1:
             model = synchronise_norms(model, self.device)
         if not settings.shard:
             model = model.to(self.device, memory_format=self.layout)  # type: ignore[call-overload]
-        ema = WeightAverage(model, settings.ema) if settings.ema else None  # now: a model in parts cannot be copied
+        ema = WeightAverage(model, settings.ema) if settings.ema else None  # now: a sharded model cannot be copied
         if settings.shard:
             for each in [model] if ema is None else [model, ema.model]:
-                part_on_each(each, self.device)
+                shard(each, self.device)
         self.state = self._initial_state(model, ema)
-        self.parameters = list(model.parameters())  # walking through the model takes a while, so not in every step
-        # Compiled for each shape anew: what a step computes must not depend on the shapes that came before a restart.
+        self.parameters = list(model.parameters())  # once: walking through the model is slow
+        # Compiled for each shape: a step must not depend on the shapes that came before a restart.
         learner: Any = torch.compile(model, dynamic=False) if settings.compile else model
         copied = self.world.size > 1 and not settings.shard
-        self.learner: Any = copy_on_each(learner, self.device) if copied else learner
+        self.learner: Any = replicate(learner, self.device) if copied else learner
         self.skip_exchange = self.learner.no_sync if copied else nullcontext
 
     def _initial_state(self, model: nn.Module, ema: WeightAverage | None) -> TrainState:
@@ -217,7 +217,7 @@ class Training:
         )
 
     def _loaders(self, train_images: ImageSet) -> tuple[Loader, Loader]:
-        """The one place that decides which process sees which images."""
+        """The only place that decides which process sees which images."""
         settings = self.settings
         sampler = BatchSampler(
             len(train_images),
@@ -240,53 +240,55 @@ class Training:
             worker_timeout=settings.worker_timeout,
             replace=True,
             finish=self.preprocess.normalise_bytes,
-            while_waiting=self.heed_signals_alone,
+            while_waiting=self.stop_if_signalled_alone,
         )
         share = -(-sampler.batch_size // (sampler.pieces * self.world.size))  # fits into memory if training does
         return train_loader, self._validation(batch_size=share, workers=settings.workers, world=self.world)
 
     def _validation(self, **options: Any) -> Loader:
-        timeout, waiting = self.settings.worker_timeout, self.heed_signals_alone
+        timeout, waiting = self.settings.worker_timeout, self.stop_if_signalled_alone
         return evaluation_loader(
             self.task, self.val_images, self.preprocess, worker_timeout=timeout, while_waiting=waiting, **options
         )
 
-    def rehearse(self) -> None:
-        """Try what the run will need later, so that it shows before the first step; nothing of it stays."""
+    def check_before_start(self) -> None:
+        """Try what the run will need later, so that problems show before the first step; nothing of it stays."""
         if self.settings.tensorboard:
             self.world.agree(require_tensorboard)
         self.world.on_main(self.require_space)
         self.world.agree(self.require_storable)
-        # Each process by itself, so that all of them fail alike.
+        # On each process, so that all of them fail alike.
         self.world.agree(self.try_evaluation)
 
     def require_space(self) -> None:
-        """Two checkpoints stay while a third is written, and so does the best model."""
+        """Two checkpoints and the best model stay while a third checkpoint is written."""
         checkpoint, path = self.state.stored_bytes(), self.run.path
-        model = sum(tensor.numel() * tensor.element_size() for tensor in self.state.shown_model.state_dict().values())
+        tensors = self.state.evaluated_model.state_dict().values()
+        model = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         there = sum(folder_bytes(path / name) for name in ("checkpoints", "best", "final"))
         require_space(path, 3 * checkpoint + model - there, "the checkpoints of this run and its model")
 
     def require_storable(self) -> None:
-        config = make_config(self.state.shown_model, **self.description())
+        config = make_config(self.state.evaluated_model, **self.description())
         try:
             json_text(config)
         except (TypeError, ValueError) as reason:
             raise InputError(f"the settings of this model cannot be stored with it: {reason}") from reason
 
     def try_evaluation(self) -> None:
-        """As after an epoch, on two pictures."""
+        """Evaluate two pictures, as after an epoch."""
+        model = self.state.evaluated_model
         loader = self._validation(batch_size=2, first=2, workers=min(self.settings.workers, 1))
         try:
             with worker_failures_explained():
-                score(self.task, self.state.shown_model, loader, device=self.device, amp=self.settings.amp, label=None)
+                score(self.task, model, loader, device=self.device, amp=self.settings.amp, label=None)
         finally:
             loader.close()
 
-    def fit_as_far_as_data_come(self) -> None:
-        """From the current position to the end; where the loader fails, what was learnt before is kept.
+    def fit_and_keep_progress(self) -> None:
+        """Train from the current position to the end; if the loader fails, write a checkpoint first.
 
-        Of several processes the others still wait for this one, and none can write without them.
+        With several processes the others are still waiting for this one, and none can write without them.
         """
         try:
             self.fit()
@@ -298,8 +300,8 @@ class Training:
             raise
 
     def fit(self) -> None:
-        """From the current position to the end."""
-        self.pace, self.rate = Pace(self.state.position.step), math.nan
+        """Train from the current position to the end."""
+        self.pace, self.rate = RemainingTime(self.state.position.step), math.nan
         for epoch in range(self.state.position.epochs_done, self.settings.all_epochs):
             start = time.perf_counter()
             self.train_epoch(epoch)
@@ -310,35 +312,35 @@ class Training:
     def train_epoch(self, epoch: int) -> None:
         position = self.state.position
         start = position.step - epoch * self.steps_per_epoch  # not 0 when an epoch is continued
-        self.heed_signals()
+        self.stop_if_signalled()
         self.train_loader.set_position(epoch, start)
         self.state.model.train()
-        clock, images = Clock(), self.train_loader.sampler.batch_size
+        clock, images = Throughput(), self.train_loader.sampler.batch_size
         for pieces in track(
-            grouped(self.train_loader, self.train_loader.sampler.pieces),
+            group_batches(self.train_loader, self.train_loader.sampler.pieces),
             total=self.steps_per_epoch - start,
             label=f"epoch {epoch + 1}/{self.settings.all_epochs}",
             unit="batches",
         ):
-            stepped = self.step(pieces, epoch)
+            result = self.step(pieces, epoch)
             clock.images += images
-            position.loss_sum += stepped.loss * images
+            position.loss_sum += result.loss * images
             position.loss_images += images
-            for name, term in stepped.cluster_terms.items():
+            for name, term in result.cluster_terms.items():
                 position.term_sums[name] = position.term_sums.get(name, 0.0) + term * images
             if position.step % self.settings.log_every == 0 or position.step % self.steps_per_epoch == 0:
                 self.log_training(epoch, clock.rate())
-            if stepped.signal:
-                raise StopRequested(stepped.signal)
-            if self.checkpoint_due(stepped.late):
+            if result.signal:
+                raise StopRequested(result.signal)
+            if self.checkpoint_due(result.late):
                 self.checkpoint()
 
-    def step(self, pieces: list[Batch], epoch: int) -> Stepped:
-        """One optimiser step on a batch in pieces; a loss or gradient that is not finite never gets to the weights."""
+    def step(self, pieces: list[Batch], epoch: int) -> StepResult:
+        """One optimiser step on a batch in pieces; a loss or gradient that is not finite never reaches the weights."""
         state, world, number = self.state, self.world, self.state.position.step
         state.optimizer.zero_grad(set_to_none=True)
-        terms: list[Tensor] = []  # of the mean over the images of all pieces and processes
-        watched = dict.fromkeys(self.cluster_loss.weights, torch.zeros((), device=self.device))  # means, too
+        terms: list[Tensor] = []  # add up to the mean over the images of all pieces and processes
+        watched = dict.fromkeys(self.cluster_loss.weights, torch.zeros((), device=self.device))  # means over the images
         for index, piece in enumerate(pieces):
             self.bad_images.note("train", piece.unreadable)
             with nullcontext() if index == len(pieces) - 1 else self.skip_exchange():
@@ -348,7 +350,7 @@ class Training:
             terms.append(term.detach())
             watched = {name: total + share * self.cluster_terms[name] for name, total in watched.items()}
         norm = self.clip_gradients()
-        # the one moment in a step to wait for the device
+        # the only point in a step that waits for the device
         numbers = torch.stack([*terms, norm, *watched.values()]).tolist()
         losses, norm, seen = numbers[: len(terms)], numbers[len(terms)], numbers[len(terms) + 1 :]
         late = time.monotonic() - self.saved_at > 60 * self.settings.checkpoint_minutes
@@ -356,7 +358,7 @@ class Training:
         mean = sum(means)
         if not math.isfinite(mean):
             raise self.not_finite_loss(losses, pieces, epoch)
-        if self.settings.amp != "fp16" and not math.isfinite(norm):  # a scaler passes over such steps by itself
+        if self.settings.amp != "fp16" and not math.isfinite(norm):  # a scaler skips such steps by itself
             raise not_finite(f"the norm of the gradient is {norm}", number, epoch, pieces[0].indices)
         set_lr(state.optimizer, self.lr_factor(number))
         state.scaler.step(state.optimizer)
@@ -365,13 +367,13 @@ class Training:
             state.ema.update(number)
         self.task.after_step(state.model, number / self.total_steps)
         state.position.step += 1
-        return Stepped(mean, int(max(signals)), any(lates), dict(zip(watched, map(sum, seen), strict=True)))
+        return StepResult(mean, int(max(signals)), any(lates), dict(zip(watched, map(sum, seen), strict=True)))
 
     def loss(self, piece: Batch, index: int) -> Tensor:
         seed, number = self.settings.seed, self.state.position.step
-        seed_everything(seed, DROPOUT, number, index, self.world.rank)  # stochastic depth and dropout
+        seed_everything(seed, DROPOUT_STREAM, number, index, self.world.rank)  # stochastic depth and dropout
         images, targets = self.train_loader.on(piece, self.device, self.layout)
-        rng = np.random.default_rng(mix(seed, MIXING, number, index))
+        rng = np.random.default_rng(mix(seed, MIXING_STREAM, number, index))
         images, targets = self.task.augment_batch(images, targets, rng)
         with autocast(self.device, self.settings.amp):
             losses = self.task.losses(self.learner, images, targets)
@@ -386,40 +388,40 @@ class Training:
         norm = nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
         if self.settings.clip_grad:
             nn.utils.clip_grads_with_norm_(self.parameters, self.settings.clip_grad, norm)
-        return whole(norm)
+        return full_tensor(norm)
 
     def not_finite_loss(self, losses: list[float], pieces: list[Batch], epoch: int) -> InputError:
-        """Raised by all processes; names the samples of the first one with such a loss."""
+        """Raised by all processes; names the samples of the first one with a bad loss."""
         bad = [index for index, loss in enumerate(losses) if not math.isfinite(loss)]
         found = self.world.gather((losses[bad[0]], pieces[bad[0]].indices) if bad else None)
         loss, samples = next(known for known in found if known is not None)
         return not_finite(f"the loss is {loss}", self.state.position.step, epoch, samples)
 
-    def heed_signals(self) -> None:
-        """Stop, all processes together, if any of them was asked to."""
+    def stop_if_signalled(self) -> None:
+        """Stop all processes if any of them received a signal."""
         (signals,) = self.world.exchange(self.stop.received)
         if any(signals):
             raise StopRequested(int(max(signals)))
 
-    def heed_signals_alone(self) -> None:
-        """As above while a single process waits for images; several must agree on it, and do so at the next step."""
+    def stop_if_signalled_alone(self) -> None:
+        """The same while a single process waits for images; several processes agree at the next step."""
         if self.world.size == 1 and self.stop.received:
             raise StopRequested(self.stop.received)
 
     def validate(self, epoch: int) -> Scores:
         return score(
             self.task,
-            self.state.shown_model,
+            self.state.evaluated_model,
             self.val_loader,
             device=self.device,
             amp=self.settings.amp,
             label=f"validate {epoch + 1}/{self.settings.all_epochs}",
-            between_batches=self.heed_signals,
+            between_batches=self.stop_if_signalled,
             world=self.world,
         )
 
     def finish_epoch(self, epoch: int, scores: Scores, seconds: float) -> None:
-        """Log, keep the weights if they are the best so far, then note it: a kill in between repeats the evaluation."""
+        """Log, save the weights if they are the best so far, then record it. A kill in between repeats evaluation."""
         position, value = self.state.position, scores.values[self.task.main_metric]
         rate = round(scores.images_per_second, 1)
         self.bad_images.note("val", scores.unreadable)
@@ -435,27 +437,27 @@ class Training:
         self.show_epoch(epoch, scores, seconds, improved)
 
     def show_epoch(self, epoch: int, scores: Scores, seconds: float, improved: bool) -> None:
-        """A row of the table; learning rate and speed are those of the last training line."""
+        """Print a row of the table; learning rate and speed are from the last training line."""
         position = self.state.position
         shown = {"epoch": f"{epoch + 1}/{self.settings.all_epochs}", "loss": f"{position.train_loss:.4f}"}
         for name, value in scores.values.items():
             if self.task.shown and name not in self.task.shown:
                 continue
             shown["val loss" if name == "loss" else name] = as_text(name, value)
-        shown |= {"lr": f"{self.lr():.1e}", "img/s": f"{self.rate:.0f}", "time": duration(seconds)}
-        shown["left"] = duration(self.pace.left(position.step, self.total_steps))
+        shown |= {"lr": f"{self.lr():.1e}", "img/s": f"{self.rate:.0f}", "time": format_duration(seconds)}
+        shown["left"] = format_duration(self.pace.left(position.step, self.total_steps))
         self.table.row(shown, mark=improved)
 
     def save_model(self, name: str) -> None:
         save_model(
             self.run.path / name,
-            self.state.shown_model,
+            self.state.evaluated_model,
             **self.description(),
             world=self.world,
         )
 
     def description(self) -> dict[str, Any]:
-        """What is stored with the weights."""
+        """What is stored beside the weights."""
         return dict(
             name=stored_arguments(self.settings.model)[0],
             model_args=self.model_args,
@@ -474,20 +476,20 @@ class Training:
     def checkpoint(self) -> None:
         try:
             self.settle_bad_images()
-        finally:  # too many of them end the run, but not what it has learnt so far
+        finally:  # too many of them end the run, but its progress is kept
             self.state.position.metric_lines = self.run.metric_lines
             self.state.save(self.run.path / "checkpoints", self.world)
             self.saved_at = time.monotonic()
 
     def checkpoint_position(self) -> None:
-        """After an evaluation: the weights are those of the checkpoint before it."""
+        """After an evaluation: the weights are those of the last checkpoint."""
         self.state.position.metric_lines = self.run.metric_lines
         self.state.save_position(self.run.path / "checkpoints", self.world)
 
     def checkpoint_due(self, late: bool) -> bool:
         every, step = self.settings.checkpoint_steps, self.state.position.step
         if step % self.steps_per_epoch == 0:
-            return True  # evaluation comes next: whatever happens there, the epoch is not lost
+            return True  # evaluation comes next; if it fails, the epoch is not lost
         return late or (every > 0 and step % every == 0)
 
     def resume(self) -> None:
@@ -505,7 +507,7 @@ class Training:
     def log_training(self, epoch: int, rate: float) -> None:
         position, self.rate = self.state.position, rate
         loss = position.loss_sum / position.loss_images
-        # An epoch ends with a line, which may be of a single batch: the table shows the mean over all of its lines.
+        # The last line of an epoch may cover a single batch: the table shows the mean over all lines.
         seen = (position.step - epoch * self.steps_per_epoch) * self.train_loader.sampler.batch_size
         before = seen - position.loss_images
         position.train_loss = (position.train_loss * before + position.loss_sum) / seen if before else loss
@@ -526,7 +528,7 @@ class Training:
         self.val_loader.close()
 
 
-def grouped(batches: Iterable[Batch], count: int) -> Iterator[list[Batch]]:
+def group_batches(batches: Iterable[Batch], count: int) -> Iterator[list[Batch]]:
     iterator = iter(batches)
     while group := list(islice(iterator, count)):
         yield group
@@ -543,9 +545,9 @@ def require_images_for_all(sampler: BatchSampler, settings: TrainSettings) -> No
         )
 
 
-def not_finite(what: str, step: int, epoch: int, samples: tuple[int, ...]) -> Refusal:
+def not_finite(what: str, step: int, epoch: int, samples: tuple[int, ...]) -> CollectiveInputError:
     shown = ", ".join(map(str, samples[:64])) + (", …" if len(samples) > 64 else "")
-    return Refusal(
-        f"{what} at step {step} (epoch {epoch + 1}), on training samples {shown}; the weights are unchanged by it. "
+    return CollectiveInputError(
+        f"{what} at step {step} (epoch {epoch + 1}), on training samples {shown}; the weights are unchanged. "
         "Lower --lr, raise --warmup-epochs, set --clip-grad, or use --amp off or bf16"
     )

@@ -26,7 +26,7 @@ from vitreous.data.source import open_data, open_raw
 from vitreous.data.transforms import Preprocess
 from vitreous.data.window import Window
 from vitreous.errors import InputError
-from vitreous.files.manifest import read_json
+from vitreous.files.manifest import read_stored_json
 from vitreous.metrics.coco import CocoMetric
 from vitreous.training.recipe import load_recipe
 
@@ -235,7 +235,7 @@ def test_sparse_files_are_refused_by_their_length(tmp_path):
         sparse(tmp_path / "yolo" / "data.yaml"): lambda file: opened(tmp_path / "yolo"),
         sparse(tmp_path / "voc" / "train" / "a.xml", b"<a>"): lambda file: opened(tmp_path / "voc"),
         sparse(tmp_path / "quarantine.txt"): read_quarantine,
-        sparse(tmp_path / "config.json"): read_json,
+        sparse(tmp_path / "config.json"): read_stored_json,
         sparse(tmp_path / "own.yaml"): lambda file: load_recipe(str(file)),
         sparse(tmp_path / "a.png", b"\x89PNG"): read_mask,
     }

@@ -319,11 +319,11 @@ def save_pictures(folder, count=2):
     return str(folder)
 
 
-def test_damaged_picture_is_skipped_and_objects_may_be_unknown(model, tmp_path, capsys):
+def test_damaged_picture_is_skipped_and_objects_may_be_unknown(model, tmp_path, capsys, caplog):
     data = save_pictures(tmp_path / "data")
     (tmp_path / "data" / "val" / CATEGORIES[0] / "0.png").write_bytes(b"no picture")
     write_atlas(model, data, out=tmp_path / "out")
-    told = capsys.readouterr().err
+    told = capsys.readouterr().err + caplog.text
     assert "skipped:" in told
     assert "1 of 4 images could not be read" in told
     content = json.loads((tmp_path / "out" / "atlas.json").read_text())

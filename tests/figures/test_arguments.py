@@ -8,7 +8,7 @@ import torch
 
 import vitreous
 from vitreous.figures.arguments import arguments_of
-from vitreous.models.arguments import Common
+from vitreous.models.arguments import BackboneOptions
 from vitreous.registry import ENTRIES
 
 CASES = [
@@ -39,7 +39,7 @@ def test_every_argument_is_documented(name: str, changes: dict) -> None:
     shown = arguments_of(model, {**ENTRIES[name].arguments, **changes})
     open_ended = {"options", "common"}
     assert shown.keys() >= inspect.signature(type(model)).parameters.keys() - open_ended
-    assert shown.keys() >= Common.__annotations__.keys()
+    assert shown.keys() >= BackboneOptions.__annotations__.keys()
     if model.settings is not None:
         assert shown.keys() >= {field.name for field in fields(model.settings)}
     assert all(meaning.endswith(".") for _, meaning in shown.values())

@@ -8,7 +8,7 @@ from torch.utils.flop_counter import flop_registry
 
 import vitreous
 from vitreous.errors import InputError
-from vitreous.figures.counting import measure, work_by_module
+from vitreous.figures.counting import count_model, work_by_module
 
 SHORT = dict(depths=(1, 1, 1, 1))
 CASES = [
@@ -54,15 +54,15 @@ def test_no_product_goes_uncounted(name: str, arguments: dict) -> None:
 def test_fused_attention_counts_as_much_as_the_explicit_one(name: str, arguments: dict) -> None:
     """While taps listen, attention is written out as matrix products."""
     model = build(name, **arguments)
-    fused = measure(model, (3, 224, 224)).macs
+    fused = count_model(model, (3, 224, 224)).macs
     with vitreous.record(model):
-        explicit = measure(model, (3, 224, 224)).macs
+        explicit = count_model(model, (3, 224, 224)).macs
     # PartialFormer leaves out one key of hundreds when it shows its weights; all others agree to the last product.
     assert explicit == pytest.approx(fused, rel=1e-4 if "partialformer" in name else 0)
 
 
 def test_macs_of_a_linear_layer() -> None:
-    assert measure(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 5)), (3, 2, 2)) == (65, 60)
+    assert count_model(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 5)), (3, 2, 2)) == (65, 60)
 
 
 def test_macs_of_grouped_and_transposed_convolutions() -> None:
@@ -81,6 +81,6 @@ def test_work_is_told_by_the_module_that_does_it() -> None:
 
 def test_sizes_a_model_cannot_take_are_explained() -> None:
     with pytest.raises(InputError, match=r"cannot take images of 64x64 pixels .* dynamic_img_size=True"):
-        measure(build("vit_tiny_patch16_224"), (3, 64, 64))
+        count_model(build("vit_tiny_patch16_224"), (3, 64, 64))
     with pytest.raises(InputError, match="the smallest this model can take is 32x32"):
-        measure(build("paca_b0"), (3, 16, 16))
+        count_model(build("paca_b0"), (3, 16, 16))

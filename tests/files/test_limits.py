@@ -13,7 +13,7 @@ LIMITS = {name: value for name, value in vars(limits).items() if name.isupper()}
 
 @pytest.mark.parametrize("name", LIMITS)
 def test_limits_are_whole_numbers_on_the_page(name):
-    table = PAGE[PAGE.index("Small files cannot ask for a lot") : PAGE.index("## What a picture is")]
+    table = PAGE[PAGE.index("Small files cannot ask for much") : PAGE.index("## What a picture is")]
     assert re.search(rf"(\\| |; ){int(LIMITS[name]):,}[ ;]", table), (
         f"{name} = {int(LIMITS[name]):,} is not in docs/data.md"
     )

@@ -15,13 +15,13 @@ from vitreous.data.source import open_data
 from vitreous.errors import InputError
 from vitreous.files.reading import (
     PlainLoader,
+    excerpt,
     parse_json,
     problem_of_path,
     read_json,
     read_names,
     reading,
     reason_of,
-    shown,
 )
 
 
@@ -55,10 +55,10 @@ def test_what_is_no_matter_of_the_file_passes(error):
 
 
 def test_values_are_shown_briefly():
-    assert shown("\x1b[31m") == r"'\x1b[31m'"
-    assert len(shown("a" * 10_000)) < 250
-    assert shown([0] * 10_000) == "a list of 10000"
-    assert shown(10**6_000) == "a int too long to show"
+    assert excerpt("\x1b[31m") == r"'\x1b[31m'"
+    assert len(excerpt("a" * 10_000)) < 250
+    assert excerpt([0] * 10_000) == "a list of 10000"
+    assert excerpt(10**6_000) == "a int too long to show"
 
 
 def test_json_yaml_and_lists(tmp_path):

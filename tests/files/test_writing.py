@@ -14,11 +14,11 @@ from vitreous.data.loader import Unreadable
 from vitreous.data.source import open_data
 from vitreous.errors import InputError
 from vitreous.evaluate import evaluate
-from vitreous.files.storage import publish_folder, recover, replace_file, write_json
-from vitreous.files.writing import open_own, replace_content, write_output, write_text
+from vitreous.files.storage import publish_folder, recover_folders, replace_file, write_json
+from vitreous.files.writing import open_for_writing, replace_content, write_output, write_text
 from vitreous.runs.checkpoint import save_checkpoint
 from vitreous.runs.results import result_folder
-from vitreous.runs.run_folder import WRITTEN, RunFolder
+from vitreous.runs.run_folder import RUN_FILES, RunFolder
 from vitreous.shapes import shapes
 from vitreous.train import train
 from vitreous.training.bad_images import BadImages
@@ -47,7 +47,7 @@ def outside(tmp_path):
     assert [path.name for path in folder.iterdir()] == ["file"]
 
 
-@pytest.mark.parametrize("name", WRITTEN)
+@pytest.mark.parametrize("name", RUN_FILES)
 @pytest.mark.parametrize("kind", ["file", "folder", "nothing"])
 def test_links_in_a_run_folder_are_refused_at_once(tmp_path, victim, outside, name, kind):
     run = tmp_path / "run"
@@ -61,7 +61,7 @@ def test_links_in_a_run_folder_are_refused_at_once(tmp_path, victim, outside, na
 
 def test_everything_a_run_writes_is_watched(tmp_path):
     out = train(**PLAIN | dict(train_count=16, tensorboard=True), out=tmp_path / "run")
-    assert {path.name for path in out.iterdir()} <= set(WRITTEN)
+    assert {path.name for path in out.iterdir()} <= set(RUN_FILES)
 
 
 @pytest.mark.parametrize("name", [".run.json.tmp", ".metrics.jsonl.tmp", ".best.tmp", ".best.old", ".step.old"])
@@ -100,7 +100,7 @@ def test_links_among_checkpoints(tmp_path, victim, outside):
     for name in ("step-00000001", ".step-00000001.tmp", ".step-00000001.old"):
         (folder / name).symlink_to(outside)
     save_checkpoint(folder, 1, {}, {})
-    recover(folder)
+    recover_folders(folder)
     assert not [path for path in folder.iterdir() if path.is_symlink()]
 
 
@@ -108,8 +108,8 @@ def test_a_folder_takes_the_place_of_a_link(tmp_path, outside):
     for target in (outside, tmp_path / "absent"):
         (tmp_path / "model").symlink_to(target)
 
-        def write(aside: Path) -> list[str]:
-            write_json(aside / "file.json", 1)
+        def write(staging: Path) -> list[str]:
+            write_json(staging / "file.json", 1)
             return ["file.json"]
 
         publish_folder(tmp_path / "model", write)
@@ -125,9 +125,9 @@ def test_links_in_a_folder_of_results(tmp_path, victim, outside):
     (out / "result.json").symlink_to(victim)  # looks like an earlier result
     (out / "page.html").symlink_to(victim)
     (out / ".unfinished").symlink_to(outside)
-    with result_folder(out, "result.json") as aside:
-        write_text(aside / "page.html", "new")
-        write_json(aside / "result.json", {"files": ["page.html"]})
+    with result_folder(out, "result.json") as staging:
+        write_text(staging / "page.html", "new")
+        write_json(staging / "result.json", {"files": ["page.html"]})
     assert sorted(path.name for path in out.iterdir()) == ["page.html", "result.json"]
     assert not [path for path in out.iterdir() if path.is_symlink()]
 
@@ -161,15 +161,15 @@ def test_only_ordinary_files_are_opened(tmp_path, victim, mode):
     (tmp_path / "link").symlink_to(victim)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InputError, match="symbolic link"):
-        open_own(tmp_path / "link", mode)
+        open_for_writing(tmp_path / "link", mode)
     with pytest.raises((InputError, OSError)):  # at once: nobody reads from the pipe
-        open_own(tmp_path / "pipe", mode)
+        open_for_writing(tmp_path / "pipe", mode)
 
 
 def test_a_link_made_in_the_last_moment(tmp_path, victim, monkeypatch):
     monkeypatch.setattr("vitreous.files.writing.refuse_link", lambda path: path.symlink_to(victim))
     with pytest.raises(OSError, match="symbolic link"):
-        open_own(tmp_path / "file", "w")
+        open_for_writing(tmp_path / "file", "w")
 
 
 def test_permissions_are_the_usual_ones(tmp_path):
@@ -202,10 +202,10 @@ def test_a_write_that_fails_leaves_the_old_content(tmp_path, monkeypatch):
 
 
 def test_explanations_take_the_place_of_links(tmp_path, victim, monkeypatch):
-    from vitreous.explanations import explanation
+    from vitreous.reports import explanation
 
     monkeypatch.setattr(explanation.Explanation, "html", lambda self, *, top_k: "page")
-    monkeypatch.setattr(explanation, "as_json", lambda self: {})
+    monkeypatch.setattr(explanation.Explanation, "to_dict", lambda self: {})
     monkeypatch.setattr("vitreous.reports.sheet.draw_sheet", lambda *_: Image.new("RGB", (4, 4)))
     found = object.__new__(explanation.Explanation)
     for suffix in ("html", "png", "json"):

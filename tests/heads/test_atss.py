@@ -2,7 +2,7 @@ import pytest
 import torch
 from torchvision.ops import box_iou
 
-from vitreous.heads.atss import CANDIDATES, adaptive_match
+from vitreous.heads.atss import CANDIDATES_PER_LEVEL, adaptive_match
 from vitreous.heads.boxes import Anchors, cell_boxes
 
 
@@ -21,7 +21,7 @@ def one_by_one(anchors: list[torch.Tensor], boxes: torch.Tensor) -> list[int]:
         candidates, start = [], 0
         for level in anchors:
             distance = (centre[start : start + len(level)] - (box[:2] + box[2:]) / 2).norm(dim=1)
-            candidates += [start + i for i in distance.argsort(stable=True)[:CANDIDATES].tolist()]
+            candidates += [start + i for i in distance.argsort(stable=True)[:CANDIDATES_PER_LEVEL].tolist()]
             start += len(level)
         overlaps = box_iou(together[candidates], box[None])[:, 0]
         threshold = overlaps.mean() + overlaps.std()

@@ -13,7 +13,7 @@ from torchvision.models.detection.image_list import ImageList
 from torchvision.ops import roi_align
 
 from tests.support.detection_batches import images, targets
-from vitreous.heads.boxes import Anchors, Truth, cell_boxes, left_out, level_cells, truths
+from vitreous.heads.boxes import Anchors, GroundTruth, cell_boxes, ground_truths, ignored_boxes, level_cells
 from vitreous.heads.detect import build_detector
 from vitreous.heads.regions import RegionAlign, mask_targets
 
@@ -25,9 +25,9 @@ def maps(*strides: int) -> list[Tensor]:
     return [torch.zeros(1, 1, -(-SHAPE[0] // stride), -(-SHAPE[1] // stride)) for stride in strides]
 
 
-def truth(boxes: Any, crowds: Any = ()) -> Truth:
+def truth(boxes: Any, crowds: Any = ()) -> GroundTruth:
     labels = torch.arange(len(boxes)) % 3
-    return Truth(torch.tensor(boxes), labels, torch.tensor(crowds).reshape(-1, 4), None, SHAPE)
+    return GroundTruth(torch.tensor(boxes), labels, torch.tensor(crowds).reshape(-1, 4), None, SHAPE)
 
 
 def test_anchors_are_torchvisions_where_it_does_not_round() -> None:
@@ -60,14 +60,14 @@ def test_what_is_left_out() -> None:
             [5, 5, 5, 5],
         ]
     )
-    assert left_out(boxes, truth([], crowd)).tolist() == [True, True, False, False, True, False, False]
-    assert left_out(boxes, truth([])).tolist() == [False] * 4 + [True, False, False]
+    assert ignored_boxes(boxes, truth([], crowd)).tolist() == [True, True, False, False, True, False, False]
+    assert ignored_boxes(boxes, truth([])).tolist() == [False] * 4 + [True, False, False]
 
 
 def test_annotations_of_a_batch() -> None:
     batch = targets([*TWO, (5, 5, 5, 9), (0, 0, 90, 60)], [])
     batch["crowd"][0][3] = True
-    first, second = truths(batch, [SHAPE, SHAPE], torch.device("cpu"))
+    first, second = ground_truths(batch, [SHAPE, SHAPE], torch.device("cpu"))
     assert first.boxes.tolist() == [list(row) for row in TWO]
     assert first.labels.tolist() == [0, 1]
     assert first.crowds.tolist() == [[0, 0, 90, 60]]
@@ -85,7 +85,7 @@ def small(head: str) -> Any:
 def test_retinanet_learns_what_torchvisions_does() -> None:
     model = small("retinanet")
     features = list(model.backbone(images(1)).values())
-    ours = model.losses(features, [SHAPE], truths(targets(TWO), [SHAPE], torch.device("cpu")))
+    ours = model.losses(features, [SHAPE], ground_truths(targets(TWO), [SHAPE], torch.device("cpu")))
     head = SimpleNamespace(
         compute_loss=lambda objects, outputs, anchors, matched: {
             "class": model.classifier.compute_loss(objects, outputs, matched),
@@ -146,7 +146,7 @@ def test_regions_come_from_the_level_of_their_size_in_their_order() -> None:
 def test_mask_targets_are_the_mask_within_the_box() -> None:
     masks = torch.zeros(1, *SHAPE, dtype=torch.uint8)
     masks[0, 10:30, 20:40] = 1
-    objects = Truth(torch.tensor([[20.0, 10.0, 40.0, 30.0]]), torch.tensor([0]), torch.zeros(0, 4), masks, SHAPE)
+    objects = GroundTruth(torch.tensor([[20.0, 10.0, 40.0, 30.0]]), torch.tensor([0]), torch.zeros(0, 4), masks, SHAPE)
     boxes = torch.tensor([[20.0, 10.0, 40.0, 30.0], [10.0, 10.0, 30.0, 30.0]])
     found = mask_targets(boxes, torch.tensor([0, 0]), objects, 28)
     assert (found[0] == 1).all()

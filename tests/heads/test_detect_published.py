@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.support.printed_figures import is_printed
-from vitreous.figures.counting import Figures, measure
+from vitreous.figures.counting import Figures, count_model
 from vitreous.heads.boxes import Detector
 from vitreous.heads.detect import build_detector
 
@@ -111,7 +111,7 @@ class Raw(nn.Module):
 def counted(head: str, name: str, classes: int, regions: dict[str, int], size: tuple[int, int]) -> Figures:
     with torch.device("meta"):
         detector = build_detector(name, head, classes)
-    return measure(Raw(detector, regions), (3, *size))
+    return count_model(Raw(detector, regions), (3, *size))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from tests.support.families import FAMILIES, small
 from vitreous.errors import InputError
-from vitreous.heads.keypoints import build_keypoints, decode, flip_test
+from vitreous.heads.keypoints import build_keypoints, decode_keypoints, flip_test
 
 TINY = dict(dims=(8, 16, 24, 32), depths=(1, 1, 1, 1), heads=(1, 2, 3, 4), clusters=(6, 6, 6, 0))
 
@@ -72,7 +72,7 @@ def test_a_picture_is_learned() -> None:
         loss.backward()
         optimizer.step()
     with torch.no_grad():
-        found = decode(model(images))[..., :2]
+        found = decode_keypoints(model(images))[..., :2]
     assert (found - points).norm(dim=-1).max() < 2  # half a cell of the heat map
 
 
@@ -89,7 +89,7 @@ def test_a_picture_is_learned() -> None:
 )
 def test_round_trip(refine: str, within: float) -> None:
     points = random_points(16, 5, (256, 192), margin=4)
-    found = decode(blobs(points, (256, 192)), refine=refine)
+    found = decode_keypoints(blobs(points, (256, 192)), refine=refine)
     assert (found[..., :2] - points).abs().max() <= within
 
 
@@ -98,7 +98,7 @@ def test_noise_is_smoothed_away_from_the_border() -> None:
     noisy = blobs(points, (256, 192)) + 0.05 * torch.randn(16, 5, 64, 48, generator=torch.Generator().manual_seed(1))
 
     def mean_error(**arguments) -> float:
-        return (decode(noisy, **arguments)[..., :2] - points).norm(dim=-1).mean().item()
+        return (decode_keypoints(noisy, **arguments)[..., :2] - points).norm(dim=-1).mean().item()
 
     assert mean_error() < 0.5 < mean_error(sigma=0.0) < mean_error(refine="quarter")
 
@@ -106,19 +106,19 @@ def test_noise_is_smoothed_away_from_the_border() -> None:
 @pytest.mark.parametrize("refine", ["none", "quarter", "taylor"])
 def test_peaks_at_the_edge_and_empty_maps(refine: str) -> None:
     corners = torch.tensor([[[0.5, 0.5], [47.5, 0.5], [0.5, 63.5], [47.5, 63.5]]])
-    found = decode(blobs(corners, (64, 48)), refine=refine)
+    found = decode_keypoints(blobs(corners, (64, 48)), refine=refine)
     assert (found[..., :2] - corners).abs().max() <= 4
     for value in (0.0, -1.0):
-        flat = decode(torch.full((1, 2, 16, 12), value), refine=refine)
+        flat = decode_keypoints(torch.full((1, 2, 16, 12), value), refine=refine)
         assert torch.isfinite(flat).all()
         assert (flat[..., 2] == value).all()
-    assert torch.isfinite(decode(torch.rand(1, 2, 1, 1), refine=refine)).all()
+    assert torch.isfinite(decode_keypoints(torch.rand(1, 2, 1, 1), refine=refine)).all()
 
 
 def test_the_score_is_the_height_of_the_peak() -> None:
     heatmaps = torch.zeros(1, 2, 8, 8)
     heatmaps[0, 0, 3, 5], heatmaps[0, 1, 6, 2] = 0.7, 0.2
-    found = decode(heatmaps, refine="none")
+    found = decode_keypoints(heatmaps, refine="none")
     torch.testing.assert_close(found, torch.tensor([[[22.0, 14.0, 0.7], [10.0, 26.0, 0.2]]]))
 
 
@@ -126,16 +126,18 @@ def test_positions_are_brought_to_the_picture() -> None:
     """Each object has its own affine map, here a turn by a right angle with a shift, and a plain scale."""
     maps = torch.tensor([[[0.0, -1.0, 100.0], [1.0, 0.0, 7.0]], [[2.0, 0.0, 0.0], [0.0, 3.0, -5.0]]])
     heatmaps = blobs(random_points(2, 3, (64, 48), margin=12), (64, 48))
-    x, y, score = decode(heatmaps).unbind(-1)
+    x, y, score = decode_keypoints(heatmaps).unbind(-1)
     expected = torch.stack(
         [torch.stack([100 - y[0], x[0] + 7, score[0]], -1), torch.stack([2 * x[1], 3 * y[1] - 5, score[1]], -1)]
     )
-    torch.testing.assert_close(decode(heatmaps, maps), expected)
+    torch.testing.assert_close(decode_keypoints(heatmaps, maps), expected)
 
 
 def test_single_equals_batched() -> None:
     heatmaps = blobs(random_points(4, 3, (64, 48), margin=4), (64, 48))
-    torch.testing.assert_close(decode(heatmaps), torch.cat([decode(heatmap[None]) for heatmap in heatmaps]))
+    torch.testing.assert_close(
+        decode_keypoints(heatmaps), torch.cat([decode_keypoints(heatmap[None]) for heatmap in heatmaps])
+    )
 
 
 # Mirror images ------------------------------------------------------------------------------------
@@ -158,7 +160,7 @@ def test_mirror_images_swap_sides() -> None:
         return model(images if torch.equal(images, maps) else -images)
 
     torch.testing.assert_close(flip_test(seen, maps, [(0, 1)]), maps)
-    found = decode(flip_test(seen, maps, [(0, 1)]))[..., :2]
+    found = decode_keypoints(flip_test(seen, maps, [(0, 1)]))[..., :2]
     assert (found - points).abs().max() < 0.001
     confused = flip_test(seen, maps, [])
     torch.testing.assert_close(confused[:, 0], confused[:, 1])
@@ -183,6 +185,6 @@ def test_bad_arguments() -> None:
     with pytest.raises(InputError, match="joints=0, width=256 given"):
         build_keypoints(backbone, 0)
     with pytest.raises(InputError, match="refine='dark' given; accepted: none, quarter, taylor"):
-        decode(torch.zeros(1, 1, 4, 4), refine="dark")
+        decode_keypoints(torch.zeros(1, 1, 4, 4), refine="dark")
     with pytest.raises(InputError, match=r"pair \(0, 5\) given; this model has joints 0 to 2"):
         flip_test(lambda images: images, torch.zeros(1, 3, 4, 4), [(0, 5)])

@@ -9,7 +9,7 @@ import torch
 
 import vitreous
 from tests.support.printed_figures import is_printed
-from vitreous.figures.counting import Figures, measure
+from vitreous.figures.counting import Figures, count_model
 from vitreous.heads.keypoints import build_keypoints
 from vitreous.heads.segment import build_segmenter
 
@@ -83,7 +83,7 @@ def counted(model: str, arguments: dict, head: str, head_args: dict, size: tuple
             whole = build_keypoints(backbone, joints, **head_args)
         else:
             whole = build_segmenter(backbone, head, classes, **head_args)
-    params, macs = measure(whole, (3, *size))
+    params, macs = count_model(whole, (3, *size))
     if model.startswith("xcit"):
         params -= sum(value.numel() for name, value in whole.named_parameters() if ".rescale." in name)
     return Figures(params, macs)

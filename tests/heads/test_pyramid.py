@@ -119,5 +119,5 @@ def test_what_is_no_pyramid() -> None:
         pyramid(vitreous.create_model("xcit_nano_12_p16", depth=4))
     with pytest.raises(InputError, match="a Linear given"):
         pyramid(nn.Linear(2, 2))
-    with pytest.raises(InputError, match="in_chans given for a model that is built already"):
+    with pytest.raises(InputError, match="in_chans given for a model that is already built"):
         pyramid(vitreous.create_model("paca_b0", **SHORT), in_chans=1)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tests.support.families import FAMILIES, awake, small
 from vitreous.errors import InputError
-from vitreous.heads.segment import SEGMENTERS, Segmenter, build_segmenter, multi_scale, slide, winners
+from vitreous.heads.segment import SEGMENTERS, Segmenter, best_classes, build_segmenter, multi_scale, sliding_window
 
 TERMS = {"fpn": {"segment"}, "upernet": {"segment", "auxiliary"}, "paca": {"segment", "clusters"}}
 TINY = dict(dims=(8, 16, 24, 32), depths=(1, 1, 1, 1), heads=(1, 2, 3, 4), clusters=(6, 6, 6, 0))
@@ -161,20 +161,20 @@ def test_a_window_as_large_as_the_image_gives_the_whole() -> None:
     with torch.no_grad():
         whole = model(images)
         for crop in ((48, 70), (64, 64 + 32), (512, 512)):
-            assert torch.equal(slide(model, images, crop, (32, 32)), whole)
+            assert torch.equal(sliding_window(model, images, crop, (32, 32)), whole)
 
 
 @pytest.mark.parametrize("size", [(48, 70), (64, 64), (33, 129), (20, 100)])
 @pytest.mark.parametrize("batch", [1, 3, 64])
 def test_windows_cover_every_pixel_and_are_averaged(size: tuple[int, int], batch: int) -> None:
     images = torch.randn(2, 3, *size)
-    torch.testing.assert_close(slide(coloured, images, (32, 32), (20, 12), batch=batch), coloured(images))
+    torch.testing.assert_close(sliding_window(coloured, images, (32, 32), (20, 12), batch=batch), coloured(images))
 
 
 def test_windows_are_averaged_where_they_overlap() -> None:
     """A model that answers with the mean of its window, on three windows that start at 0, 4 and 6."""
     images = torch.arange(10.0).view(1, 1, 1, 10)
-    answer = slide(lambda window: window.mean((2, 3), keepdim=True).expand_as(window), images, (1, 4), (1, 4))
+    answer = sliding_window(lambda window: window.mean((2, 3), keepdim=True).expand_as(window), images, (1, 4), (1, 4))
     expected = [1.5] * 4 + [5.5] * 2 + [6.5] * 2 + [7.5] * 2
     assert answer.flatten().tolist() == expected
 
@@ -183,12 +183,12 @@ def test_windows_are_averaged_where_they_overlap() -> None:
 def test_winners_are_those_of_the_resized_logits(size: tuple[int, int]) -> None:
     logits = torch.randn(5, 16, 24, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     whole = F.interpolate(logits[None].float(), size, mode="bilinear")[0]
-    found = winners(logits, size)
+    found = best_classes(logits, size)
     assert found.dtype == torch.uint8
     # Two classes may be so close that rounding decides.
     chosen = whole.gather(0, found[None].long())[0]
     torch.testing.assert_close(chosen, whole.amax(0), rtol=0, atol=1e-5)
-    assert winners(torch.randn(300, 2, 2), (2, 2)).dtype == torch.int64
+    assert best_classes(torch.randn(300, 2, 2), (2, 2)).dtype == torch.int64
 
 
 def test_one_scale_is_the_plain_answer() -> None:
@@ -213,7 +213,7 @@ def test_scales_and_mirror_images_are_averaged() -> None:
 
 def test_scales_of_windows() -> None:
     images = torch.randn(1, 3, 40, 60)
-    answer = multi_scale(lambda view: slide(coloured, view, (32, 32), (16, 16)), images, (1.0,))
+    answer = multi_scale(lambda view: sliding_window(coloured, view, (32, 32), (16, 16)), images, (1.0,))
     torch.testing.assert_close(answer, coloured(images).softmax(1))
 
 
@@ -229,7 +229,7 @@ def test_scales_of_windows() -> None:
         ("fpn", dict(pyramid=0), "pyramid=0, width=16, channels=(8, 16, 24, 32) given; a head needs at least 1"),
         ("upernet", dict(norm="ln"), "norm='ln' given; accepted: 'bn' for batch norm, 'gn' for group norm"),
         ("upernet", dict(pools=()), "pools=() given"),
-        ("paca", dict(classes=1), "classes=1 given; telling pixels apart takes at least 2"),
+        ("paca", dict(classes=1), "classes=1 given; at least 2 are needed"),
     ],
 )
 def test_bad_arguments(head: str, arguments: dict, says: str) -> None:
@@ -245,7 +245,7 @@ def test_labels_out_of_range() -> None:
 
 def test_bad_views() -> None:
     images = torch.randn(1, 3, 32, 32)
-    with pytest.raises(InputError, match="steps must be from 1 to the window's own size"):
-        slide(coloured, images, (16, 16), (17, 16))
+    with pytest.raises(InputError, match="strides must be from 1 to the size of the window"):
+        sliding_window(coloured, images, (16, 16), (17, 16))
     with pytest.raises(InputError, match="factors above 0"):
         multi_scale(coloured, images, (0.0, 1.0))

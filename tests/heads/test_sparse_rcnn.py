@@ -6,16 +6,16 @@ import pytest
 import torch
 
 from vitreous.errors import InputError, to_install_extra
-from vitreous.heads.boxes import Truth
-from vitreous.heads.sparse_rcnn import Interaction, image_losses, least_cost_match
+from vitreous.heads.boxes import GroundTruth
+from vitreous.heads.sparse_rcnn import DynamicInteraction, image_losses, least_cost_match
 
 SHAPE = (64, 96)
 
 
-def truth(count: int) -> Truth:
+def truth(count: int) -> GroundTruth:
     corner = torch.rand(count, 2, generator=torch.Generator().manual_seed(4)) * 40
     boxes = torch.cat([corner, corner + 20], 1)
-    return Truth(boxes, torch.arange(count) % 3, torch.zeros(0, 4), None, SHAPE)
+    return GroundTruth(boxes, torch.arange(count) % 3, torch.zeros(0, 4), None, SHAPE)
 
 
 def answers(count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -58,7 +58,7 @@ def test_more_objects_than_proposals_and_none() -> None:
 
 def test_interaction_is_two_layers_made_by_the_proposal() -> None:
     torch.manual_seed(0)
-    layer = Interaction(8, 4)
+    layer = DynamicInteraction(8, 4)
     proposals, regions = torch.randn(3, 8), torch.randn(3, 49, 8)
     whole = layer(proposals, regions)
     alone = torch.cat([layer(proposals[i : i + 1], regions[i : i + 1]) for i in range(3)])

@@ -6,7 +6,7 @@ from fvcore.nn import FlopCountAnalysis
 from torchinfo import summary
 
 from tests.support.families import FAMILIES, small
-from vitreous.figures.counting import measure
+from vitreous.figures.counting import count_model
 
 KINDS = (*FAMILIES, "paca_tiny_blockwise")
 SIZE = (3, 96, 128)
@@ -27,4 +27,4 @@ def test_fvcore_counts_the_work(name: str) -> None:
     analysis = FlopCountAnalysis(model, torch.randn(1, *size)).unsupported_ops_warnings(False)
     work = analysis.uncalled_modules_warnings(False).total()
     # It counts norms and interpolation, which we leave out, and not fused attention, which we count.
-    assert work == pytest.approx(measure(model, size).macs, rel=0.2)
+    assert work == pytest.approx(count_model(model, size).macs, rel=0.2)

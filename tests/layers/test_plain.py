@@ -22,8 +22,8 @@ from vitreous.layers.channel_attention import ChannelAttention
 from vitreous.layers.conv_norm import ConvNorm
 from vitreous.layers.mlp import ConvMlp
 from vitreous.layers.partial_attention import AttentionSettings, HeadMixer, PartialAttention
-from vitreous.layers.plain import PLAIN, is_plain
-from vitreous.models.emsnet import MixerSettings, Static
+from vitreous.layers.plain import PLAIN_LAYERS, is_plain
+from vitreous.models.emsnet import MixerSettings, StaticOperator
 
 
 class Double(nn.Module):
@@ -125,7 +125,7 @@ READERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], list[str]]] =
     "heads": (lambda: HeadMixer(4, 2), (2, 4, 9, 9), ["expand", "reduce"]),
     "needed only": (NeededOnly, TOKENS, ["attention.mixer.expand", "attention.mixer.reduce"]),
     "channels": (lambda: ChannelAttention(16, 4), TOKENS, ["qkv", "proj"]),
-    "whitening": (lambda: Static(16, MixerSettings()), TOKENS, ["whiten"]),
+    "whitening": (lambda: StaticOperator(16, MixerSettings()), TOKENS, ["whiten"]),
 }
 
 
@@ -138,7 +138,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[nn.Module]]:
         return lambda layer, *inputs: (seen.append(layer), forward(layer, *inputs))[1]
 
     with monkeypatch.context() as patch:
-        for kind in PLAIN:
+        for kind in PLAIN_LAYERS:
             patch.setattr(kind, "forward", watched(kind.forward))
         yield seen
 
@@ -173,11 +173,11 @@ def test_watched_layers_are_called_once_and_give_the_same(name: str) -> None:
         expected = layer(x)
     seen: list[str] = []
     for path, inner in layer.named_modules():
-        if isinstance(inner, PLAIN):
+        if isinstance(inner, PLAIN_LAYERS):
             inner.register_forward_hook(lambda *_, path=path: seen.append(path))
     with torch.no_grad():
         torch.testing.assert_close(layer(x), expected, rtol=1e-4, atol=1e-5)
-    assert sorted(seen) == sorted(path for path, inner in layer.named_modules() if isinstance(inner, PLAIN))
+    assert sorted(seen) == sorted(path for path, inner in layer.named_modules() if isinstance(inner, PLAIN_LAYERS))
 
 
 @pytest.mark.parametrize("name", READERS)
@@ -189,7 +189,7 @@ def test_hooks_for_every_module_see_every_layer_once(name: str) -> None:
         with torch_module.register_module_forward_hook(lambda inner, *_: seen.append(inner)):
             torch.testing.assert_close(layer(x), expected, rtol=1e-4, atol=1e-5)
     for path, inner in layer.named_modules():
-        if isinstance(inner, PLAIN):
+        if isinstance(inner, PLAIN_LAYERS):
             assert seen.count(inner) == 1, path
 
 

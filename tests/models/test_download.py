@@ -20,12 +20,12 @@ from vitreous import registry
 from vitreous.data.shapes.samples import CATEGORIES
 from vitreous.data.source import open_data
 from vitreous.errors import InputError
-from vitreous.models.download import HttpRedirects, cached_at, fetch, note_of
+from vitreous.models.download import HttpRedirects, cache_path, fetch, record_path
 from vitreous.models.paca import PaCa
 from vitreous.models.weights import read_state
 from vitreous.runs.model_folder import load_model
 from vitreous.tasks.base import load_task
-from vitreous.training.build import assemble
+from vitreous.training.build import build_training
 from vitreous.training.settings import TrainSettings
 
 
@@ -85,19 +85,20 @@ def leftovers(tmp_path: Path) -> list[Path]:
     return [path for path in (tmp_path / "hub").rglob("*") if path.is_file()]
 
 
-def test_fetched_once_and_recorded(site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fetched_once_and_recorded(site: Site, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "vitreous")
     url = site.put("/a/weights.pth", b"x" * 3_000_000)
     place = fetch(f"{url}?signature=secret")
     assert place.read_bytes() == b"x" * 3_000_000
     assert place.name == "weights.pth"
-    assert f"downloading {url}, 3.0 MB" in capsys.readouterr().err
-    note = json.loads(note_of(place).read_text())
+    assert f"downloading {url}, 3.0 MB" in caplog.text
+    note = json.loads(record_path(place).read_text())
     assert note == {"url": url, "size": 3_000_000, "sha256": hashlib.sha256(b"x" * 3_000_000).hexdigest()}
     site.server.shutdown()
     site.server.server_close()
     assert fetch(f"{url}?signature=secret") == place  # without the network
     assert len(site.asked) == 1
-    assert sorted(leftovers(tmp_path)) == sorted([place, note_of(place)])
+    assert sorted(leftovers(tmp_path)) == sorted([place, record_path(place)])
 
 
 def test_two_addresses_with_one_name_are_two_files(site: Site) -> None:
@@ -108,7 +109,7 @@ def test_two_addresses_with_one_name_are_two_files(site: Site) -> None:
 
 @pytest.mark.parametrize("name", ["", "..", "%2e%2e%2f%2e%2e%2fevil.pth", "a" * 300 + ".pth", "a%00b.pth", "a b.pth"])
 def test_names_stay_inside_the_cache(site: Site, tmp_path: Path, name: str) -> None:
-    place = cached_at(f"http://127.0.0.1/x/{name}")
+    place = cache_path(f"http://127.0.0.1/x/{name}")
     assert place.resolve().is_relative_to(tmp_path / "hub" / "checkpoints")
     assert place.parent.parent.name == "checkpoints"
     assert place.name not in ("", ".", "..")
@@ -132,17 +133,17 @@ def test_a_file_that_changed_at_its_address_is_refused(site: Site) -> None:
     site.put("/weights.pth", b"other")
     with pytest.raises(InputError, match=r"not the file of its first use.*has changed and you trust the new file"):
         fetch(url)
-    note_of(cached_at(url)).unlink()
+    record_path(cache_path(url)).unlink()
     assert fetch(url).read_bytes() == b"other"
 
 
 def test_a_note_that_is_none_is_refused(site: Site) -> None:
     url = site.put("/weights.pth", b"right")
     for content in ("{}", "[1]", '{"sha256": "short"}'):
-        note_of(fetch(url)).write_text(content)
+        record_path(fetch(url)).write_text(content)
         with pytest.raises(InputError, match="holds no sha256; delete it"):
             fetch(url)
-        note_of(cached_at(url)).unlink()
+        record_path(cache_path(url)).unlink()
 
 
 def test_a_checksum_in_the_name_is_checked(site: Site, tmp_path: Path) -> None:
@@ -206,11 +207,11 @@ def test_a_part_of_a_file_is_no_first_use(site: Site, tmp_path: Path, suffix: st
     assert leftovers(tmp_path) == []
     site.missing = 0
     assert read_state(url)["head.weight"].sum() == 1000
-    note_of(cached_at(url)).unlink()
-    cached_at(url).write_bytes(b"put there by hand")
-    with pytest.raises(InputError, match=rf"delete {cached_at(url)}, and it is downloaded again"):
+    record_path(cache_path(url)).unlink()
+    cache_path(url).write_bytes(b"put there by hand")
+    with pytest.raises(InputError, match=rf"delete {cache_path(url)}, and it is downloaded again"):
         read_state(url)
-    assert leftovers(tmp_path) == [cached_at(url)], "what we did not download is not ours to delete"
+    assert leftovers(tmp_path) == [cache_path(url)], "what we did not download is not ours to delete"
 
 
 def test_the_scheme_of_an_address_may_be_in_capitals(site: Site, tmp_path: Path) -> None:
@@ -249,7 +250,7 @@ def test_what_is_no_file_is_refused(site: Site, tmp_path: Path) -> None:
         fetch(site.put("/other.pth", b"Not here"))
     with pytest.raises(InputError, match=r"cannot download \S+/nothing\.pth \(HTTP Error 404: Not Found\)"):
         fetch(page.replace("page", "nothing"))
-    with pytest.raises(InputError, match=r"http://\[/weights\.pth cannot be read as an address"):
+    with pytest.raises(InputError, match=r"http://\[/weights\.pth cannot be read as a URL"):
         fetch("http://[/weights.pth")
     assert leftovers(tmp_path) == []
 
@@ -263,13 +264,13 @@ def test_training_starts_from_an_address(site: Site, task: str, says: str) -> No
     arguments = tuple(f"{name}={value}" for name, value in MODEL_ARGS.items())
     images = open_data("shapes", "train", size=(64, 64), count=4, targets=load_task(task).targets)
     settings = TrainSettings("paca_tiny", "shapes", task=task, size=64, weights=url, model_args=arguments)
-    made = assemble(settings, images, torch.device("cpu"))
+    made = build_training(settings, images, torch.device("cpu"))
     assert says.format(url) in made.notes[0]
     (stem,) = [value for key, value in made.model.state_dict().items() if key.endswith("stem.conv1.weight")]
     assert torch.equal(stem, model.stem.conv1.weight)
     assert site.asked == ["/weights.pth"]
     with pytest.raises(InputError, match=r"cannot download \S+/nothing\.pth"):
-        assemble(replace(settings, weights=url.replace("weights", "nothing")), images, torch.device("cpu"))
+        build_training(replace(settings, weights=url.replace("weights", "nothing")), images, torch.device("cpu"))
 
 
 def test_an_address_is_a_model_to_predict_with(site: Site) -> None:

@@ -12,7 +12,7 @@ from tests.support.copies import Copies
 from tests.support.families import assert_trains
 from vitreous import record
 from vitreous.errors import InputError
-from vitreous.figures.counting import measure
+from vitreous.figures.counting import count_model
 from vitreous.models.emsnet import VARIANTS, EMSNet
 
 SHAPE = dict(dims=(16, 32, 48, 32), depths=(1, 1, 2, 1), mlp_ratios=(2, 2, 2, 2), num_classes=3)
@@ -124,7 +124,7 @@ ABLATIONS = [  # on XXTiny: arguments, millions of parameters, billions of multi
 def test_ablation_rows_have_their_size_and_cost(options: dict, params: float | None, gmacs: float) -> None:
     with torch.device("meta"):
         model = EMSNet(**VARIANTS["emsnet_xxtiny"], **options)
-    figures = measure(model, (3, 224, 224))
+    figures = count_model(model, (3, 224, 224))
     assert params is None or figures.params / 1e6 == pytest.approx(params, rel=5e-4)
     assert figures.macs / 1e9 == pytest.approx(gmacs, rel=0.01)
 
@@ -133,7 +133,7 @@ def test_ablation_rows_have_their_size_and_cost(options: dict, params: float | N
 def test_an_even_share_costs_what_the_spec_says(name: str, gmacs: float) -> None:
     with torch.device("meta"):
         model = EMSNet(**VARIANTS[name], share=(1, 1))
-    assert measure(model, (3, 224, 224)).macs / 1e9 == pytest.approx(gmacs, rel=0.01)
+    assert count_model(model, (3, 224, 224)).macs / 1e9 == pytest.approx(gmacs, rel=0.01)
 
 
 @pytest.mark.slow  # seconds for each
@@ -142,7 +142,7 @@ def test_cost_is_linear_in_pixels(name: str) -> None:
     with torch.device("meta"):
         model = EMSNet(**VARIANTS[name])
     sides = np.array([256, 724, 2048])
-    macs = [measure(model, (3, side, side)).macs for side in sides]
+    macs = [count_model(model, (3, side, side)).macs for side in sides]
     exponent = np.polyfit(np.log(sides**2), np.log(macs), 1)[0]
     assert exponent <= 1.05
 
@@ -268,14 +268,14 @@ def test_autocast_stays_close() -> None:
         (dict(whitening="batch"), "accepted: channel, pixel"),
         (dict(branches="static"), "accepted: any of"),
         (dict(branches=("static", "window")), "accepted: any of"),
-        (dict(split=(1, 2)), r"split=\(1, 2\) given; it takes 3"),
-        (dict(share=(3, 0)), r"share=\(3, 0\) given; it takes 2"),
+        (dict(split=(1, 2)), r"split=\(1, 2\) given; give 3"),
+        (dict(share=(3, 0)), r"share=\(3, 0\) given; give 2"),
         (dict(kernel_size=4), "kernel_size=4 given"),
         (dict(dims=(16, 20, 48, 32)), "20 channels cannot be divided"),
         (dict(local_heads=(1, 3, 1, 1)), "3 local heads cannot divide 4 of the 32 channels"),
         (dict(global_heads=(1, 1, 0, 1)), "0 global heads cannot divide 6 of the 48 channels"),
         (dict(local_heads=(1, 1)), "2 entries"),
-        (dict(local_heads=2), "local_heads=2 given; it takes a tuple"),
+        (dict(local_heads=2), "local_heads=2 given; give a tuple"),
         (dict(depths=(1, 1)), "2 entries"),
         (dict(stem_stride=3), "accepted: 1, 2, 4"),
         (dict(branch=()), "nearest: branches"),

@@ -45,7 +45,7 @@ def test_a_script_of_timms_finds_our_models(tmp_path: Path) -> None:
 
 
 def test_what_is_no_script(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    for words, said in (((), "no script given"), (("trian.py",), "'trian.py' is no file")):
+    for words, said in (((), "no script given"), (("trian.py",), "'trian.py' is not a file")):
         monkeypatch.setattr(sys, "argv", ["vitreous/models/__main__.py", *words])
         with pytest.raises(SystemExit, match="2"):
             main()

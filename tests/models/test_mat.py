@@ -11,10 +11,10 @@ import vitreous
 from tests.support.families import assert_trains, awake
 from vitreous import record
 from vitreous.errors import InputError
-from vitreous.figures.counting import measure
+from vitreous.figures.counting import count_model
 from vitreous.layers.conv_norm import ConvNorm
 from vitreous.layers.windows import ExportedWindows, Windows
-from vitreous.models.mat import MAT, VARIANTS, AbstractAttention, BilinearEmbed, Block
+from vitreous.models.mat import MAT, VARIANTS, AbstractAttention, BilinearEmbed, MATBlock
 
 SHAPE = dict(dims=(8, 16, 32, 48), depths=(1, 1, 2, 1), heads=(2, 2, 4, 4), window=3, num_classes=3)
 M, W, N = "mat", "window", "none"
@@ -81,7 +81,7 @@ def test_both_kinds_of_windows_agree(size: tuple[int, int], extra: int) -> None:
 
 
 def test_block_is_position_attention_and_feed_forward() -> None:
-    block = awake(Block(8, 2, M, mlp_depthwise=True, drop_rate=0.0)).double()
+    block = awake(MATBlock(8, 2, M, mlp_depthwise=True, drop_rate=0.0)).double()
     x = torch.randn(2, 5, 6, 8, dtype=torch.float64)
     windows = Windows(x, 3, 1)
 
@@ -165,7 +165,7 @@ def test_ablations_have_the_printed_size_and_cost(row: str) -> None:
             module.register_forward_hook(
                 lambda _m, _i, out, cost=cost: norms.__setitem__(0, norms[0] + cost * out.numel())
             )
-    figures = measure(model, (3, 224, 224))
+    figures = count_model(model, (3, 224, 224))
     assert figures.params / 1e6 == pytest.approx(params, rel=5e-4)
     assert (figures.macs + norms[0]) / 1e9 == pytest.approx(gflops, rel=2e-3)
 
@@ -299,11 +299,11 @@ def test_starts_as_the_text_says() -> None:
     ("arguments", "says"),
     [
         (dict(heads=(2, 4, 7, 16)), "7 heads cannot divide 128 channels"),
-        (dict(depths=(2, 2)), r"depths=\(2, 2\) has 2 entries; dims=\(32, 64, 128, 256\) asks for 4"),
+        (dict(depths=(2, 2)), r"depths=\(2, 2\) has 2 entries; dims=\(32, 64, 128, 256\) needs 4"),
         (dict(depths=(2, 0, 2, 2)), r"depths=\(2, 0, 2, 2\) given; every stage needs at least 1 block"),
         (dict(mixers=(N, N, M, "swin")), "accepted for each stage: none, window, mat"),
         (dict(embed="pool"), "embed='pool' given; accepted: bilinear, conv, merge"),
-        (dict(window=0), "window=0 given; it is a whole number, at least 1"),
+        (dict(window=0), "window=0 given; it must be a whole number, at least 1"),
         (dict(window=3.5), "window=3.5 given"),
         (dict(mlp_depthwise="no"), "mlp_depthwise='no' given; accepted: True, False"),
         (dict(offset_limit=-1.0), "offset_limit=-1.0 given"),

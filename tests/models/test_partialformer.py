@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from tests.support.families import assert_trains
 from vitreous import record, tap_names
 from vitreous.errors import InputError
-from vitreous.figures.counting import measure
+from vitreous.figures.counting import count_model
 from vitreous.models.partialformer import PartialFormer
 
 SHAPE = dict(dims=(16, 24, 32, 40), depths=(1, 1, 2, 1), heads=(2, 2, 4, 4), num_classes=3, head_width=24)
@@ -99,7 +99,7 @@ def test_heads_start_unmixed() -> None:
 def cost(name: str, size: int = 224, **options) -> tuple[float, float]:
     with torch.device("meta"):
         model = timm.create_model(name, **options)
-    figures = measure(model, (3, size, size))
+    figures = count_model(model, (3, size, size))
     return figures.params / 1e6, figures.macs / 1e9
 
 

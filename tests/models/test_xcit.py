@@ -175,7 +175,7 @@ def test_temperatures_and_class_token_are_not_decayed() -> None:
     [
         (dict(patch=12), "accepted: 16, 8"),
         (dict(heads=5), "5 heads cannot divide 32"),
-        (dict(heads=(4, 4, 4, 4)), r"heads=\(4, 4, 4, 4\) given; it is a whole number"),
+        (dict(heads=(4, 4, 4, 4)), r"heads=\(4, 4, 4, 4\) given; it must be a whole number"),
         (dict(ends=(1, 2)), "four rising block numbers"),
         (dict(ends=(-3, 1, 2, 5)), "four rising block numbers"),
         (dict(tokens_norm="no"), "tokens_norm='no' given; accepted: True, False"),

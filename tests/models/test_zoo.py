@@ -172,7 +172,7 @@ def test_original_names() -> None:
         ("paca_tiny", {"norm": "rms"}, "accepted: pre, post, sub"),
         ("paca_tiny", {"generation": 3}, "generations 1 and 2"),
         ("paca_tiny", {"stem_stride": 3}, "accepted: 1, 2, 4"),
-        ("paca_tiny", {"heads": 8}, "heads=8 given; it takes a tuple with an entry for every stage"),
+        ("paca_tiny", {"heads": 8}, "heads=8 given; give a tuple with an entry for every stage"),
         ("paca_tiny", {"mlp_shortcut": "no"}, "mlp_shortcut='no' given; accepted: True, False"),
         ("paca_tiny", {"last_stride": 0}, "last_stride=0 given"),
         ("paca_tiny", {"teacher": dict(depths=(1, 1))}, r"depths of the teacher=\(1, 1\) has 2 entries"),

@@ -7,7 +7,7 @@ import torch
 from vitreous.errors import InputError
 from vitreous.files import manifest, storage
 from vitreous.files.manifest import DamagedError
-from vitreous.files.storage import recover
+from vitreous.files.storage import recover_folders
 from vitreous.runs.checkpoint import LATEST, load_checkpoint, save_checkpoint, save_record
 
 
@@ -95,7 +95,7 @@ def test_a_write_that_fails_leaves_the_old_generations(folder, monkeypatch, stag
         patch.setattr(target, fail)
         with pytest.raises((InputError, OSError), match="No space left"):
             save_checkpoint(folder, 30, tensors(30), {})
-    recover(folder)
+    recover_folders(folder)
     assert load_checkpoint(folder).step == 20
     assert not list(folder.glob(".*"))
 
@@ -114,7 +114,7 @@ def test_replacing_a_generation_survives_a_kill_between_the_renames(folder, monk
         patch.setattr(storage.os, "rename", killed_at_the_second)
         with pytest.raises(KeyboardInterrupt):
             save_checkpoint(folder, 20, tensors(21), {})
-    recover(folder)
+    recover_folders(folder)
     found = load_checkpoint(folder)
     assert (found.step, found.notes) == (20, ())
     assert torch.equal(found.tensors["weights"], tensors(20)["weights"])
@@ -205,7 +205,7 @@ def test_a_kill_at_any_call_leaves_whole_generations(tmp_path, monkeypatch, befo
                 "record.json",
                 "tensors.safetensors",
             }
-        recover(place)
+        recover_folders(place)
         found = load_checkpoint(place)
         assert found.step in (20, 30)
         assert torch.equal(found.tensors["weights"], tensors(found.step)["weights"])

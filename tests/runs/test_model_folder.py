@@ -148,9 +148,9 @@ def change(folder, changes):
     changes(config)
     content = json.dumps(config)
 
-    def rewrite(aside):
-        (aside / "config.json").write_text(content)
-        (aside / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+    def rewrite(staging):
+        (staging / "config.json").write_text(content)
+        (staging / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
         return "config.json", "model.safetensors"
 
     publish_folder(folder, rewrite)

@@ -11,10 +11,10 @@ from vitreous.runs.results import UNFINISHED, require_writable, result_folder
 
 
 def write(out, *names):
-    with result_folder(out, "marker.json") as aside:
+    with result_folder(out, "marker.json") as staging:
         for name in names:
-            (aside / name).write_text("new")
-        write_json(aside / "marker.json", {"files": list(names)})
+            (staging / name).write_text("new")
+        write_json(staging / "marker.json", {"files": list(names)})
 
 
 @pytest.mark.parametrize("call", range(1, 5))

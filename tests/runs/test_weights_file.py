@@ -19,13 +19,19 @@ from vitreous.data.shapes.samples import CATEGORIES
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.explanations.default_method import read_default_method
-from vitreous.models.weights import layout_of
+from vitreous.models.weights import describe_layout
 from vitreous.registry import ENTRIES, create_model
 from vitreous.runs import weights_file
 from vitreous.runs.model_folder import is_weights_file, load_model, save_model
-from vitreous.runs.weights_file import name_within, published
+from vitreous.runs.weights_file import name_in_file_name, published_names
 from vitreous.serve import open_explorer
-from vitreous.training.build import adopt, build_backbone, build_model, model_arguments, teacher_fingerprint
+from vitreous.training.build import (
+    build_backbone,
+    build_model,
+    load_dense_weights,
+    model_arguments,
+    teacher_fingerprint,
+)
 from vitreous.training.settings import TrainSettings
 from vitreous_command import main
 
@@ -208,24 +214,26 @@ def test_addresses_of_this_machine(file, tmp_path, capsys):
     ],
     ids=["arch", "args", "config", "shapes", "unknown name"],
 )
-def test_the_name_is_told_by_the_file(model, tmp_path, capsys, wrap, reason):
+def test_the_name_is_told_by_the_file(model, tmp_path, caplog, wrap, reason):
+    caplog.set_level("INFO", "vitreous")
     torch.save(wrap(model.state_dict()), tmp_path / "x.pth")
     trained = load_model(tmp_path / "x.pth")
     assert trained.name == NAME
-    assert f"x.pth: {NAME} with 10 classes" in (said := capsys.readouterr().err)
-    assert reason in said
+    assert f"x.pth: {NAME} with 10 classes" in caplog.text
+    assert reason in caplog.text
     torch.testing.assert_close(trained.model(IMAGES), model(IMAGES))
 
 
-def test_safetensors_tell_it_in_their_metadata_or_in_the_config_beside_them(model, tmp_path, capsys):
+def test_safetensors_tell_it_in_their_metadata_or_in_the_config_beside_them(model, tmp_path, caplog):
+    caplog.set_level("INFO", "vitreous")
     state = {key: value.contiguous() for key, value in model.state_dict().items()}
     save_file(state, tmp_path / "x.safetensors", metadata={"architecture": NAME})
     torch.testing.assert_close(load_model(tmp_path / "x.safetensors").model(IMAGES), model(IMAGES))
-    assert "its entry metadata.architecture says" in capsys.readouterr().err
+    assert "its entry metadata.architecture says" in caplog.text
     save_file(state, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps({"architecture": NAME, "num_classes": 10}))
     assert load_model(tmp_path / "model.safetensors").name == NAME
-    assert "its entry config.json: architecture says" in capsys.readouterr().err
+    assert "its entry config.json: architecture says" in caplog.text
 
 
 def test_the_file_of_a_model_folder_is_the_folder(tmp_path):
@@ -265,11 +273,11 @@ def test_every_model_of_ours_has_shapes_of_its_own():
     ],
 )
 def test_names_within_file_names(stem, name):
-    assert name_within(stem) == name
+    assert name_in_file_name(stem) == name
 
 
 def test_published_files_are_known_by_name_and_bring_their_size():
-    (found,) = published(Path("somewhere/xcit_nano_12_p16_384_dist.pth"))
+    (found,) = published_names(Path("somewhere/xcit_nano_12_p16_384_dist.pth"))
     assert found.name == "xcit_nano_12_p16.fb_dist_in1k_384"
 
 
@@ -284,7 +292,7 @@ def test_models_of_timm(tmp_path):
     trained = load_model(tmp_path / "x.pth", architecture="test_resnet")
     images = torch.randn(1, 3, 160, 160)
     torch.testing.assert_close(trained.model(images), made(images))
-    with pytest.raises(InputError, match=r"does not tell which model.*ResNet, as timm.* Give it: --model NAME"):
+    with pytest.raises(InputError, match=r"does not say which model.*ResNet, as timm.* Give it: --model NAME"):
         load_model(tmp_path / "x.pth")
 
 
@@ -336,7 +344,7 @@ def test_a_damaged_detector_is_named(tmp_path):
     trained = load_model(folder)
     state = {key: value.float() / 0 for key, value in trained.model.state_dict().items()}
     with pytest.raises(InputError, match="runs/d holds NaN or infinite"):
-        adopt(trained.model, trained.model, state, "runs/d")
+        load_dense_weights(trained.model, trained.model, state, "runs/d")
 
 
 @pytest.mark.parametrize("name", ["test_vit", "test_resnet", NAME, "xcit_nano_12_p16"])
@@ -371,8 +379,8 @@ def test_a_backbone_of_timm_with_foreign_weights_is_refused(model, tmp_path, cap
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_our_own_layout_is_known(name):
-    assert layout_of(small(name, 1).state_dict()) == "in the layout of vitreous"
+    assert describe_layout(small(name, 1).state_dict()) == "in the layout of vitreous"
 
 
 def test_arguments_of_the_tiny_model_are_not_in_the_registry():
-    assert not weights_file.has_shapes_of("paca_tiny", create_model("paca_tiny", **MODEL_ARGS).state_dict())
+    assert not weights_file.fits_model("paca_tiny", create_model("paca_tiny", **MODEL_ARGS).state_dict())

@@ -1,6 +1,6 @@
 import pytest
 
-from vitreous.runtime.console import EpochTable, Pace, duration
+from vitreous.runtime.console import EpochTable, RemainingTime, format_duration
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ from vitreous.runtime.console import EpochTable, Pace, duration
     ],
 )
 def test_durations_are_short(seconds, text):
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text
 
 
 def test_usual_columns_fit_into_eighty_characters(capsys):
@@ -38,7 +38,7 @@ def test_usual_columns_fit_into_eighty_characters(capsys):
 def test_pace_counts_from_this_start(monkeypatch):
     now = [100.0]
     monkeypatch.setattr("vitreous.runtime.console.time.perf_counter", lambda: now[0])
-    pace = Pace(done=50)
+    pace = RemainingTime(done=50)
     now[0] = 110.0
     assert pace.left(done=55, total=75) == 40.0
-    assert Pace(done=50).left(done=50, total=75) == 0.0
+    assert RemainingTime(done=50).left(done=50, total=75) == 0.0

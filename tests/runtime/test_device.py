@@ -42,15 +42,15 @@ def test_matrix_tiles_that_would_end_the_process_are_avoided(
     ends: int, limit: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the machine really does is tried in another process, whose end is made up here."""
-    monkeypatch.delenv(device.ONEDNN_LIMIT, raising=False)
+    monkeypatch.delenv(device.ONEDNN_ISA_VARIABLE, raising=False)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
     monkeypatch.setattr(subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, ends))
     device.avoid_broken_amx.__wrapped__()
-    assert os.environ.get(device.ONEDNN_LIMIT) == limit
+    assert os.environ.get(device.ONEDNN_ISA_VARIABLE) == limit
 
 
 def test_a_limit_that_was_given_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(device.ONEDNN_LIMIT, "AVX2")
+    monkeypatch.setenv(device.ONEDNN_ISA_VARIABLE, "AVX2")
     monkeypatch.setattr(subprocess, "run", None)  # calling it would fail
     device.avoid_broken_amx.__wrapped__()
-    assert os.environ[device.ONEDNN_LIMIT] == "AVX2"
+    assert os.environ[device.ONEDNN_ISA_VARIABLE] == "AVX2"

@@ -21,7 +21,7 @@ from vitreous.errors import InputError
 from vitreous.runs.model_folder import load_model
 from vitreous.runs.run_folder import RunFolder, read_metrics
 from vitreous.runtime import distributed
-from vitreous.runtime.distributed import LOST, _lost_contact, _meet, processes
+from vitreous.runtime.distributed import LOST_CONTACT, _lost_contact, _rendezvous, processes
 from vitreous.train import Training, train
 
 
@@ -97,7 +97,7 @@ def test_a_killed_process_ends_all_and_a_restart_ends_with_the_same_bits(tmp_pat
         ranks.send(rank, signal.SIGKILL)
         codes = ranks.wait(60)
         assert codes.pop(rank) == -signal.SIGKILL
-        assert set(codes) == {LOST}, ranks.said_by_all()
+        assert set(codes) == {LOST_CONTACT}, ranks.said_by_all()
         assert "Checkpoints are intact" in ranks.said_by_all() or rank == 0  # which here keeps the store
     assert fingerprint(finish_training(count, tmp_path / "run", settings)) == fingerprint(whole)
 
@@ -148,7 +148,7 @@ def test_a_process_that_is_frozen_ends_all(tmp_path, rank):
     start = time.monotonic()
     other = 1 - rank
     ranks.processes[other].join(60)
-    assert ranks.processes[other].exitcode == LOST, ranks.said_by_all()
+    assert ranks.processes[other].exitcode == LOST_CONTACT, ranks.said_by_all()
     assert time.monotonic() - start < 30
     assert "for 6 s" in ranks.said(other)
     assert ranks.wait(0)[rank] is None
@@ -184,9 +184,9 @@ def test_failed_exchanges_are_told_from_other_errors(message, lost):
 def test_a_process_that_is_stuck_ends_all(tmp_path):
     ranks = start_training(2, tmp_path / "run", TINY_PACA_RUN | dict(rank_timeout=6.0), stuck)
     ranks.processes[0].join(60)
-    assert ranks.processes[0].exitcode == LOST, ranks.said_by_all()
+    assert ranks.processes[0].exitcode == LOST_CONTACT, ranks.said_by_all()
     assert "did not answer for 6 s" in ranks.said(0)
-    assert ranks.wait(30) == [LOST, LOST], "the other one hears no heart beat any more"
+    assert ranks.wait(30) == [LOST_CONTACT, LOST_CONTACT], "the other one hears no heart beat any more"
 
 
 def lose_data() -> None:
@@ -234,7 +234,7 @@ def bad_sample() -> None:
         (dict(batch_size=2, mixup=0.1), None, "which need 3 (mixup and cutmix mix images in pairs)", {2}),
         (dict(device="cuda:1"), None, "device 'cuda:1' cannot be shared by several processes", {2}),
         (dict(), lose_data, "vitreous: process 1 of 2: there is no such folder", {2}),
-        (dict(), bad_sample, "vitreous: process 1 of 2: file five.jpg is not an image", {2, LOST}),
+        (dict(), bad_sample, "vitreous: process 1 of 2: file five.jpg is not an image", {2, LOST_CONTACT}),
         (dict(), nan_loss, "vitreous: the loss is nan at step 3 (epoch 1), on training samples", {2}),
     ],
 )
@@ -258,7 +258,7 @@ def test_a_folder_in_use_is_refused_to_all(tmp_path):
 def test_meetings_on_one_store_never_include_the_dead(monkeypatch):
     """torchrun keeps the store over restarts: the numbers of processes killed on their way are still there."""
     limit = timedelta(seconds=30)
-    monkeypatch.setattr(distributed, "MEETING", limit)
+    monkeypatch.setattr(distributed, "RENDEZVOUS_TIMEOUT", limit)
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=limit)
     names = set()
     for size in (2, 2, 4, 3):
@@ -267,7 +267,7 @@ def test_meetings_on_one_store_never_include_the_dead(monkeypatch):
 
         def join(rank: int, size: int = size, found: dict[int, str] = found) -> None:
             time.sleep(0.1 * (rank == 1))  # the others have seen the dead one by then
-            found[rank] = _meet(TCPStore("127.0.0.1", server.port, is_master=False, timeout=limit), rank, size)
+            found[rank] = _rendezvous(TCPStore("127.0.0.1", server.port, is_master=False, timeout=limit), rank, size)
 
         threads = [threading.Thread(target=join, args=(rank,)) for rank in range(size)]
         for thread in threads:
@@ -281,10 +281,10 @@ def test_meetings_on_one_store_never_include_the_dead(monkeypatch):
 
 
 def test_who_waits_in_vain_is_told(monkeypatch):
-    monkeypatch.setattr(distributed, "MEETING", timedelta(seconds=0.3))
+    monkeypatch.setattr(distributed, "RENDEZVOUS_TIMEOUT", timedelta(seconds=0.3))
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    with pytest.raises(DistError, match="did not come"):
-        _meet(server, 0, 2)
+    with pytest.raises(DistError, match="did not join"):
+        _rendezvous(server, 0, 2)
 
 
 def test_processes_without_torchrun_are_told_how(monkeypatch):
@@ -294,5 +294,5 @@ def test_processes_without_torchrun_are_told_how(monkeypatch):
 
 
 def test_splitting_among_one_process_is_refused(tmp_path):
-    with pytest.raises(InputError, match="there is one; start more"):
+    with pytest.raises(InputError, match="there is only one; start more"):
         train(**TINY_PACA_RUN, shard=True, out=tmp_path / "run")

@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from vitreous.runtime.threads import at_a_time, side_by_side
+from vitreous.runtime.threads import concurrent_pieces, map_concurrently
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def test_results_come_in_the_order_of_the_pieces(two_threads):
             second_is_done.set()
         return tool, piece
 
-    results = list(side_by_side(work, "ab", ((piece,) for piece in range(9))))
+    results = list(map_concurrently(work, "ab", ((piece,) for piece in range(9))))
     assert [piece for _tool, piece in results] == list(range(9))
     assert results[0][0] != results[1][0]
 
@@ -40,13 +40,13 @@ def test_a_tool_is_used_by_one_piece_at_a_time(two_threads):
         tool.release()
 
     tools = [threading.Lock(), threading.Lock()]
-    assert len(list(side_by_side(work, tools, [(piece,) for piece in range(10)]))) == 10
+    assert len(list(map_concurrently(work, tools, [(piece,) for piece in range(10)]))) == 10
 
 
 def test_the_threads_of_torch_are_shared_out_and_left_as_they_were(two_threads):
     seen = []
-    assert at_a_time() == 2
-    inside = list(side_by_side(lambda _tool: torch.get_num_threads(), "ab", [()] * 4))
+    assert concurrent_pieces() == 2
+    inside = list(map_concurrently(lambda _tool: torch.get_num_threads(), "ab", [()] * 4))
     thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))  # a new one takes the default
     thread.start()
     thread.join()
@@ -63,9 +63,9 @@ def test_an_error_reaches_the_one_who_asked_and_the_rest_is_dropped(two_threads)
             raise ValueError("piece 1")
 
     with pytest.raises(ValueError, match="piece 1"):
-        list(side_by_side(work, "ab", ((piece,) for piece in range(100))))
+        list(map_concurrently(work, "ab", ((piece,) for piece in range(100))))
     assert len(done) < 10
-    assert list(side_by_side(lambda tool, piece: piece, "ab", [(5,)])) == [5]
+    assert list(map_concurrently(lambda tool, piece: piece, "ab", [(5,)])) == [5]
 
 
 def test_one_who_stops_looking_leaves_nothing_running(two_threads):
@@ -75,7 +75,7 @@ def test_one_who_stops_looking_leaves_nothing_running(two_threads):
         running.release()
         return piece
 
-    results = side_by_side(work, "ab", ((piece,) for piece in range(100)))
+    results = map_concurrently(work, "ab", ((piece,) for piece in range(100)))
     assert next(results) == 0
     results.close()
     begun = 0

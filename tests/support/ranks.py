@@ -42,7 +42,9 @@ def _command(log: Path, environment: dict[str, str], words: list[str], before: C
     os.dup2(file, 2)
     torch.set_num_threads(1)
     multiprocessing.set_start_method("fork", force=True)  # for the loader's workers, as in a process started by hand
-    vitreous_command.HEARING = distributed.HEARING = 0.0  # nobody here ends all processes when the first one ends
+    vitreous_command.STDERR_GRACE_SECONDS = distributed.STDERR_GRACE_SECONDS = (
+        0.0  # nobody here ends all processes when the first one ends
+    )
     if before is not None:
         before()
     sys.exit(vitreous_command.main(words))

@@ -175,7 +175,7 @@ def test_a_teacher_of_one_size_is_given_it(tmp_path):
 
 def test_teachers_of_other_classes_are_refused(tmp_path):
     save_foreign(tmp_path / "best", "test_resnet")
-    with pytest.raises(InputError, match="tells 10 classes apart and the data has 3; a teacher must know exactly"):
+    with pytest.raises(InputError, match="has 10 classes and the data has 3; a teacher must know exactly"):
         taught(str(tmp_path / "best"), CLASSES[:3])
     with pytest.raises(InputError, match="does not know the class 'cat'"):
         taught(str(tmp_path / "best"), ("cat", *CLASSES[1:]))

@@ -117,7 +117,7 @@ def test_terms_of_a_model_are_means_over_its_stages_and_blocks() -> None:
 @pytest.mark.parametrize("model", ["xcit_nano_12_p16", "paca_b0_pure", "resnet10t"])
 def test_models_without_clusters_are_refused(tmp_path, model) -> None:
     with pytest.raises(
-        InputError, match=rf"'{model}' has no clusters, which cluster_dropout 0.2 is about; leave it out"
+        InputError, match=rf"'{model}' has no clusters, but cluster_dropout 0.2 is about clusters; leave it out"
     ):
         train(**PLAIN | dict(model=model, size=64, out=tmp_path / "run", cluster_dropout=0.2))
     assert not (tmp_path / "run" / "checkpoints").exists()

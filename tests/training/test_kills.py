@@ -15,7 +15,7 @@ import torch
 from tests.support.ranks import start_training
 from tests.support.tiny_runs import TINY, fingerprint, finish
 from vitreous.files import storage
-from vitreous.files.storage import recover
+from vitreous.files.storage import recover_folders
 from vitreous.runs import checkpoint, model_folder
 from vitreous.runs.checkpoint import load_checkpoint, save_checkpoint
 from vitreous.train import Training
@@ -30,7 +30,11 @@ MOMENTS = {
     "before a line is logged": (Training, "log_training", lambda run, *_: _at(run, 4)),
     "before a checkpoint is written": (Training, "checkpoint", lambda run: _at(run, 4)),
     "before an epoch is saved": (Training, "checkpoint", lambda run: _at(run, 5)),
-    "during evaluation": (Training, "heed_signals", lambda run: _at(run, 5) and run.state.position.epochs_done == 0),
+    "during evaluation": (
+        Training,
+        "stop_if_signalled",
+        lambda run: _at(run, 5) and not run.state.position.epochs_done,
+    ),
     "while best/ is written": (model_folder, "save_file", lambda tensors, path, **_: ".best" in str(path)),
     "after an epoch's last line": (Training, "checkpoint_position", lambda run: _at(run, 5)),
     "while tensors are linked": (storage.os, "link", lambda old, new: "00000005" in str(new)),
@@ -99,7 +103,7 @@ def content(step: int) -> dict[str, torch.Tensor]:
 
 def save_on_and_on(folder: Path, step: int, done) -> None:
     torch.set_num_threads(1)
-    recover(folder)  # as every run does when it starts
+    recover_folders(folder)  # as every run does when it starts
     done.send(step)
     while True:
         step += 1

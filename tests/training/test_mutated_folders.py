@@ -17,7 +17,7 @@ from vitreous.registry import create_model
 from vitreous.runs.model_folder import load_model
 from vitreous.runs.results import result_folder
 from vitreous.train import train
-from vitreous.training.recipe import FOLDER, load_recipe
+from vitreous.training.recipe import RECIPES_FOLDER, load_recipe
 
 FEW, MANY = 40, 2_000
 
@@ -94,7 +94,7 @@ def test_a_few_bytes_do_not_build_a_giant(tmp_path, changes):
 
 
 def recipes(tmp_path: Path, count: int) -> None:
-    files = [path.read_bytes() for path in sorted(FOLDER.glob("*.yaml"))]
+    files = [path.read_bytes() for path in sorted(RECIPES_FOLDER.glob("*.yaml"))]
     own = tmp_path / "own.yaml"
 
     def make(rng: random.Random) -> str:
@@ -157,8 +157,8 @@ def results(tmp_path: Path, count: int) -> None:
         return "marker"
 
     def replace_result() -> None:
-        with result_folder(out, "r.json") as aside:
-            (aside / "r.json").write_text('{"files": []}')
+        with result_folder(out, "r.json") as staging:
+            (staging / "r.json").write_text('{"files": []}')
 
     assert many(make_marker, replace_result, count, seed=4) == count, "an unreadable list of files is an empty one"
 

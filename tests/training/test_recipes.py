@@ -18,7 +18,15 @@ from vitreous.registry import create_model
 from vitreous.tasks.base import load_task
 from vitreous.train import train
 from vitreous.training.build import build_backbone, model_arguments
-from vitreous.training.recipe import FOLDER, KEYS, PERSONAL, as_recipe, load_recipe, recipe_names, with_recipe
+from vitreous.training.recipe import (
+    NOT_IN_RECIPES,
+    RECIPE_KEYS,
+    RECIPES_FOLDER,
+    as_recipe,
+    load_recipe,
+    recipe_names,
+    with_recipe,
+)
 from vitreous.training.settings import TrainSettings
 
 NAMES = [
@@ -51,7 +59,7 @@ def test_all_recipes_are_there():
 def test_recipe_fits_the_models_it_was_made_for_and_says_its_source(name):
     settings = with_recipe(SMALLEST[name], "shapes", recipe=name)
     assert settings.epochs == load_recipe(name).values["epochs"]
-    text = (FOLDER / f"{name}.yaml").read_text()
+    text = (RECIPES_FOLDER / f"{name}.yaml").read_text()
     assert re.match(r"# .*\n(#.*\n)*# Source: ", text)
 
 
@@ -177,7 +185,9 @@ def test_drop_path_of_xcit_is_known_or_marked_unknown():
     for size, rate in XCIT_DROP_PATH.items():
         for patch in ("p16", "p8"):
             assert with_recipe(f"xcit_{size}_{patch}", "imagenet", recipe="xcit_imagenet").drop_path == rate
-    head = " ".join((FOLDER / "xcit_imagenet.yaml").read_text().partition("family:")[0].replace("#", " ").split())
+    head = " ".join(
+        (RECIPES_FOLDER / "xcit_imagenet.yaml").read_text().partition("family:")[0].replace("#", " ").split()
+    )
     assert "unknown for Nano-12, Tiny-24 and Large-24" in head
 
 
@@ -295,7 +305,7 @@ def test_printed_settings_are_a_recipe_for_the_same(tmp_path, capsys, name):
     again = with_recipe(SMALLEST[name], "shapes", recipe=printed)
     assert again.seed == 3
     first = with_recipe(SMALLEST[name], "shapes", recipe=name, seed=3, model_args=("drop_rate=0.1",))
-    assert {key: getattr(again, key) for key in KEYS} == {key: getattr(first, key) for key in KEYS}
+    assert {key: getattr(again, key) for key in RECIPE_KEYS} == {key: getattr(first, key) for key in RECIPE_KEYS}
     assert load_recipe(printed).family == load_recipe(name).family
 
 
@@ -444,7 +454,7 @@ def test_yaml_is_read_as_people_write_it(tmp_path):
 
 def test_every_setting_but_the_personal_ones_may_stand_in_a_recipe():
     names = {field.name for field in fields(TrainSettings) if field.init}
-    assert names == {*KEYS, *PERSONAL}
+    assert names == {*RECIPE_KEYS, *NOT_IN_RECIPES}
 
 
 def mutated(text: str, rng: random.Random) -> str:
@@ -491,7 +501,7 @@ def mutated(text: str, rng: random.Random) -> str:
 def test_five_hundred_mutated_files(tmp_path):
     """Valid ones round-trip; invalid ones give one line that names the key, or the place where it stops being YAML."""
     rng, counts = random.Random(0), {"valid": 0, "invalid": 0}
-    original = re.sub(r" *#.*\n|\n(?=\n)", "\n", (FOLDER / "paca_imagenet.yaml").read_text()).lstrip()
+    original = re.sub(r" *#.*\n|\n(?=\n)", "\n", (RECIPES_FOLDER / "paca_imagenet.yaml").read_text()).lstrip()
     for _ in range(500):
         text = mutated(original, rng)
         path = tmp_path / "mutated.yaml"
@@ -504,12 +514,15 @@ def test_five_hundred_mutated_files(tmp_path):
             assert "\n" not in message, message
             about = message.removeprefix(f"recipe {path}: ")
             named = re.search(
-                "|".join([*KEYS, *PERSONAL, "family", "variants", "heads", "key", "line", "the file"]), about
+                "|".join([*RECIPE_KEYS, *NOT_IN_RECIPES, "family", "variants", "heads", "key", "line", "the file"]),
+                about,
             )
             assert named or about.startswith("this is not"), message
         else:
             counts["valid"] += 1
             path.write_text(as_recipe(settings))
             again = with_recipe("paca_base", "shapes", recipe=str(path))
-            assert {key: getattr(again, key) for key in KEYS} == {key: getattr(settings, key) for key in KEYS}
+            assert {key: getattr(again, key) for key in RECIPE_KEYS} == {
+                key: getattr(settings, key) for key in RECIPE_KEYS
+            }
     assert min(counts.values()) > 50, counts

@@ -238,7 +238,7 @@ def test_bad_questions_get_one_sentence(client, example, path, status, words):
 def test_without_a_measurement_the_page_says_so(client):
     card = client.get("/api/model").json()
     assert card["chosen"]["method"] is None
-    assert "was not measured on a data set; vitreous score RUN DATA does that" in card["chosen"]["says"]
+    assert "was not measured on a data set; vitreous score RUN DATA does that" in card["chosen"]["reason"]
     assert {tuple(method["labels"]) for method in card["methods"]} == {()}
 
 
@@ -247,7 +247,7 @@ def test_the_measured_method_comes_first_and_doubtful_ones_are_labelled(tmp_path
     app, _ = application(folder)
     with TestClient(app, base_url=HOST) as client:
         card = client.get("/api/model").json()
-        assert card["chosen"] == {"method": "token_gradient", "says": REASON}
+        assert card["chosen"] == {"method": "token_gradient", "reason": REASON}
         first, *others = card["methods"]
         assert (first["name"], first["labels"]) == ("token_gradient", ["most faithful on photos (val)"])
         labels = {method["name"]: method["labels"] for method in others}
@@ -269,8 +269,8 @@ def test_model_without_clusters_says_what_it_has(tmp_path):
     with TestClient(app, base_url=HOST) as client:
         card = client.get("/api/model").json()
         assert card["stages"] == []
-        assert "has no clusters" in card["has"]
-        assert "patch to patch" in card["has"]
+        assert "has no clusters" in card["inside"]
+        assert "patch to patch" in card["inside"]
         id = card["examples"][0]["id"]
         answer = client.get(f"/api/images/{id}/stages/1")
         assert answer.status_code == 422

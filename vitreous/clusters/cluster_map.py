@@ -10,7 +10,7 @@ from vitreous.attribution.controls import RandomWeights
 from vitreous.attribution.method import Method, Needs
 from vitreous.attribution.target import Target
 from vitreous.clusters.gates import PartialForward, cluster_layer, maps_of
-from vitreous.clusters.groups import ALIKE, ablate_groups, group_maps, group_sum
+from vitreous.clusters.groups import SAME_GROUP_CORRELATION, ablate_groups, group_maps, group_sum
 from vitreous.clusters.importance import RANKINGS
 from vitreous.clusters.ranks import places
 from vitreous.errors import InputError
@@ -66,7 +66,7 @@ class ClusterMap(Method):
 class TopGroup(Method):
     """The group of like clusters whose joint removal costs the target most, its maps added."""
 
-    alike: float = ALIKE
+    alike: float = SAME_GROUP_CORRELATION
     stage: int | None = None
 
     order = 50

@@ -28,7 +28,7 @@ from vitreous.clusters.layer import Layer, choose_layer
 from vitreous.errors import InputError
 from vitreous.layers.attention import Gates
 from vitreous.layers.tap import record
-from vitreous.runtime.threads import at_a_time, side_by_side
+from vitreous.runtime.threads import concurrent_pieces, map_concurrently
 
 ROWS_AT_ONCE = 8  # run together: of 4, 8, 16 and 32 none costs less for each row, and this leaves some for every thread
 MANY_PIXELS = 32 * 224 * 224  # of all rows, from which on copies of the model for several threads are soon paid back
@@ -170,10 +170,10 @@ class PartialForward:
             with torch.no_grad():
                 return target.select(rows)(rest.run(rows, logit_gate=gate))
 
-        together = min(len(pieces), at_a_time()) if self.worth_threads(len(image)) else 1
+        together = min(len(pieces), concurrent_pieces()) if self.worth_threads(len(image)) else 1
         if together == 1:
             return (part(self, *piece) for piece in pieces)
-        return side_by_side(part, [self.twin() for _ in range(together)], pieces)
+        return map_concurrently(part, [self.twin() for _ in range(together)], pieces)
 
     def worth_threads(self, rows: int) -> bool:
         """A rule that looks at sizes only: numbers must not depend, in their last bits, on how busy the machine is."""

@@ -12,10 +12,10 @@ from torch import Tensor
 from vitreous.attribution.target import Target
 from vitreous.clusters.gates import PartialForward
 from vitreous.clusters.layer import map_correlation
-from vitreous.layers.cluster_training import ALIKE
+from vitreous.layers.cluster_training import SAME_GROUP_CORRELATION
 
 
-def group_maps(maps: Tensor, *, alike: float = ALIKE) -> Tensor:
+def group_maps(maps: Tensor, *, alike: float = SAME_GROUP_CORRELATION) -> Tensor:
     """The group of each of the maps (M, H, W) of one image: (M,) numbers from 0, ordered by first member.
 
     The most similar groups are merged until their mean correlation is below `alike`. Two always stay, so that each can

@@ -24,7 +24,7 @@ from vitreous.data.image_set import EncodedSet, ImageSet, Wrapped
 from vitreous.data.outlines import outline_length
 from vitreous.data.run_lengths import CocoSegmentation, decode_mask, encode, require_drawable
 from vitreous.errors import InputError
-from vitreous.files.limits import MOST_MASK_PIXELS
+from vitreous.files.limits import MAX_MASK_PIXELS
 
 SMALLEST_SIDE = 1e-3  # pixels of a box within the picture; thinner ones lead to divisions by zero
 
@@ -110,9 +110,9 @@ class Objects:
 
 def require_room(count: int, height: int, width: int) -> None:
     """Masks are drawn all at once; refuse those that do not fit into memory."""
-    if count * height * width > MOST_MASK_PIXELS:
+    if count * height * width > MAX_MASK_PIXELS:
         raise ImageError(
-            f"{count:,} masks of {width} x {height} pixels are too many for one picture; at most {MOST_MASK_PIXELS:,} "
+            f"{count:,} masks of {width} x {height} pixels are too many for one picture; at most {MAX_MASK_PIXELS:,} "
             "pixels in all are drawn: divide the picture, or scale it down"
         )
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from vitreous.data.image_set import ImageSet
 from vitreous.errors import InputError
-from vitreous.files.limits import LARGEST_RESULTS
-from vitreous.files.reading import parse_json, read_bytes, reading, shown
+from vitreous.files.limits import MAX_RESULTS_BYTES
+from vitreous.files.reading import excerpt, parse_json, read_bytes, reading
 
 FARTHEST_EDGE_PIXELS = 1e6  # from the corner of the picture; no picture that can be read is so large
 _REMEDY = "give predictions.json of a detector, or a list of COCO's results"
@@ -69,7 +69,7 @@ def read_boxes(file: Path, categories: Mapping[int, str], classes: Sequence[str]
     """
     file = Path(file)  # a text is convenient in Python
     with reading(f"--boxes {file}", remedy=_REMEDY):
-        content = parse_json(read_bytes(file, LARGEST_RESULTS))
+        content = parse_json(read_bytes(file, MAX_RESULTS_BYTES))
         places = {name: place for place, name in reversed(list(enumerate(classes)))}
         named: dict[str, list[Found]] = {}
         numbered: dict[int, list[Found]] = {}
@@ -94,14 +94,14 @@ def _found(row: dict[str, Any], name: str | None, places: Mapping[str, int], lea
     if not all(
         abs(value) <= FARTHEST_EDGE_PIXELS for value in (x, y, width, height)
     ):  # NaN is no number of pixels either
-        raise ValueError(f"the box {shown(row['bbox'])}; x, y, width and height in pixels are needed")
+        raise ValueError(f"the box {excerpt(row['bbox'])}; x, y, width and height in pixels are needed")
     if not math.isfinite(score):
-        raise ValueError(f"the score {shown(row['score'])}; a number is needed")
+        raise ValueError(f"the score {excerpt(row['score'])}; a number is needed")
     wanted = name in places and score >= least and width > 0 and height > 0
     return [Found((x, y, x + width, y + height), places[name], score)] if wanted and name is not None else []
 
 
 def _whole(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{shown(value)} in place of a whole number")
+        raise ValueError(f"{excerpt(value)} in place of a whole number")
     return value

@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError, features
 
 from vitreous.errors import InputError, to_install, to_install_extra
-from vitreous.files.limits import MOST_PIXELS
-from vitreous.files.reading import MACHINE
+from vitreous.files.limits import MAX_PICTURE_PIXELS
+from vitreous.files.reading import MACHINE_REMEDIES
 
 LOSSLESS = (".png", ".webp", ".bmp", ".tif", ".tiff")
 # Endings of picture files in folders. Where HEIC or AVIF support is not installed, such files count as unreadable, so
@@ -79,7 +79,7 @@ class Stored(NamedTuple):
 
 
 def load_image(
-    source: ImageSource, *, name: str | None = None, max_pixels: int = MOST_PIXELS, at_least: int | None = None
+    source: ImageSource, *, name: str | None = None, max_pixels: int = MAX_PICTURE_PIXELS, at_least: int | None = None
 ) -> Image.Image:
     """Read an image as 8-bit RGB; the docstring of this module says what becomes of other pixel formats.
 
@@ -160,8 +160,12 @@ def _opened(source: ImageSource, name: str) -> Iterator[IO[bytes]]:
     except FileNotFoundError:
         raise ImageError(f"image {name!r} does not exist; check the path") from None
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
-        if isinstance(error, OSError) and error.errno in MACHINE:  # no fault of the picture, which must not be left out
-            raise InputError(f"image {name!r} cannot be opened: {error.strerror}; {MACHINE[error.errno]}") from error
+        if (
+            isinstance(error, OSError) and error.errno in MACHINE_REMEDIES
+        ):  # no fault of the picture, which must not be left out
+            raise InputError(
+                f"image {name!r} cannot be opened: {error.strerror}; {MACHINE_REMEDIES[error.errno]}"
+            ) from error
         reason = getattr(error, "strerror", None) or str(error)
         raise ImageError(f"image {name!r} cannot be opened: {reason}; check path and permissions") from error
     with file:

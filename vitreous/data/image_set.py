@@ -11,7 +11,7 @@ from PIL import Image
 
 from vitreous.data.image import ImageError, load_image
 from vitreous.errors import InputError
-from vitreous.files.reading import MACHINE, reason_of
+from vitreous.files.reading import MACHINE_REMEDIES, reason_of
 
 # A split -> the names it may have in the data, best first.
 SPLITS = {"train": ("train", "training"), "val": ("val", "valid", "validation", "test"), "test": ("test",)}
@@ -89,8 +89,10 @@ def _guarded(method: Callable[..., Any], what: str) -> Callable[..., Any]:
         except Exception as error:
             if not -len(self) <= index < len(self):  # Python's loops find the end this way
                 raise
-            if isinstance(error, OSError) and error.errno in MACHINE:  # no fault of the picture
-                raise InputError(f"{what} {self.name(index)!r}: {reason_of(error)}; {MACHINE[error.errno]}") from error
+            if isinstance(error, OSError) and error.errno in MACHINE_REMEDIES:  # no fault of the picture
+                raise InputError(
+                    f"{what} {self.name(index)!r}: {reason_of(error)}; {MACHINE_REMEDIES[error.errno]}"
+                ) from error
             raise ImageError(f"{what} {self.name(index)!r} cannot be read: {reason_of(error)}") from error
 
     return guarded

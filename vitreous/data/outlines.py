@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.files.limits import FARTHEST_CORNER, MOST_CROSSINGS
+from vitreous.files.limits import MAX_CORNER_PIXELS, MAX_CROSSINGS
 
 GRID_FACTOR = 5  # pycocotools draws outlines on a grid finer by this much
 CROSSINGS_AT_ONCE = 1 << 18  # crossings that are computed together, which bounds the memory they take
@@ -61,7 +61,7 @@ def edges_of(polygons: Sequence[Sequence[float]], width: int) -> Edges:
     lengths = np.array([len(polygon) for polygon in polygons], np.int64)
     values = np.array(list(chain.from_iterable(polygons)), np.float64)
     wrong = (lengths < 6) | (lengths % 2 == 1)
-    far = ~(np.abs(values) < FARTHEST_CORNER)  # NaN is not near either
+    far = ~(np.abs(values) < MAX_CORNER_PIXELS)  # NaN is not near either
     if wrong.any() or far.any():
         place = int(wrong.argmax()) if wrong.any() else int(np.searchsorted(np.cumsum(lengths), far.argmax(), "right"))
         raise ValueError(f"a polygon needs x and y of three corners or more, but one has {_short(polygons[place])}")
@@ -79,8 +79,8 @@ def edges_of(polygons: Sequence[Sequence[float]], width: int) -> Edges:
     left, right = np.minimum(start[:, 0], end[:, 0]), np.maximum(start[:, 0], end[:, 0])
     first = np.maximum(-(-(left - GRID_FACTOR // 2) // GRID_FACTOR), 0)
     count = np.maximum(np.minimum((right - GRID_FACTOR // 2 - 1) // GRID_FACTOR, width - 1) - first + 1, 0)
-    if count.sum() > MOST_CROSSINGS:
-        raise ValueError(f"its outlines cross {count.sum():,} columns of pixels; at most {MOST_CROSSINGS:,} are drawn")
+    if count.sum() > MAX_CROSSINGS:
+        raise ValueError(f"its outlines cross {count.sum():,} columns of pixels; at most {MAX_CROSSINGS:,} are drawn")
     slope = over / np.maximum(np.maximum(across, down), 1)
     return Edges(begin[:, 0], begin[:, 1], slope, steep, first, count, np.repeat(np.arange(len(lengths)), corners))
 

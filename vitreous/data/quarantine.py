@@ -11,7 +11,7 @@ from pathlib import Path
 
 from vitreous.data.layouts.coco_anywhere import find_coco_files
 from vitreous.errors import InputError
-from vitreous.files.limits import LARGEST_LIST
+from vitreous.files.limits import MAX_LIST_BYTES
 from vitreous.files.reading import read_bytes
 
 QUARANTINE_FILE = "quarantine.txt"
@@ -29,7 +29,7 @@ def quarantine_file(data: str) -> Path:
 def read_quarantine(file: Path) -> dict[str, str]:
     """Name -> reason; empty lines and those that begin with # are skipped."""
     try:
-        text = read_bytes(file, LARGEST_LIST).decode(errors="surrogateescape")
+        text = read_bytes(file, MAX_LIST_BYTES).decode(errors="surrogateescape")
     except InputError as reason:
         raise InputError(f"cannot read --quarantine: {reason}") from reason
     found: dict[str, str] = {}

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.data.outlines import draw, edges_of
-from vitreous.files.reading import shown
+from vitreous.files.reading import excerpt
 
 _BIT_PLACES = np.arange(0, 35, 5)  # where the characters of a run length begin; seven are enough for 2^34 pixels
 _LONGEST_COUNT_BITS = 60  # without a limit a text of a million characters would make numbers of a million bits
@@ -77,14 +77,14 @@ def _lengths(coded: dict[str, Any], height: int, width: int) -> NDArray[np.int64
         raise ValueError("run lengths need both 'size' and 'counts'")
     if not isinstance(size, list | tuple) or list(size) != [height, width]:
         raise ValueError(
-            f"its run lengths are for a picture of {shown(size)} (height, width), not of {[height, width]}"
+            f"its run lengths are for a picture of {excerpt(size)} (height, width), not of {[height, width]}"
         )
     found = counts if isinstance(counts, list) else counts_of(counts)
     if not all(isinstance(count, int) for count in found):
         raise ValueError("its run lengths are not whole numbers")
     covered, pixels = sum(found), height * width
     if covered != pixels or not all(0 <= count <= pixels for count in found):
-        raise ValueError(f"its run lengths cover {shown(covered)} pixels, the picture has {pixels}")
+        raise ValueError(f"its run lengths cover {excerpt(covered)} pixels, the picture has {pixels}")
     return np.array(found, np.int64)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from vitreous.data.annotations import Objects, require_room
 from vitreous.data.run_lengths import CocoSegmentation
 from vitreous.data.transforms import resampling, to_bytes
-from vitreous.files.limits import FARTHEST_CORNER
+from vitreous.files.limits import MAX_CORNER_PIXELS
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Window:
     def _mask(self, single: Objects, segmentation: CocoSegmentation, height: int, width: int) -> NDArray[np.uint8]:
         moved = [self.points(np.reshape(polygon, (-1, 2))).ravel() for polygon in segmentation if type(polygon) is list]
         # Enlarged, an outline may go too far to be drawn.
-        if isinstance(segmentation, dict) or any(np.abs(polygon).max() >= FARTHEST_CORNER for polygon in moved):
+        if isinstance(segmentation, dict) or any(np.abs(polygon).max() >= MAX_CORNER_PIXELS for polygon in moved):
             return self.values(single.decoded_masks(height, width)[0].astype(np.uint8))
         return (
             replace(single, masks=([polygon.tolist() for polygon in moved],))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from vitreous.errors import InputError, command
 from vitreous.explanations.explaining import Plan
 from vitreous.faithfulness.scoring import IGNORANT, MethodScores
-from vitreous.files.manifest import read_json
+from vitreous.files.manifest import read_stored_json
 from vitreous.files.reading import reason_of
 from vitreous.files.storage import replace_file
 from vitreous.runs.model_folder import find_model_folder, is_weights_file
@@ -49,7 +49,7 @@ def read_default_method(model: str) -> DefaultMethod:
         return NOT_KEPT
     if not path.is_file():
         return NOT_MEASURED
-    content = read_json(path)
+    content = read_stored_json(path)
     try:
         verdicts, data = dict(content["beats_controls"]), data_name(str(content["data"]))
         return DefaultMethod(str(content["method"]), str(content["reason"]), verdicts, data, int(content["images"]))

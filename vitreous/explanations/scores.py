@@ -21,7 +21,7 @@ from vitreous.faithfulness.scoring import DECIDES, MethodScores, ScoringBatch, s
 from vitreous.files.storage import write_json
 from vitreous.files.writing import write_text
 from vitreous.reports import faithfulness as charts
-from vitreous.reports.evaluation import as_table
+from vitreous.reports.evaluation import console_table
 from vitreous.runs.model_folder import TrainedModel
 from vitreous.runs.results import result_folder
 
@@ -66,7 +66,9 @@ def score_run(
         write_scores(staging, scores, default, about)
     before = store_default_method(model, default)
     Console().print(
-        as_table(charts.faithfulness_table(scores, title=f"{trained.name}: faithfulness on {count} images of {data}"))
+        console_table(
+            charts.faithfulness_table(scores, title=f"{trained.name}: faithfulness on {count} images of {data}")
+        )
     )
     if tally.nothing_found:
         print(f"\nleft out: {tally.nothing_found} of {tally.images} images, in which the model found nothing")

@@ -1,4 +1,4 @@
-"""What a user can set when building one of our models, read from where the families say it themselves."""
+"""The arguments of our models and their meanings, read from the families themselves."""
 
 import inspect
 import re
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, NamedTuple, get_type_hints
 
-from vitreous.models.arguments import MEANINGS
+from vitreous.models.arguments import ARGUMENT_MEANINGS
 from vitreous.models.base import Backbone
 
 
@@ -16,7 +16,7 @@ class Argument(NamedTuple):
 
 
 def arguments_of(model: Backbone, given: Mapping[str, Any]) -> dict[str, Argument]:
-    """Name -> this model's value and what it means, for a model that was built with the given arguments."""
+    """Name -> value and meaning, for a model that was built with the given arguments."""
     signature = inspect.signature(type(model)).parameters
     values = {
         name: given.get(name, parameter.default)
@@ -31,18 +31,18 @@ def arguments_of(model: Backbone, given: Mapping[str, Any]) -> dict[str, Argumen
         global_pool=model.global_pool,
         drop_rate=model.head_drop.p,
     )
-    meanings = MEANINGS | written_in_docstring(type(model)) | written_in_fields(type(model.settings))
+    meanings = ARGUMENT_MEANINGS | meanings_in_docstring(type(model)) | meanings_in_fields(type(model.settings))
     return {name: Argument(value, meanings[name]) for name, value in values.items()}
 
 
-def written_in_docstring(family: type) -> dict[str, str]:
+def meanings_in_docstring(family: type) -> dict[str, str]:
     """The `Args:` section of a class, each text on one line."""
     section = (inspect.getdoc(family) or "").partition("Args:\n")[2]
     entries = re.findall(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", section, re.MULTILINE)
     return {name: " ".join(text.split()) for name, text in entries}
 
 
-def written_in_fields(settings: type) -> dict[str, str]:
+def meanings_in_fields(settings: type) -> dict[str, str]:
     """The `Doc` of every annotated field."""
     hints = get_type_hints(settings, include_extras=True)
     return {name: hint.__metadata__[0].documentation for name, hint in hints.items() if hasattr(hint, "__metadata__")}

@@ -20,13 +20,13 @@ class Figures(NamedTuple):
     macs: int
 
 
-def measure(model: nn.Module, size: tuple[int, int, int]) -> Figures:
+def count_model(model: nn.Module, size: tuple[int, int, int]) -> Figures:
     """Parameters, and multiply-adds of one image (C, H, W)."""
     return Figures(sum(p.numel() for p in model.parameters()), sum(work_by_module(model, size).values()))
 
 
 def work_by_module(model: nn.Module, size: tuple[int, int, int]) -> dict[str, int]:
-    """Multiply-adds of one image (C, H, W) by the path of the module that does them itself; "" is the model."""
+    """Multiply-adds of one image (C, H, W) by the path of the module that does them; "" is the model itself."""
     model = model.to("meta").eval()
     counter = FlopCounterMode(display=False)
     try:
@@ -35,7 +35,7 @@ def work_by_module(model: nn.Module, size: tuple[int, int, int]) -> dict[str, in
     except (AssertionError, RuntimeError) as reason:
         if isinstance(model, Backbone):
             raise
-        raise InputError(  # only running one of timm's models shows which sizes it takes
+        raise InputError(  # which sizes a model of timm takes shows only when it runs
             f"{type(model).__name__} cannot take images of {size[1]}x{size[2]} pixels ({str(reason).splitlines()[0]}); "
             f"some of timm's can with --model-args dynamic_img_size=True, or with img_size={size[1]} at this size alone"
         ) from reason
@@ -46,7 +46,7 @@ def work_by_module(model: nn.Module, size: tuple[int, int, int]) -> dict[str, in
         if path != "Global"
     }
     own: dict[str, int] = defaultdict(int)
-    for path, total in flops.items():  # what a module does is part of its parent's count
+    for path, total in flops.items():  # the count of a module includes its children
         own[path] += total // 2
         if path:
             own[_parent(path, flops)] -= total // 2
@@ -61,8 +61,8 @@ def _parent(path: str, known: dict[str, int]) -> str:
 
 
 def figures_of(model: Any, size: tuple[int, int]) -> dict[str, Any]:
-    """What `vitreous info` says of any of timm's or our models at an image size."""
-    figures = measure(model, (model.pretrained_cfg["input_size"][0], *size))
+    """What `vitreous info` shows of one of timm's or our models at an image size."""
+    figures = count_model(model, (model.pretrained_cfg["input_size"][0], *size))
     return dict(
         params=figures.params,
         macs=figures.macs,

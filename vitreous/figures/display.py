@@ -11,13 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from vitreous.figures.arguments import Argument
-from vitreous.figures.growth import SIZES, exponent
+from vitreous.figures.growth import GROWTH_SIZES, exponent
 
-HEADINGS = ["model", "params", "MACs", "at", "strides", "published top-1", "weights", "source"]
-GROWTH_HEADINGS = ["model", *map(str, SIZES), "exponent", "last"]
-RIGHT = {"params", "MACs", "at", "published top-1", *GROWTH_HEADINGS[1:]}
-WIDE = 110  # columns of a terminal that has room for the weights and the source of every model
-SHOWN_CLASSES = 10
+LIST_HEADINGS = ["model", "params", "MACs", "at", "strides", "published top-1", "weights", "source"]
+GROWTH_HEADINGS = ["model", *map(str, GROWTH_SIZES), "exponent", "last"]
+RIGHT_ALIGNED = {"params", "MACs", "at", "published top-1", *GROWTH_HEADINGS[1:]}
+WIDE_COLUMNS = 110  # of a terminal with room for the weights and the source of every model
+MAX_LISTED_CLASSES = 10
 FOR_SMALL_IMAGES = {"stem_stride": 1, "patch": 4}
 LEGEND = (
     "Billions of multiply-adds at image sizes in pixels; element-wise work is not counted. Exponent: of the number of "
@@ -27,17 +27,17 @@ LEGEND = (
 
 def print_list(rows: Mapping[str, Mapping[str, Any]], *, markdown: bool) -> None:
     if markdown:
-        print_markdown(HEADINGS, [[name, *cells(row)] for name, row in rows.items()])
+        print_markdown(LIST_HEADINGS, [[name, *figure_cells(row)] for name, row in rows.items()])
         return
     console = Console()
-    headings = HEADINGS if console.width >= WIDE else HEADINGS[:-2]
+    headings = LIST_HEADINGS if console.width >= WIDE_COLUMNS else LIST_HEADINGS[:-2]
     lines = [[name, *short_cells(row)][: len(headings)] for name, row in rows.items()]
-    console.print(as_table(headings, lines, breaks="published top-1"))
+    console.print(make_table(headings, lines, breaks="published top-1"))
     console.print("One model in detail: vitreous info NAME", style="dim")
 
 
-def cells(row: Mapping[str, Any]) -> list[str]:
-    """What stands under all headings but the first."""
+def figure_cells(row: Mapping[str, Any]) -> list[str]:
+    """The cells under all headings but the first."""
     top1 = f"{row['top1']:.1f}" + ("" if row["data"] == "ImageNet-1k" else f" ({row['data']})") if row["top1"] else "–"
     height, width = row["size"]
     return [
@@ -47,27 +47,27 @@ def cells(row: Mapping[str, Any]) -> list[str]:
         "/".join(map(str, row["strides"])),
         top1,
         ", ".join(row["tags"]) or "–",
-        source(row["paper"]),
+        source_text(row["paper"]),
     ]
 
 
 def short_cells(row: Mapping[str, Any]) -> list[str]:
-    """The same in one line: of several weights the first, of an address the site."""
-    *figures, weights, paper = cells(row)
+    """The same in one line: the first of several weights, the site of a URL."""
+    *figures, weights, paper = figure_cells(row)
     more = len(row["tags"]) - 1
     return [*figures, f"{row['tags'][0]} +{more}" if more > 0 else weights, urlsplit(paper).hostname or paper]
 
 
-def source(paper: str | None) -> str:
+def source_text(paper: str | None) -> str:
     number = re.search(r"arxiv\.org/abs/([\d.]+)", paper or "")
     return f"arXiv {number[1]}" if number else paper or "–"
 
 
-def as_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, breaks: str) -> Table:
-    """A table whose column `breaks` may go on in a second line where there is little room."""
+def make_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, breaks: str) -> Table:
+    """A table in which only the column `breaks` may wrap."""
     table = Table(box=None, header_style="bold")
     for heading in headings:
-        table.add_column(heading, justify="right" if heading in RIGHT else "left", no_wrap=heading != breaks)
+        table.add_column(heading, justify="right" if heading in RIGHT_ALIGNED else "left", no_wrap=heading != breaks)
     for row in rows:
         table.add_row(*row)
     return table
@@ -75,13 +75,13 @@ def as_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, breaks: 
 
 def print_markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     lines = ["| " + " | ".join(headings) + " |"]
-    lines.append("|" + "|".join("---:" if heading in RIGHT else "---" for heading in headings) + "|")
+    lines.append("|" + "|".join("---:" if heading in RIGHT_ALIGNED else "---" for heading in headings) + "|")
     lines += ["| " + " | ".join([f"`{row[0]}`", *row[1:]]) + " |" for row in rows]
     Console(soft_wrap=True, highlight=False).print("\n".join(lines), markup=False)
 
 
 def two_columns(title: str, width: int | None = None) -> Table:
-    """Names, and what there is to say of them in a column that is at most so wide."""
+    """A table of names and texts; the texts are at most `width` wide."""
     table = Table(title=Text(title), box=None, show_header=False, title_justify="left", title_style="bold")
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="fold", max_width=width)
@@ -90,20 +90,22 @@ def two_columns(title: str, width: int | None = None) -> Table:
 
 def print_one(title: str, name: str, row: Mapping[str, Any]) -> None:
     table = two_columns(title)
-    for heading, cell in zip(HEADINGS[1:], cells(row), strict=True):
+    for heading, cell in zip(LIST_HEADINGS[1:], figure_cells(row), strict=True):
         table.add_row(heading, Text(cell))
     if "classes" in row:
-        shown = ", ".join(row["classes"][:SHOWN_CLASSES]) + (", …" if len(row["classes"]) > SHOWN_CLASSES else "")
+        shown = ", ".join(row["classes"][:MAX_LISTED_CLASSES]) + (
+            ", …" if len(row["classes"]) > MAX_LISTED_CLASSES else ""
+        )
         table.add_row("classes", Text(f"{len(row['classes'])}: {shown}"))
     table.add_row("channels", ", ".join(map(str, row["channels"])))
-    table.add_row("taps", Text("\n".join(patterns(row["taps"])) or "none: not one of our models"))
+    table.add_row("taps", Text("\n".join(tap_patterns(row["taps"])) or "none: not one of our models"))
     Console(highlight=False).print(table)
     if "arguments" in row:
         print_arguments(name, row["arguments"])
 
 
-def patterns(taps: Iterable[str]) -> list[str]:
-    """Taps that differ in numbers alone as one pattern, such as `vitreous.record` takes, and how many they are."""
+def tap_patterns(taps: Iterable[str]) -> list[str]:
+    """Taps that differ only in numbers, as one pattern for `vitreous.record`, with their count."""
     together = Counter(re.sub(r"\.\d+", ".*", tap) for tap in taps)
     return [f"{pattern}  ({number})" for pattern, number in together.items()]
 
@@ -121,13 +123,13 @@ def print_arguments(name: str, arguments: Mapping[str, Argument]) -> None:
 
 
 def short_billions(macs: int) -> str:
-    """Three digits or more, so that a row fits 80 columns."""
+    """At least three digits, so that a row fits 80 columns."""
     billions = macs / 1e9
     return f"{billions:.{0 if billions >= 100 else 1 if billions >= 10 else 2}f}"
 
 
 def print_growth(rows: Mapping[str, Sequence[int]], reasons: Mapping[str, str], *, markdown: bool = False) -> None:
-    """Multiply-adds at each size by name, and why the families among them grow as they do."""
+    """Multiply-adds at each size by name, and why the families grow as they do."""
     lines = [
         [name, *map(short_billions, macs), f"{exponent(macs):.3f}", f"{exponent(macs[-2:]):.3f}"]
         for name, macs in rows.items()
@@ -136,7 +138,7 @@ def print_growth(rows: Mapping[str, Sequence[int]], reasons: Mapping[str, str], 
         print_markdown(GROWTH_HEADINGS, lines)
         return
     console = Console(highlight=False)
-    console.print(as_table(GROWTH_HEADINGS, lines, breaks="model"))
+    console.print(make_table(GROWTH_HEADINGS, lines, breaks="model"))
     table = two_columns("")
     for family, sentence in reasons.items():
         table.add_row(family, Text(sentence))

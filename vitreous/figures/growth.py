@@ -1,7 +1,7 @@
 """How the multiply-adds of a model grow with the image: counted at four sizes, fitted by a power of the pixels.
 
-An exponent of 1 is linear, 2 quadratic. A model that is linear but for a small quadratic part fits an exponent near 1
-at usual sizes and leaves it at larger ones, so the exponent between the last two sizes is told beside the fitted one.
+An exponent of 1 is linear, 2 quadratic. A mostly linear model with a small quadratic part fits an exponent near 1 at
+usual sizes and a larger one at large sizes, so the exponent between the last two sizes is shown beside the fitted one.
 """
 
 import re
@@ -18,12 +18,12 @@ from torch import nn
 from vitreous.figures.counting import work_by_module
 from vitreous.models.base import Backbone
 
-SIZES = (256, 512, 1024, 2048)
-STEEP = 1.1  # a part whose last exponent is above this is named
-OTHERS = "everything else"
+GROWTH_SIZES = (256, 512, 1024, 2048)
+STEEP_EXPONENT = 1.1  # parts whose last exponent is above this are listed
+OTHER_PARTS = "everything else"
 
-# A model of every family, with the setting that matters where there is one, and a plain transformer to compare with.
-COMPARED: tuple[tuple[str, dict[str, Any]], ...] = (
+# One model of every family, with the setting that matters if there is one, and a plain transformer for comparison.
+COMPARED_MODELS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("paca_tiny_blockwise", {}),
     ("paca_tiny", {}),
     ("paca_b0_pure", {}),
@@ -46,26 +46,28 @@ class Growth:
 
     def row(self) -> dict[str, Any]:
         return dict(
-            macs=dict(zip(SIZES, self.macs, strict=True)),
+            macs=dict(zip(GROWTH_SIZES, self.macs, strict=True)),
             exponent=exponent(self.macs),
             last=exponent(self.macs[-2:]),
             parts=self.parts(),
         )
 
     def parts(self) -> dict[str, tuple[int, ...]]:
-        """Multiply-adds of the modules whose work outgrows the image, blocks taken together, and of all others."""
+        """Multiply-adds of the modules whose work grows faster than the image, summed over blocks, and of the rest."""
         together: dict[str, list[int]] = defaultdict(lambda: [0] * len(self.work))
         for i, at_size in enumerate(self.work):
             for path, macs in at_size.items():
                 together[re.sub(r"\bblocks\.\d+", "blocks.*", path)][i] += macs
-        steep = {path: tuple(macs) for path, macs in together.items() if min(macs) and exponent(macs[-2:]) > STEEP}
+        steep = {
+            path: tuple(macs) for path, macs in together.items() if min(macs) and exponent(macs[-2:]) > STEEP_EXPONENT
+        }
         others = [whole - sum(some) for whole, *some in zip(self.macs, *steep.values(), strict=True)]
-        return {**steep, OTHERS: tuple(others)}
+        return {**steep, OTHER_PARTS: tuple(others)}
 
 
 def exponent(macs: Sequence[int]) -> float:
     """The power of the number of pixels that fits the multiply-adds at the last sizes best, by least squares."""
-    pixels = [size * size for size in SIZES[-len(macs) :]]
+    pixels = [size * size for size in GROWTH_SIZES[-len(macs) :]]
     return linear_regression([log(count) for count in pixels], [log(count) for count in macs]).slope
 
 
@@ -73,8 +75,8 @@ def work_at(model: Any, size: int) -> dict[str, int]:
     return work_by_module(model, (model.pretrained_cfg["input_size"][0], size, size))
 
 
-def reason(model: nn.Module) -> str | None:
-    """Why a model's work grows as it does, where we know."""
+def growth_reason(model: nn.Module) -> str | None:
+    """Why a model's work grows as it does, if known."""
     if isinstance(model, VisionTransformer):
         return "Quadratic: every patch attends to all patches."
     return model.growth if isinstance(model, Backbone) else None

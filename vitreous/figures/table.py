@@ -1,6 +1,6 @@
-"""The figures of all our models as they come with the package, so that listing them counts nothing.
+"""The figures of all our models, packaged so that listing them needs no counting.
 
-`make figures` writes the table anew; a test compares it with what is counted from the models.
+`make figures` rewrites the table; a test compares it with counts from the models.
 """
 
 import json
@@ -14,20 +14,20 @@ import torch
 from vitreous.figures.counting import figures_of
 from vitreous.files.writing import replace_content
 
-FILE = Path(__file__).with_name("table.json")
-Row = dict[str, Any]
+TABLE_FILE = Path(__file__).with_name("table.json")
+FigureRow = dict[str, Any]
 
 
-def read_table() -> dict[str, Row]:
-    rows = json.loads(FILE.read_text(encoding="utf-8"))
+def read_table() -> dict[str, FigureRow]:
+    rows = json.loads(TABLE_FILE.read_text(encoding="utf-8"))
     return {name: _row(values) for name, values in rows.items()}
 
 
-def _row(values: Row) -> Row:
+def _row(values: FigureRow) -> FigureRow:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
-def count(name: str, size: tuple[int, int] | None = None) -> Row:
+def count_figures(name: str, size: tuple[int, int] | None = None) -> FigureRow:
     """The row of a model, counted from the model itself; by default at the size it was published with."""
     with torch.device("meta"):
         model: Any = timm.create_model(name)
@@ -35,5 +35,5 @@ def count(name: str, size: tuple[int, int] | None = None) -> Row:
 
 
 def write_table(names: Iterable[str]) -> None:
-    lines = [f"{json.dumps(name)}: {json.dumps(count(name))}" for name in names]
-    replace_content(FILE, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
+    lines = [f"{json.dumps(name)}: {json.dumps(count_figures(name))}" for name in names]
+    replace_content(TABLE_FILE, ("{\n" + ",\n".join(lines) + "\n}\n").encode())

@@ -1,4 +1,7 @@
-"""Neither safetensors nor a file system notices a flipped bit: a folder's manifest, read again, does."""
+"""Manifests: the size and sha256 of every file in a folder.
+
+Neither safetensors nor a file system notices a flipped bit; checking a folder against its manifest does.
+"""
 
 import hashlib
 from collections.abc import Iterable
@@ -6,20 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.errors import InputError
-from vitreous.files.limits import LARGEST_RESULTS
+from vitreous.files.limits import MAX_RESULTS_BYTES
 from vitreous.files.reading import parse_json, reason_of, require_regular
 
 MANIFEST = "manifest.json"
 
 
 class DamagedError(InputError):
-    """A stored folder is incomplete or its content is not what was written."""
+    """A stored folder is incomplete, or its content is not what was written."""
 
 
-def read_json(path: Path) -> Any:
+def read_stored_json(path: Path) -> Any:
     """The content of a JSON file; anything wrong with it is a DamagedError that names the file."""
     try:
-        require_regular(path, LARGEST_RESULTS)
+        require_regular(path, MAX_RESULTS_BYTES)
         return parse_json(path.read_bytes())
     except FileNotFoundError as reason:
         raise DamagedError(f"{path} is missing") from reason
@@ -30,12 +33,12 @@ def read_json(path: Path) -> Any:
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a file that has one a line, none if there is no file; a DamagedError names file and line.
+    """The objects of a file with one per line, none if there is no file; a DamagedError names file and line.
 
-    The last line may be torn, because its writer was killed, and is then left out.
+    The last line may be incomplete because its writer was killed; it is then left out.
     """
     try:
-        require_regular(path, LARGEST_RESULTS)
+        require_regular(path, MAX_RESULTS_BYTES)
         lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     except FileNotFoundError:
         return []
@@ -58,17 +61,17 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def damaged_line(path: Path, number: int, reason: str) -> DamagedError:
-    return DamagedError(f"{path} is damaged at line {number}: {reason}; mend or remove that line")
+    return DamagedError(f"{path} is damaged at line {number}: {reason}; repair or remove that line")
 
 
 def manifest_of(paths: Iterable[Path]) -> dict[str, Any]:
-    """What the manifest of a folder with these files says."""
+    """The manifest of a folder with these files."""
     return {"files": {path.name: _entry(path) for path in paths}}
 
 
 def read_manifest(folder: Path, required: Iterable[str]) -> dict[str, Any]:
-    """What was written of every file of a folder, by name."""
-    manifest = read_json(folder / MANIFEST)
+    """The manifest's entry for every file of a folder, by name."""
+    manifest = read_stored_json(folder / MANIFEST)
     files = manifest.get("files") if isinstance(manifest, dict) else None
     if not isinstance(files, dict) or not set(required) <= set(files):
         raise DamagedError(f"{folder / MANIFEST} is damaged: it does not list {', '.join(required)}")
@@ -82,7 +85,7 @@ def verify_folder(folder: Path, required: Iterable[str]) -> None:
         path = folder / name
         if Path(name).name != name or not path.is_file():
             raise DamagedError(f"{path} is missing, although {MANIFEST} lists it")
-        # The size first: a file of another one need not be read, however large it is.
+        # Compare sizes first: then a large file of another size is not read at all.
         size = expected.get("size") if isinstance(expected, dict) else None
         try:
             same = path.stat().st_size == size and _entry(path) == expected

@@ -1,8 +1,8 @@
-"""Reading what a user's file says: bounded, and every failure is one line that names the file.
+"""Reading a user's files: bounded, and every failure is one line that names the file.
 
-Readers of data meet files from strangers, which may be cut off, mistaken or made to do harm. `reading` is the one guard
-around them: whatever goes wrong inside it, it is the file that cannot be understood. Its scope is reading alone; what
-is done with the content afterwards fails as itself.
+Readers of data meet files from strangers, which may be truncated, wrong or malicious. `reading` is the one guard around
+them: whatever fails inside it means that the file cannot be read. It covers reading only; what is done with the content
+afterwards fails as itself.
 """
 
 import errno
@@ -18,10 +18,10 @@ from typing import Any, ClassVar
 import yaml
 
 from vitreous.errors import InputError
-from vitreous.files.limits import LARGEST_LIST, LONGEST_FILE_NAME, LONGEST_NAME, LONGEST_PATH
+from vitreous.files.limits import MAX_CLASS_NAME_CHARS, MAX_FILE_NAME_BYTES, MAX_LIST_BYTES, MAX_PATH_BYTES
 
-SHOWN = 200  # characters of a reason or of a value from a file
-MACHINE = {  # failures that say nothing about the file -> what to do about them
+MAX_EXCERPT_CHARS = 200  # of a reason, or of a value from a file
+MACHINE_REMEDIES = {  # failures that say nothing about the file -> what to do about them
     errno.EMFILE: "raise the limit of open files (ulimit -n), or use fewer --workers",
     errno.ENFILE: "close other programs: the machine has no open files left",
     errno.ENOMEM: "free some memory",
@@ -30,22 +30,22 @@ MACHINE = {  # failures that say nothing about the file -> what to do about them
 
 @contextmanager
 def reading(what: str, *, remedy: str = "correct it, or copy or download it again") -> Iterator[None]:
-    """Turn any failure to understand `what` into an InputError of one line.
+    """Turn any failure to read `what` into an InputError of one line.
 
-    A package that is not installed is no matter of the file, and neither is an interruption.
+    A missing package or an interruption is not the fault of the file, and passes.
     """
     try:
         yield
     except (InputError, ImportError):
         raise
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in MACHINE:
-            remedy = MACHINE[error.errno]
+        if isinstance(error, OSError) and error.errno in MACHINE_REMEDIES:
+            remedy = MACHINE_REMEDIES[error.errno]
         raise InputError(f"{what} cannot be read: {reason_of(error)}; {remedy}") from error
 
 
 def reason_of(error: BaseException) -> str:
-    """Why, in a few words on one line."""
+    """Why it failed, in a few words on one line."""
     if isinstance(error, MemoryError):
         return "it asks for more memory than there is"
     if isinstance(error, RecursionError):
@@ -53,21 +53,21 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        return brief(f"line {error.problem_mark.line + 1}: {error.problem or error.context}")
+        return truncate(f"line {error.problem_mark.line + 1}: {error.problem or error.context}")
     text = " ".join(str(error).split())
-    return brief(text if isinstance(error, ValueError) and text else f"{type(error).__name__}: {text}".rstrip(": "))
+    return truncate(text if isinstance(error, ValueError) and text else f"{type(error).__name__}: {text}".rstrip(": "))
 
 
-def brief(text: str, most: int = SHOWN) -> str:
+def truncate(text: str, most: int = MAX_EXCERPT_CHARS) -> str:
     return text if len(text) <= most else f"{text[:most]}…"
 
 
-def shown(value: Any) -> str:
-    """A value from a file as it may stand in a message, however long or deep it is."""
+def excerpt(value: Any) -> str:
+    """A value from a file, shortened for a message."""
     if isinstance(value, list | tuple | dict) and len(value) > 8:
         return f"a {type(value).__name__} of {len(value)}"
     try:
-        return brief(repr(value))
+        return truncate(repr(value))
     except (ValueError, RecursionError, MemoryError):  # a number of thousands of digits, nesting
         return f"a {type(value).__name__} too long to show"
 
@@ -92,7 +92,7 @@ def read_bytes(file: Path, largest: int) -> bytes:
             return opened.read(size)
 
 
-def read_text(file: Path, largest: int = LARGEST_LIST) -> str:
+def read_text(file: Path, largest: int = MAX_LIST_BYTES) -> str:
     """UTF-8, with or without a byte order mark."""
     content = read_bytes(file, largest)
     with reading(str(file), remedy="save it as UTF-8"):
@@ -107,28 +107,28 @@ def read_names(file: Path) -> list[str]:
 
 
 def names_in(text: str) -> list[str]:
-    """A name a line. The place of a name is often its number, so that whatever leaves the place in doubt is refused."""
+    """One name per line. The line number is often the class number, so an ambiguous list is refused."""
     rows = rows_in(text.rstrip())
     empty = next((number for number, row in rows if not row), None)
     if empty is not None:
         raise ValueError(f"line {empty} is empty, and names count by their lines; write a name there, or delete it")
     names = [row for _, row in rows]
     if len(names) == 1 and any(mark in names[0] for mark in ",;\t"):
-        raise ValueError(f"its only line is {shown(names[0])}; write each name on a line of its own")
+        raise ValueError(f"its only line is {excerpt(names[0])}; write each name on a line of its own")
     return names
 
 
 def rows_in(text: str) -> list[tuple[int, str]]:
-    """Number and content of each line that is no comment (#)."""
+    """Number and content of each line that is not a comment (#)."""
     lines = [line.strip() for line in text.splitlines()]
     for number, line in enumerate(lines, 1):
-        if len(line) > LONGEST_NAME:
-            raise ValueError(f"line {number} has {len(line):,} characters; a name has at most {LONGEST_NAME:,}")
+        if len(line) > MAX_CLASS_NAME_CHARS:
+            raise ValueError(f"line {number} has {len(line):,} characters; a name has at most {MAX_CLASS_NAME_CHARS:,}")
     return [(number, line) for number, line in enumerate(lines, 1) if not line.startswith("#")]
 
 
 def read_json(file: Path, largest: int) -> Any:
-    """What a JSON file holds. One that cannot be JSON by its first byte is not read further."""
+    """The content of a JSON file. A file whose first byte rules out JSON is not read further."""
     with reading(str(file)):
         size = require_regular(file, largest)
         with file.open("rb") as opened:
@@ -140,7 +140,7 @@ def read_json(file: Path, largest: int) -> Any:
 
 
 def parse_json(text: bytes | str) -> Any:
-    """`json.loads`, which fails with a ValueError also where the text is nested too deeply."""
+    """Like `json.loads`, with a ValueError for text that is nested too deeply."""
     try:
         return json.loads(text.decode("utf-8-sig") if isinstance(text, bytes) else text)
     except RecursionError as error:
@@ -151,9 +151,9 @@ def parse_json(text: bytes | str) -> Any:
 
 
 class PlainLoader(yaml.SafeLoader):
-    """YAML 1.2's plain values, in which 1e-3 is a number, and `no` and `off` are words.
+    """YAML 1.2's plain values: 1e-3 is a number, `no` and `off` are strings.
 
-    References are refused: a few lines of them stand for more values than any memory holds.
+    References are refused: a few lines of them can expand to more values than fit in memory.
     """
 
     yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}  # none of YAML 1.1
@@ -166,7 +166,7 @@ class PlainLoader(yaml.SafeLoader):
 
 
 def _plain(kind: str, pattern: str, first: Iterable[str]) -> None:
-    """Values of a kind, by a pattern and the characters they may begin with ("": nothing at all is one of them)."""
+    """Add a type of value, given a pattern and the characters it may begin with ("" for an empty value)."""
     PlainLoader.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", re.compile(pattern), [*first])
 
 
@@ -187,10 +187,10 @@ def read_yaml(file: Path, largest: int) -> Any:
 
 
 def problem_of_path(name: str, *, follow: bool) -> str:
-    """What keeps a path that a file names from being opened; nothing if it is in order.
+    """Why a path that a file names must not be opened; "" if it may be.
 
-    Without `follow` it must stay below the folder that it is relative to. A symbolic link there is another matter: it
-    was made on this machine, and is followed as every program follows it.
+    Without `follow` it must stay below the folder that it is relative to. Symbolic links there are followed: they were
+    made on this machine.
     """
     try:
         encoded = os.fsencode(name)
@@ -199,15 +199,15 @@ def problem_of_path(name: str, *, follow: bool) -> str:
     if not name or "\0" in name:
         return "is no text that a file can be named by"
     parts = encoded.replace(b"\\", b"/").split(b"/")
-    if len(encoded) > LONGEST_PATH or max(map(len, parts)) > LONGEST_FILE_NAME:
-        return f"is longer than the {LONGEST_FILE_NAME} bytes that a file's name can have"
+    if len(encoded) > MAX_PATH_BYTES or max(map(len, parts)) > MAX_FILE_NAME_BYTES:
+        return f"is longer than the {MAX_FILE_NAME_BYTES} bytes that a file's name can have"
     if not follow and (b".." in parts or os.path.isabs(name) or os.path.splitdrive(name)[0]):
         return "leads out of the data's folder; if that is meant, add --follow"
     return ""
 
 
 def is_text(value: Any) -> bool:
-    """Whether a value is a text that can be shown and written: not one with half a character."""
+    """Whether a value is text that can be encoded: without lone surrogates."""
     if not isinstance(value, str):
         return False
     try:

@@ -1,7 +1,7 @@
-"""Files that are either whole or absent: written aside, synced, renamed, and checked by sha256 when read.
+"""Files and folders that are either complete or absent: written to a staging place, synced, then renamed.
 
-A folder is published by renaming a finished temporary folder beside it, so a kill at any moment leaves the old
-state or the new one. What reads it again is in `vitreous.files.manifest`.
+A folder is published by renaming a finished staging folder beside it, so a kill at any moment leaves the old state or
+the new one. Each published folder has a manifest of checksums; `vitreous.files.manifest` reads it.
 """
 
 import json
@@ -17,10 +17,10 @@ from safetensors import SafetensorError
 
 from vitreous.errors import InputError
 from vitreous.files.manifest import MANIFEST, manifest_of
-from vitreous.files.writing import replace_content, sync, write_text
-from vitreous.runtime.distributed import ALONE, World
+from vitreous.files.writing import replace_content, sync_to_disk, write_text
+from vitreous.runtime.distributed import SINGLE_PROCESS, World
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -33,75 +33,75 @@ def json_text(content: Any) -> str:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Put `text` where `path` is; a reader, and a crash, see the old content or the new."""
+    """Write a text file atomically: readers, and a crash, see the old content or the new."""
     content = text.encode(errors="surrogateescape")  # names of files need not be Unicode
-    _writing(path, lambda: replace_content(path, content))
+    _explain_write_errors(path, lambda: replace_content(path, content))
 
 
 def publish_folder(
     folder: Path,
     write: Callable[[Path], Iterable[str]],
-    world: World = ALONE,
+    world: World = SINGLE_PROCESS,
     known: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    """Let `write` fill a temporary folder, add a manifest, and move it to `folder`, replacing what was there.
+    """Let `write` fill a staging folder, add a manifest, and move it to `folder`, replacing what was there.
 
-    `write` returns the names of the files it wrote. Of several processes each writes its own files, at the same time.
-    `known` has the manifest's entries of files whose content is already in `folder`: damage to them since then must
-    not become part of the new manifest.
+    `write` returns the names of the files it wrote. Several processes each write their own files, at the same time.
+    `known` holds the manifest entries of files that are already in `folder`: if these were damaged since then, the new
+    manifest must not hide it.
     """
-    aside = _beside(folder, "tmp")
+    staging = _hidden_sibling(folder, "tmp")
 
     def prepare() -> None:
         folder.parent.mkdir(parents=True, exist_ok=True)
         restore_folder(folder)
-        remove(aside)
-        aside.mkdir()
+        remove_path(staging)
+        staging.mkdir()
 
     def written() -> dict[str, Any]:
-        names = list(write(aside))
-        fresh = [aside / name for name in names if name not in known]
+        names = list(write(staging))
+        fresh = [staging / name for name in names if name not in known]
         for path in fresh:
-            sync(path)
+            sync_to_disk(path)
         return {name: known[name] for name in names if name in known} | manifest_of(fresh)["files"]
 
     try:
-        world.on_main(lambda: _writing(folder, prepare))
-        files = world.gather(world.agree(lambda: _writing(folder, written)))
-        world.on_main(lambda: _writing(folder, lambda: _move(aside, folder, files)))
+        world.on_main(lambda: _explain_write_errors(folder, prepare))
+        files = world.gather(world.agree(lambda: _explain_write_errors(folder, written)))
+        world.on_main(lambda: _explain_write_errors(folder, lambda: _move(staging, folder, files)))
     except InputError:
         if world.main:
-            remove(aside)
+            remove_path(staging)
             restore_folder(folder)
         raise
 
 
-def _move(aside: Path, folder: Path, files: list[dict[str, Any]]) -> None:
-    manifest = aside / MANIFEST
+def _move(staging: Path, folder: Path, files: list[dict[str, Any]]) -> None:
+    manifest = staging / MANIFEST
     write_json(manifest, {"files": {name: entry for part in files for name, entry in part.items()}})
-    sync(manifest)
-    sync(aside)
-    # A folder cannot be replaced in one step. `restore_folder` undoes a kill between the two renames.
-    old = _beside(folder, "old")
+    sync_to_disk(manifest)
+    sync_to_disk(staging)
+    # A folder cannot be replaced in one step. `restore_folder` repairs a kill between the two renames.
+    old = _hidden_sibling(folder, "old")
     if os.path.lexists(folder):
         os.rename(folder, old)
-    os.rename(aside, folder)
-    sync(folder.parent)
-    remove(old)
+    os.rename(staging, folder)
+    sync_to_disk(folder.parent)
+    remove_path(old)
 
 
 def discard_folder(folder: Path) -> None:
-    """Remove a folder; killed at any moment, it is there whole or not at all, and `recover` clears away the rest."""
-    aside = _beside(folder, "tmp")
-    remove(aside)
-    with suppress(OSError):  # what cannot be removed does no harm
-        os.rename(folder, aside)
-        sync(folder.parent)
-        remove(aside)
+    """Remove a folder. A kill leaves it complete or absent; `recover_folders` removes any remains."""
+    staging = _hidden_sibling(folder, "tmp")
+    remove_path(staging)
+    with suppress(OSError):  # what cannot be removed is harmless
+        os.rename(folder, staging)
+        sync_to_disk(folder.parent)
+        remove_path(staging)
 
 
-def remove(path: Path) -> None:
-    """A folder with all that is in it, a file, or a link but not what it points to; or nothing, if it cannot be."""
+def remove_path(path: Path) -> None:
+    """Remove a folder and its contents, a file, or a link but not its target; ignore failures."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -109,8 +109,8 @@ def remove(path: Path) -> None:
             path.unlink()
 
 
-def _writing(path: Path, action: Callable[[], T]) -> T:
-    """What goes wrong while writing, most often for lack of space, as a message."""
+def _explain_write_errors(path: Path, action: Callable[[], _T]) -> _T:
+    """Turn a failed write, most often for lack of space, into an InputError."""
     try:
         return action()
     except (OSError, SafetensorError) as reason:
@@ -121,10 +121,10 @@ def _writing(path: Path, action: Callable[[], T]) -> T:
 
 
 def require_space(folder: Path, needed: int, purpose: str) -> None:
-    """Make sure, before the work, that a folder's disk has room for what will be written there."""
+    """Make sure, before the work starts, that the disk of a folder has enough space."""
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     usage = shutil.disk_usage(there)
-    if usage.total and usage.free < needed:  # some network disks tell nothing
+    if usage.total and usage.free < needed:  # some network disks report nothing
         raise InputError(
             f"{purpose} need about {_amount(needed)} in {folder}, where {_amount(usage.free)} are free; "
             "free some space, or choose another --out"
@@ -140,7 +140,7 @@ def _amount(count: float) -> str:
 
 
 def folder_bytes(folder: Path) -> int:
-    """How much the files below a folder take; 0 if there is none."""
+    """Total size of the files below a folder; 0 if it does not exist."""
     sizes = 0
     for path in folder.rglob("*"):
         with suppress(OSError):  # just gone
@@ -148,30 +148,30 @@ def folder_bytes(folder: Path) -> int:
     return sizes
 
 
-def published(folder: Path) -> Path | None:
-    """Where the folder's last whole state is, also in the instant between the two renames; nothing is changed."""
-    return next((path for path in (folder, _beside(folder, "old")) if path.is_dir()), None)
+def find_published(folder: Path) -> Path | None:
+    """Where the last complete state of the folder is, even between the two renames. Changes nothing."""
+    return next((path for path in (folder, _hidden_sibling(folder, "old")) if path.is_dir()), None)
 
 
 def restore_folder(folder: Path) -> None:
     """Bring back the previous folder if a publication was killed between its two renames."""
-    old = _beside(folder, "old")
-    if old.is_symlink():  # never ours
-        remove(old)
+    old = _hidden_sibling(folder, "old")
+    if old.is_symlink():  # we never make one
+        remove_path(old)
     elif old.exists():
         if folder.exists():
-            remove(old)
+            remove_path(old)
         else:
             os.rename(old, folder)
 
 
-def recover(parent: Path) -> None:
-    """Undo or clear away what killed writers left half done. Only for the process that may write there."""
+def recover_folders(parent: Path) -> None:
+    """Repair or remove what killed writers left behind. Only for the process that may write there."""
     for path in parent.glob(".*.old"):
         restore_folder(parent / path.name[1 : -len(".old")])
     for path in parent.glob(".*.tmp"):
-        remove(path)
+        remove_path(path)
 
 
-def _beside(folder: Path, suffix: str) -> Path:
+def _hidden_sibling(folder: Path, suffix: str) -> Path:
     return folder.with_name(f".{folder.name}.{suffix}")

@@ -17,14 +17,14 @@ from torchvision.models.detection._utils import BoxCoder
 from torchvision.models.detection.fcos import FCOSClassificationHead
 from torchvision.ops import box_iou, generalized_box_iou_loss
 
-from vitreous.heads.boxes import BACKGROUND, Anchors, Selection, centres, level_cells
-from vitreous.heads.one_stage import Answers, DenseDetector, Positives, centredness
+from vitreous.heads.boxes import BACKGROUND_INDEX, Anchors, Selection, box_centres, level_cells
+from vitreous.heads.one_stage import DenseDetector, DenseOutputs, Positives, centredness_targets
 from vitreous.heads.pyramid import Pyramid, group_norm, norm_layer, pyramid
 
-CANDIDATES = 9  # of each level; the paper found anything from 7 to 17 alike
+CANDIDATES_PER_LEVEL = 9  # of each level; the paper found anything from 7 to 17 alike
 
 
-class Regressor(nn.Module):
+class ATSSRegressor(nn.Module):
     """Box codes and centredness. Levels share all layers and have a scale each."""
 
     def __init__(self, width: int, levels: int, convs: int, layer: type[nn.Module]) -> None:
@@ -56,18 +56,18 @@ class ATSS(DenseDetector):
         super().__init__(backbone, anchors, selection)
         width, layer = backbone.out_channels, norm_layer(norm) or group_norm
         self.classifier = FCOSClassificationHead(width, 1, classes, convs, norm_layer=layer)
-        self.regressor = Regressor(width, len(backbone.strides), convs, layer)  # type: ignore[arg-type]
+        self.regressor = ATSSRegressor(width, len(backbone.strides), convs, layer)  # type: ignore[arg-type]
         self.coder = BoxCoder((10.0, 10.0, 5.0, 5.0))
 
-    def answers(self, features: list[Tensor]) -> Answers:
-        return Answers(self.classifier(features).float(), *self.regressor(features))
+    def answers(self, features: list[Tensor]) -> DenseOutputs:
+        return DenseOutputs(self.classifier(features).float(), *self.regressor(features))
 
     def match(self, anchors: list[Tensor], boxes: Tensor) -> Tensor:
         return adaptive_match(anchors, boxes)
 
     def box_losses(self, positives: Positives, count: int) -> dict[str, Tensor]:
         assert positives.centredness is not None
-        central = centredness(centres(positives.anchors), positives.boxes)
+        central = centredness_targets(box_centres(positives.anchors), positives.boxes)
         overlap = generalized_box_iou_loss(self.decode(positives.codes, positives.anchors), positives.boxes)
         box = 2.0 * (overlap * central).sum() / central.sum().clamp(min=1e-6)
         entropy = F.binary_cross_entropy_with_logits(positives.centredness, central, reduction="sum")
@@ -78,14 +78,14 @@ class ATSS(DenseDetector):
 
 
 def adaptive_match(anchors: list[Tensor], boxes: Tensor) -> Tensor:
-    """For every anchor of all levels (A,) the number of its object in `boxes` (n, 4), or BACKGROUND."""
+    """For every anchor of all levels (A,) the index of its object in `boxes` (n, 4), or BACKGROUND_INDEX."""
     together = torch.cat(anchors)
-    points, overlaps = centres(together), box_iou(together, boxes)  # (A, 2), (A, n)
-    # By differences: a matrix product would lose whole pixels in squares of large coordinates.
-    distance = torch.cdist(points, centres(boxes), compute_mode="donot_use_mm_for_euclid_dist")  # (A, n)
+    points, overlaps = box_centres(together), box_iou(together, boxes)  # (A, 2), (A, n)
+    # By differences: a matrix product would lose whole pixels to rounding at large coordinates.
+    distance = torch.cdist(points, box_centres(boxes), compute_mode="donot_use_mm_for_euclid_dist")  # (A, n)
     chosen, start = [], 0
     for level in anchors:
-        closest = distance[start : start + len(level)].topk(min(CANDIDATES, len(level)), dim=0, largest=False)
+        closest = distance[start : start + len(level)].topk(min(CANDIDATES_PER_LEVEL, len(level)), dim=0, largest=False)
         chosen.append(closest.indices + start)
         start += len(level)
     candidates = torch.cat(chosen)  # (c, n)
@@ -95,8 +95,8 @@ def adaptive_match(anchors: list[Tensor], boxes: Tensor) -> Tensor:
     place = points[candidates]  # (c, n, 2)
     inside = torch.cat([place - boxes[:, :2], boxes[:, 2:] - place], 2).amin(2) > 0.01
     positive = torch.zeros_like(overlaps, dtype=torch.bool).scatter(0, candidates, (values >= threshold) & inside)
-    best, number = torch.where(positive, overlaps, -1.0).max(1)  # of several objects the most overlapping
-    return torch.where(best >= 0, number, BACKGROUND)
+    best, number = torch.where(positive, overlaps, -1.0).max(1)  # of several objects, the one with the largest IoU
+    return torch.where(best >= 0, number, BACKGROUND_INDEX)
 
 
 def atss(
@@ -117,3 +117,6 @@ def atss(
     anchors = Anchors(base.strides, level_cells(anchor_sizes, (1.0,), base.strides, (8,)))
     selection = Selection(score_threshold, nms_threshold, 1000, detections)
     return ATSS(base, anchors, selection, classes, convs=convs, norm=norm)
+
+
+HEADS = {"detect": {"atss": atss}}

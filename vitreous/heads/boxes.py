@@ -1,4 +1,4 @@
-"""What all detectors share: annotated objects, crowds, anchors, the choice of final boxes, and the base class.
+"""What all detectors share: ground truth, crowds, anchors, the selection of final boxes, and the base class.
 
 Shapes: B batch, n objects or boxes of one image, A anchors of all levels, K classes. Boxes are x0 y0 x1 y1 in pixels.
 """
@@ -13,12 +13,12 @@ from torchvision.ops import batched_nms, clip_boxes_to_image, remove_small_boxes
 
 from vitreous.errors import InputError
 
-BACKGROUND, IGNORED = -1, -2  # in place of an object's number, what an anchor or a region is matched with
+BACKGROUND_INDEX, IGNORED_INDEX = -1, -2  # in place of an object's index, for anchors and regions without one
 Shape = tuple[int, int]
 Decode = Callable[[Tensor, Tensor], Tensor]  # rows and classes, (n,) each -> boxes (n, 4)
 
 
-class Truth(NamedTuple):
+class GroundTruth(NamedTuple):
     """The annotations of one image. Crowds, groups of objects under one box, are neither objects nor background."""
 
     boxes: Tensor  # (n, 4)
@@ -29,7 +29,7 @@ class Truth(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """Which boxes are answers: the best of each level, above a score, none of them much like a better one."""
+    """Which boxes are detections: the best of each level, above a score, after non-maximum suppression."""
 
     score: float
     overlap: float
@@ -37,19 +37,19 @@ class Selection(NamedTuple):
     detections: int  # per image
 
 
-class Considered(NamedTuple):
-    """All boxes that a detector thinks about in one image, before any is chosen. N of them, K classes."""
+class Candidates(NamedTuple):
+    """All boxes that a detector considers in one image, before selection: N boxes, K classes."""
 
     scores: Tensor  # (N, K)
     decode: Decode
-    levels: tuple[int, ...]  # how many of the N are of each level
+    levels: tuple[int, ...]  # how many of the N belong to each level
 
 
 class Detector(nn.Module, ABC):
-    """Normalised images (B, 3, H, W), padded at the bottom and the right, and their `sizes` (B, 2) without padding.
+    """Takes normalised images (B, 3, H, W), padded at the bottom and right, and their `sizes` (B, 2) without padding.
 
-    With targets it gives losses by name, in training and in evaluation. Without, a list of one dict an image: `boxes`
-    (n, 4) within the image, `labels` (n,) from 0, `scores` (n,) falling, and `masks` (n, 28, 28) if there are any.
+    With targets it gives losses by name, in training and in evaluation. Without, it gives one dict per image: `boxes`
+    (n, 4) within the image, `labels` (n,) from 0, `scores` (n,) descending, and `masks` (n, 28, 28) if there are any.
     """
 
     selection: Selection
@@ -64,15 +64,15 @@ class Detector(nn.Module, ABC):
         shapes, features = image_shapes(images, sizes), self.pyramid(images, sizes)
         if targets is None:
             return self.predictions(features, shapes)
-        return self.losses(features, shapes, truths(targets, shapes, images.device))
+        return self.losses(features, shapes, ground_truths(targets, shapes, images.device))
 
     def pyramid(self, images: Tensor, sizes: Tensor | None) -> list[Tensor]:
         return list(self.backbone(images if sizes is None else blank_padding(images, sizes)).values())
 
     def all_of(self, images: Tensor, classes: Sequence[int], *, sizes: Tensor | None = None) -> list[dict[str, Tensor]]:
-        """Every box considered for these classes, whatever its score: smooth, where `forward` has thresholds.
+        """All candidates for these classes, whatever their score: differentiable, unlike `forward` with its thresholds.
 
-        For each image `boxes`, `labels` and `scores`, in no order.
+        For each image `boxes`, `labels` and `scores`, in no particular order.
         """
         shapes, found = image_shapes(images, sizes), []
         for one, shape in zip(self.considered(self.pyramid(images, sizes), shapes), shapes, strict=True):
@@ -84,20 +84,20 @@ class Detector(nn.Module, ABC):
         return found
 
     @abstractmethod
-    def losses(self, features: list[Tensor], shapes: list[Shape], objects: list[Truth]) -> dict[str, Tensor]:
-        """What training sums up, by name."""
+    def losses(self, features: list[Tensor], shapes: list[Shape], objects: list[GroundTruth]) -> dict[str, Tensor]:
+        """Loss terms by name, which training sums."""
 
     @abstractmethod
-    def considered(self, features: list[Tensor], shapes: list[Shape]) -> list[Considered]:
-        """For each image all boxes that may be answered, before the choice."""
+    def considered(self, features: list[Tensor], shapes: list[Shape]) -> list[Candidates]:
+        """For each image all boxes before selection."""
 
     def predictions(self, features: list[Tensor], shapes: list[Shape]) -> list[dict[str, Tensor]]:
         considered = zip(self.considered(features, shapes), shapes, strict=True)
-        return [choose(one, shape, self.selection) for one, shape in considered]
+        return [select_detections(one, shape, self.selection) for one, shape in considered]
 
     @abstractmethod
     def raw(self, images: Tensor) -> Any:
-        """Every layer once, nothing chosen: what can be counted on the meta device, and exported."""
+        """The outputs of all layers, without selection: countable on the meta device, and exportable."""
 
 
 def image_shapes(images: Tensor, sizes: Tensor | None) -> list[Shape]:
@@ -111,15 +111,15 @@ def image_shapes(images: Tensor, sizes: Tensor | None) -> list[Shape]:
 
 
 def blank_padding(images: Tensor, sizes: Tensor) -> Tensor:
-    """Images with zeros, the mean colour, beyond their sizes, whatever the padding was before normalisation."""
+    """Images with zeros, the mean colour, in the padding, whatever it was before normalisation."""
     height, width = sizes.to(images.device).view(-1, 2, 1).unbind(1)  # (B, 1) each
     rows = torch.arange(images.shape[2], device=images.device) < height  # (B, H)
     columns = torch.arange(images.shape[3], device=images.device) < width  # (B, W)
     return torch.where((rows[:, :, None] & columns[:, None])[:, None], images, images.new_zeros(()))
 
 
-def truths(targets: dict[str, Any], shapes: list[Shape], device: torch.device) -> list[Truth]:
-    """One for each image. Boxes without area cannot be learnt and are left out."""
+def ground_truths(targets: dict[str, Any], shapes: list[Shape], device: torch.device) -> list[GroundTruth]:
+    """One for each image. Boxes without area are left out: they cannot be learned."""
     found = []
     for i, shape in enumerate(shapes):
         boxes = targets["boxes"][i].to(device, torch.float32).reshape(-1, 4)
@@ -128,13 +128,13 @@ def truths(targets: dict[str, Any], shapes: list[Shape], device: torch.device) -
         taken = whole & ~crowd
         masks = targets["masks"][i].to(device)[taken] if targets.get("masks") is not None else None
         labels = targets["labels"][i].to(device)[taken]
-        found.append(Truth(boxes[taken], labels, boxes[whole & crowd], masks, shape))
+        found.append(GroundTruth(boxes[taken], labels, boxes[whole & crowd], masks, shape))
     return found
 
 
-def left_out(boxes: Tensor, truth: Truth) -> Tensor:
-    """Which boxes (n, 4) are no background: in a crowd by more than half, or centred on the padding."""
-    out = (centres(boxes) >= boxes.new_tensor(truth.shape[::-1])).any(1)
+def ignored_boxes(boxes: Tensor, truth: GroundTruth) -> Tensor:
+    """Which boxes (n, 4) do not count as background: more than half in a crowd, or centred in the padding."""
+    out = (box_centres(boxes) >= boxes.new_tensor(truth.shape[::-1])).any(1)
     if len(truth.crowds):
         low, high = (
             torch.maximum(boxes[:, None, :2], truth.crowds[:, :2]),
@@ -145,15 +145,15 @@ def left_out(boxes: Tensor, truth: Truth) -> Tensor:
     return out
 
 
-def centres(boxes: Tensor) -> Tensor:
+def box_centres(boxes: Tensor) -> Tensor:
     return (boxes[..., :2] + boxes[..., 2:]) / 2
 
 
 class Anchors(nn.Module):
     """Boxes of several sizes and shapes around every position of every level, by level, row, column and cell box.
 
-    Unlike torchvision's they neither round nor take a level's stride from its size, which is wrong where a side is no
-    multiple of the stride.
+    Unlike torchvision's, they are not rounded, and strides are not derived from sizes, which is wrong if a side is not
+    a multiple of the stride.
     """
 
     def __init__(
@@ -161,15 +161,15 @@ class Anchors(nn.Module):
     ) -> None:
         """`cells`: for each level the boxes (a, 4) around a position.
 
-        `offset`: how far positions are from their cells' first corner, in strides. `even`: they are spread over the
-        image as the level's cells divide it, not in strides.
+        `offset`: distance of positions from the first corner of their cell, in strides. `even`: positions divide the
+        image evenly instead of by strides.
         """
         super().__init__()
         self.strides, self.cells, self.offset, self.even = tuple(strides), tuple(cells), offset, even
 
     @property
     def counts(self) -> list[int]:
-        """Boxes at a position of each level."""
+        """Number of boxes per position of each level."""
         return [len(cell) for cell in self.cells]
 
     def levels(self, features: Sequence[Tensor]) -> list[Tensor]:
@@ -187,9 +187,9 @@ class Anchors(nn.Module):
 
 
 def cell_boxes(sizes: Sequence[float], ratios: Sequence[float]) -> Tensor:
-    """Boxes around 0 of all sizes (side of a square of the same area) in all ratios (height by width), ratios first.
+    """Boxes around 0 of all sizes (side of a square of the same area) in all ratios (height / width), ratios first.
 
-    On the CPU whatever the default device: they are constants, which no file brings back to a model made on "meta".
+    Always on the CPU: they are constants, which no file would restore in a model made on the meta device.
     """
     size, ratio = (torch.tensor(values, dtype=torch.float32, device="cpu") for values in (sizes, ratios))
     ratio = ratio[:, None]
@@ -203,9 +203,9 @@ def level_cells(
     strides: Sequence[int],
     default: Sequence[float],
 ) -> list[Tensor]:
-    """The boxes around a position of every level: of the given sizes, or of `default` times the stride."""
+    """The boxes around a position of every level, with the given sizes or `default` times the stride."""
     if not ratios or min(ratios) <= 0:
-        raise InputError(f"anchor_ratios={ratios!r} given; at least one is needed, and all are above 0")
+        raise InputError(f"anchor_ratios={ratios!r} given; at least one is needed, and all must be above 0")
     if sizes is None:
         sizes = [tuple(times * stride for times in default) for stride in strides]
     return [cell_boxes(row, ratios) for row in size_rows(sizes, strides)]
@@ -223,8 +223,8 @@ def size_rows(given: Sequence[float | Sequence[float]], strides: Sequence[int]) 
     return rows
 
 
-class Collected(NamedTuple):
-    """The anchors that have an object, from all images: where they are, and what the object is."""
+class PositiveAnchors(NamedTuple):
+    """The anchors of all images that are matched with an object."""
 
     images: Tensor  # (P,)
     places: Tensor  # (P,) among the anchors
@@ -232,37 +232,37 @@ class Collected(NamedTuple):
     boxes: Tensor  # (P, 4)
 
 
-def collect(matched: Tensor, objects: list[Truth]) -> Collected:
-    """From what every anchor of every image is matched with (B, A)."""
+def collect_positives(matched: Tensor, objects: list[GroundTruth]) -> PositiveAnchors:
+    """The positive anchors, given the object index of every anchor of every image (B, A)."""
     images, places = (matched >= 0).nonzero(as_tuple=True)
     before = torch.tensor([0, *(len(truth.boxes) for truth in objects)], device=matched.device).cumsum(0)
     numbers = matched[images, places] + before[images]  # among the objects of all images
     labels, boxes = (torch.cat(parts) for parts in zip(*((t.labels, t.boxes) for t in objects), strict=True))
-    return Collected(images, places, labels[numbers], boxes[numbers])
+    return PositiveAnchors(images, places, labels[numbers], boxes[numbers])
 
 
-def choose(considered: Considered, shape: Shape, selection: Selection) -> dict[str, Tensor]:
+def select_detections(considered: Candidates, shape: Shape, selection: Selection) -> dict[str, Tensor]:
     """The final boxes of one image, best first."""
     parts, start = [], 0
     for level in considered.scores.split(list(considered.levels)):
-        values, row, label = best(level, selection)
+        values, row, label = top_scores(level, selection)
         parts.append((values, row + start, label))
         start += len(level)
     scores, rows, labels = (torch.cat(part) for part in zip(*parts, strict=True))
-    return settled(clip_boxes_to_image(considered.decode(rows, labels), shape), labels, scores, selection)
+    return suppress_overlaps(clip_boxes_to_image(considered.decode(rows, labels), shape), labels, scores, selection)
 
 
-def settled(boxes: Tensor, labels: Tensor, scores: Tensor, selection: Selection) -> dict[str, Tensor]:
-    """Of boxes (n, 4), those that are large enough and not much like a better one of their class, best first."""
+def suppress_overlaps(boxes: Tensor, labels: Tensor, scores: Tensor, selection: Selection) -> dict[str, Tensor]:
+    """Drop tiny boxes, then apply non-maximum suppression per class; best first."""
     kept = remove_small_boxes(boxes, 1e-2)
     boxes, scores, labels = boxes[kept], scores[kept], labels[kept]
     kept = batched_nms(boxes, scores, labels, selection.overlap)[: selection.detections]
     return {"boxes": boxes[kept], "labels": labels[kept], "scores": scores[kept]}
 
 
-def best(scores: Tensor, selection: Selection) -> tuple[Tensor, Tensor, Tensor]:
-    """Scores (n, K) -> the best ones, and the row and the class of each."""
-    some = (scores.amax(1) > selection.score).nonzero()[:, 0]  # most rows have none, and there are very many
+def top_scores(scores: Tensor, selection: Selection) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores (n, K) -> the top ones above the threshold, with the row and the class of each."""
+    some = (scores.amax(1) > selection.score).nonzero()[:, 0]  # most of the many rows have none
     part = scores[some]
     row, label = (part > selection.score).nonzero(as_tuple=True)
     values, order = part[row, label].topk(min(selection.candidates, len(row)))

@@ -2,7 +2,7 @@
 
     model = build_detector("paca_tiny", "maskrcnn", classes=80)
     losses = model(images, targets)                # dict of tensors
-    found = model.eval()(images, sizes=sizes)      # one dict of boxes, labels, scores and masks an image
+    found = model.eval()(images, sizes=sizes)      # per image a dict of boxes, labels, scores and masks
 
 `images` are normalised and padded at the bottom and the right; `targets` and `sizes` are described in `boxes.Detector`
 and made by `data/joint.py`. All detectors take these arguments where they have the part: `channels` of the pyramid and
@@ -12,34 +12,20 @@ the head, `norm` ("gn", "bn" or None), `levels` (strides of the backbone's maps)
 """
 
 import inspect
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from torch import nn
 
 from vitreous.errors import InputError, nearest
-from vitreous.heads.atss import atss
+from vitreous.heads import heads_of
 from vitreous.heads.boxes import Detector
-from vitreous.heads.one_stage import fcos, retinanet
 from vitreous.heads.regions import paste_masks
-from vitreous.heads.sparse_rcnn import sparsercnn
-from vitreous.heads.ssd import ssd
-from vitreous.heads.two_stage import rcnn
 
 __all__ = ["DETECTORS", "build_detector", "detector_arguments", "paste_masks"]
 
-BUILDERS: dict[str, Callable[..., Detector]] = {
-    "maskrcnn": partial(rcnn, masks=True),
-    "fasterrcnn": partial(rcnn, masks=False),
-    "retinanet": retinanet,
-    "fcos": fcos,
-    "ssd": partial(ssd, lite=False),
-    "ssdlite": partial(ssd, lite=True),
-    "atss": atss,
-    "sparsercnn": sparsercnn,
-}
-DETECTORS = tuple(BUILDERS)
+_FIRST_IN_HELP = ("maskrcnn", "fasterrcnn", "retinanet", "fcos", "ssd", "ssdlite", "atss", "sparsercnn")
+DETECTORS = tuple(heads_of("detect", _FIRST_IN_HELP))
+POSITIVE_ARGUMENTS = ("channels", "hidden", "proposals", "samples", "detections")
 
 
 def build_detector(backbone: str | nn.Module, head: str, classes: int, **head_args: Any) -> Detector:
@@ -60,16 +46,16 @@ def build_detector(backbone: str | nn.Module, head: str, classes: int, **head_ar
     if classes < 1:
         raise InputError(f"classes={classes} given; a detector needs at least 1, without the background")
     for name, value in head_args.items():
-        if name in ("channels", "hidden", "proposals", "samples", "detections") and not (
-            isinstance(value, int) and value > 0
-        ):
-            raise InputError(f"{name}={value!r} given; it is a number of at least 1")
-    return BUILDERS[head](backbone, classes, **head_args)
+        if name in POSITIVE_ARGUMENTS and not (isinstance(value, int) and value > 0):
+            raise InputError(f"{name}={value!r} given; it must be a whole number, at least 1")
+    return heads_of("detect")[head](backbone, classes, **head_args)
 
 
 def detector_arguments(head: str) -> dict[str, Any]:
     """Names and defaults of what a detector takes."""
-    if head not in BUILDERS:
-        raise InputError(f"unknown detector {head!r}; accepted: {', '.join(DETECTORS)}")
-    parameters = inspect.signature(BUILDERS[head]).parameters.values()
-    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in ("masks", "lite")}
+    known = heads_of("detect", _FIRST_IN_HELP)
+    if head not in known:
+        raise InputError(f"unknown detector {head!r}; accepted: {', '.join(known)}")
+    fixed = getattr(known[head], "keywords", ())  # of a partial function
+    parameters = inspect.signature(known[head]).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in fixed}

@@ -1,12 +1,12 @@
-"""Keypoints of one object in a crop of it: a heat map for each joint (SimpleBaseline), and where its peak lies.
+"""Keypoints of one object in a crop: a heat map per joint (SimpleBaseline), and the position of its peak.
 
 Xiao, Wu, Wei: "Simple Baselines for Human Pose Estimation and Tracking", arXiv 1804.06208. Sub-pixel positions by a
 quarter of a cell, as there, or by a Taylor series around the peak: Zhang et al., "Distribution-Aware Coordinate
 Representation for Human Pose Estimation" (DARK), arXiv 1910.06278.
 
 Positions are in pixels from the upper left corner of the crop, as those of boxes: the centre of the first pixel is
-(0.5, 0.5), and cell (i, j) of a heat map of stride s has its centre at ((j + 0.5) s, (i + 0.5) s). In this way a
-mirrored crop has mirrored positions, and nothing is shifted when both are averaged.
+(0.5, 0.5), and cell (i, j) of a heat map of stride s has its centre at ((j + 0.5) s, (i + 0.5) s). So a
+mirrored crop has mirrored positions, and averaging both shifts nothing.
 
 Shapes: B batch, K joints, h w heat map.
 """
@@ -21,27 +21,26 @@ from torch import Tensor, nn
 from torchvision.transforms.functional import gaussian_blur
 
 from vitreous.errors import InputError, nearest
-from vitreous.heads.levels import Levels, OnLevels
-from vitreous.heads.pyramid import feature_network
+from vitreous.heads.levels import Levels, OnLevels, feature_network
 
-STRIDE = 4  # of heat maps
+HEATMAP_STRIDE = 4  # of heat maps
 Refine = Literal["none", "quarter", "taylor"]
 
 
 class SimpleBaseline(OnLevels):
     """Crops (B, 3, H, W) -> heat maps (B, K, ceil(H / 4), ceil(W / 4)), or losses when there are targets.
 
-    Each transposed convolution doubles the backbone's coarsest map; there are as many as lead to stride 4.
+    Transposed convolutions double the backbone's coarsest map until it has stride 4.
     """
 
     def __init__(self, levels: Levels, joints: int, *, width: int = 256) -> None:
         super().__init__()
         if joints < 1 or width < 1:
             raise InputError(f"joints={joints}, width={width} given; both must be at least 1")
-        doublings = (levels.strides[-1] // STRIDE).bit_length() - 1
+        doublings = (levels.strides[-1] // HEATMAP_STRIDE).bit_length() - 1
         layers: list[nn.Module] = []
         for step in range(doublings):
-            layers += doubling(width if step else levels.channels[-1], width)
+            layers += upsampling_layers(width if step else levels.channels[-1], width)
         self.levels = levels
         self.deconvolutions = nn.Sequential(*layers)
         self.heatmaps = nn.Conv2d(width if doublings else levels.channels[-1], joints, 1)
@@ -49,27 +48,29 @@ class SimpleBaseline(OnLevels):
         nn.init.zeros_(self.heatmaps.bias)  # type: ignore[arg-type]
 
     def forward(self, images: Tensor, targets: Mapping[str, Tensor] | None = None, sizes: Tensor | None = None) -> Any:
-        """All crops are of one size, so that `sizes` has nothing to say here."""
+        """All crops have the same size, so `sizes` is not used."""
         H, W = images.shape[2:]
         heatmaps = self.heatmaps(self.deconvolutions(self.levels(images)[-1]))
-        heatmaps = heatmaps[:, :, : -(-H // STRIDE), : -(-W // STRIDE)]  # doubling a size rounded up gives too much
+        heatmaps = heatmaps[
+            :, :, : -(-H // HEATMAP_STRIDE), : -(-W // HEATMAP_STRIDE)
+        ]  # doubling a size that was rounded up gives too much
         return heatmaps if targets is None else self.losses(heatmaps, targets)
 
     @staticmethod
     def losses(heatmaps: Tensor, targets: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Mean squared error; `weights` (B, K) leave out joints that nobody has seen. None left give 0."""
+        """Mean squared error; `weights` (B, K) leave out joints that are not annotated."""
         error = (heatmaps.float() - targets["heatmaps"]).square().mean((2, 3))  # (B, K)
         return {"heatmaps": (error * targets["weights"]).mean()}
 
 
-def doubling(in_dim: int, dim: int) -> list[nn.Module]:
+def upsampling_layers(in_dim: int, dim: int) -> list[nn.Module]:
     up = nn.ConvTranspose2d(in_dim, dim, 4, 2, 1, bias=False)
     nn.init.normal_(up.weight, std=0.001)
     return [up, nn.BatchNorm2d(dim), nn.ReLU()]
 
 
 def build_keypoints(backbone: nn.Module, joints: int, **head_args: Any) -> SimpleBaseline:
-    """SimpleBaseline on a backbone, which becomes a part of it.
+    """SimpleBaseline on a backbone, which becomes part of the model.
 
     Args:
         backbone: One of our models, or one that timm made with `features_only=True`.
@@ -87,7 +88,7 @@ def build_keypoints(backbone: nn.Module, joints: int, **head_args: Any) -> Simpl
 
 
 def flip_test(model: Callable[[Tensor], Tensor], images: Tensor, pairs: Sequence[tuple[int, int]]) -> Tensor:
-    """Heat maps averaged with those of the mirrored crops, in which the joints of each pair have changed places."""
+    """Heat maps averaged with those of the mirrored crops, in which the joints of each pair swap."""
     heatmaps = model(images)
     order = torch.arange(heatmaps.shape[1])
     for left, right in pairs:
@@ -98,7 +99,7 @@ def flip_test(model: Callable[[Tensor], Tensor], images: Tensor, pairs: Sequence
     return (heatmaps + mirrored) / 2
 
 
-def decode(
+def decode_keypoints(
     heatmaps: Tensor, to_picture: Tensor | None = None, *, refine: Refine = "taylor", sigma: float = 2.0
 ) -> Tensor:
     """Joints (B, K, 3): x, y and the height of the peak.
@@ -115,44 +116,44 @@ def decode(
     cell = torch.stack([peak % w, peak // w], -1)  # (B, K, 2), x first
     refinements: dict[str, Callable[[], Tensor]] = {
         "none": lambda: torch.zeros_like(cell, dtype=heatmaps.dtype),
-        "quarter": lambda: 0.25 * slopes(heatmaps, cell).sign(),
+        "quarter": lambda: 0.25 * central_differences(heatmaps, cell).sign(),
         "taylor": lambda: taylor_offset(heatmaps, cell, sigma),
     }
     if refine not in refinements:
         raise InputError(f"refine={refine!r} given; accepted: {', '.join(refinements)}")
-    place = (cell + 0.5 + refinements[refine]()) * STRIDE  # (B, K, 2)
+    place = (cell + 0.5 + refinements[refine]()) * HEATMAP_STRIDE  # (B, K, 2)
     if to_picture is not None:
         place = place @ to_picture[:, :, :2].to(place).transpose(1, 2) + to_picture[:, None, :, 2].to(place)
     return torch.cat([place, score[..., None]], -1)
 
 
-def slopes(heatmaps: Tensor, cell: Tensor) -> Tensor:
-    """(B, K, 2): half the difference of the neighbours along x and y; outside the map its edge goes on."""
+def central_differences(heatmaps: Tensor, cell: Tensor) -> Tensor:
+    """(B, K, 2): half the difference of the neighbours along x and y; the map is extended by its edge values."""
     around = neighbourhood(heatmaps, cell, 1)  # (B, K, 3, 3)
     return torch.stack([around[..., 1, 2] - around[..., 1, 0], around[..., 2, 1] - around[..., 0, 1]], -1) / 2
 
 
 def taylor_offset(heatmaps: Tensor, cell: Tensor, sigma: float) -> Tensor:
-    """Steps (B, K, 2) from the highest cells to the tops between cells, of smoothed maps where there is room for that.
+    """Offsets (B, K, 2) from the highest cells to the sub-cell peaks, of smoothed maps away from the border.
 
-    Smoothing keeps noise away from the derivatives. At a border it would draw the top inwards, by up to a cell, so
-    that the map is taken there as it is.
+    Smoothing keeps noise out of the derivatives. Near a border it would pull the peak inwards by up to a cell, so the
+    map is used there as it is.
     """
     h, w = heatmaps.shape[2:]
     reach = round(2.5 * sigma)
     room = torch.minimum(cell, cell.new_tensor([w - 1, h - 1]) - cell).amin(-1, keepdim=True) > reach  # (B, K, 1)
-    plain = step_to_top(heatmaps, cell)
+    plain = offset_to_peak(heatmaps, cell)
     if not reach or min(h, w) <= reach:
         return plain
     smooth = gaussian_blur(heatmaps, [2 * reach + 1] * 2, [sigma] * 2)
-    return torch.where(room, step_to_top(smooth, cell), plain)
+    return torch.where(room, offset_to_peak(smooth, cell), plain)
 
 
-def step_to_top(heatmaps: Tensor, cell: Tensor) -> Tensor:
-    """Steps (B, K, 2) to the tops of the paraboloids that fit the logarithm around the cells.
+def offset_to_peak(heatmaps: Tensor, cell: Tensor) -> Tensor:
+    """Offsets (B, K, 2) to the peaks of the paraboloids that fit the logarithm around the cells.
 
-    The logarithm of a Gaussian is a paraboloid, so that its top is exact. Where the map has no top at the cell (on a
-    plain, or at a border) or the step leads out of it, the cell itself is the answer.
+    The logarithm of a Gaussian is a paraboloid, so its peak is exact. If there is no peak at the cell (on a plateau, or
+    at a border), or it is more than a cell away, the offset is 0.
     """
     z = neighbourhood(heatmaps.clamp(min=1e-10).log(), cell, 1)  # (B, K, 3, 3)
     gradient = torch.stack([z[..., 1, 2] - z[..., 1, 0], z[..., 2, 1] - z[..., 0, 1]], -1) / 2

@@ -1,4 +1,4 @@
-"""RetinaNet and FCOS: every position of every level says what is there and where its sides are.
+"""RetinaNet and FCOS: every position of every level predicts a class and a box.
 
 Lin et al., arXiv 1708.02002; Tian et al., arXiv 1904.01355. The layers are torchvision's. What surrounds them is
 written here: images come padded, crowds are ignored, no batch gives NaN.
@@ -21,26 +21,26 @@ from torchvision.ops import box_iou, generalized_box_iou_loss, sigmoid_focal_los
 
 from vitreous.errors import InputError
 from vitreous.heads.boxes import (
-    BACKGROUND,
-    IGNORED,
+    BACKGROUND_INDEX,
+    IGNORED_INDEX,
     Anchors,
-    Considered,
+    Candidates,
     Decode,
     Detector,
+    GroundTruth,
     Selection,
     Shape,
-    Truth,
+    box_centres,
     cell_boxes,
-    centres,
-    collect,
-    left_out,
+    collect_positives,
+    ignored_boxes,
     level_cells,
 )
 from vitreous.heads.pyramid import Pyramid, group_norm, norm_layer, pyramid
 
 
-class Answers(NamedTuple):
-    """What the network says at every anchor."""
+class DenseOutputs(NamedTuple):
+    """The network's output at every anchor."""
 
     logits: Tensor  # (B, A, K)
     codes: Tensor  # (B, A, 4)
@@ -48,7 +48,7 @@ class Answers(NamedTuple):
 
 
 class Positives(NamedTuple):
-    """The anchors that have an object, from all images."""
+    """The outputs at positive anchors of all images, with their targets."""
 
     codes: Tensor  # (P, 4)
     centredness: Tensor | None  # (P,)
@@ -57,35 +57,35 @@ class Positives(NamedTuple):
 
 
 class DenseDetector(Detector):
-    """Base of the detectors that answer at every anchor at once, each class for itself."""
+    """Base of detectors that predict at every anchor, with an independent score per class."""
 
     def __init__(self, backbone: Pyramid, anchors: Anchors, selection: Selection) -> None:
         super().__init__(backbone)
         self.anchors, self.selection = anchors, selection
 
     @abstractmethod
-    def answers(self, features: list[Tensor]) -> Answers:
-        """Of every anchor of all levels."""
+    def answers(self, features: list[Tensor]) -> DenseOutputs:
+        """The outputs at every anchor of all levels."""
 
     @abstractmethod
     def match(self, anchors: list[Tensor], boxes: Tensor) -> Tensor:
-        """For every anchor of all levels the number of an object in `boxes` (n, 4), n > 0, BACKGROUND or IGNORED."""
+        """For every anchor the index of an object in `boxes` (n, 4), n > 0, BACKGROUND_INDEX or IGNORED_INDEX."""
 
     @abstractmethod
     def box_losses(self, positives: Positives, count: int) -> dict[str, Tensor]:
-        """Losses of the anchors that have an object, by name; there are `count`, or 1 if there is none."""
+        """Losses of the positive anchors by name; `count` is their number, at least 1."""
 
     @abstractmethod
     def decode(self, codes: Tensor, anchors: Tensor) -> Tensor:
-        """Boxes (…, 4) that codes at anchors stand for."""
+        """Boxes (…, 4) from codes at anchors."""
 
-    def losses(self, features: list[Tensor], shapes: list[Shape], objects: list[Truth]) -> dict[str, Tensor]:
+    def losses(self, features: list[Tensor], shapes: list[Shape], objects: list[GroundTruth]) -> dict[str, Tensor]:
         answers, anchors = self.answers(features), self.anchors.levels(features)
         matched = torch.stack([self.match_image(anchors, truth) for truth in objects])  # (B, A)
-        found = collect(matched, objects)
+        found = collect_positives(matched, objects)
         target = torch.zeros_like(answers.logits)
         target[found.images, found.places, found.labels] = 1.0
-        counted = matched != IGNORED
+        counted = matched != IGNORED_INDEX
         focal = sigmoid_focal_loss(answers.logits[counted], target[counted], alpha=0.25, gamma=2.0, reduction="sum")
         count = max(len(found.places), 1)
         where = (found.images, found.places)
@@ -93,15 +93,15 @@ class DenseDetector(Detector):
         positives = Positives(answers.codes[where], central, torch.cat(anchors)[found.places], found.boxes)
         return {"class": focal / count, **self.box_losses(positives, count)}
 
-    def match_image(self, anchors: list[Tensor], truth: Truth) -> Tensor:
+    def match_image(self, anchors: list[Tensor], truth: GroundTruth) -> Tensor:
         together = torch.cat(anchors)
         if len(truth.boxes):
             matched = self.match(anchors, truth.boxes)
         else:
-            matched = torch.full((len(together),), BACKGROUND, device=together.device)
-        return torch.where((matched == BACKGROUND) & left_out(together, truth), IGNORED, matched)
+            matched = torch.full((len(together),), BACKGROUND_INDEX, device=together.device)
+        return torch.where((matched == BACKGROUND_INDEX) & ignored_boxes(together, truth), IGNORED_INDEX, matched)
 
-    def considered(self, features: list[Tensor], shapes: list[Shape]) -> list[Considered]:
+    def considered(self, features: list[Tensor], shapes: list[Shape]) -> list[Candidates]:
         answers, anchors = self.answers(features), self.anchors.levels(features)
         scores = answers.logits.sigmoid()
         if answers.centredness is not None:
@@ -111,9 +111,9 @@ class DenseDetector(Detector):
         def boxes(codes: Tensor) -> Decode:
             return lambda rows, labels: self.decode(codes[rows], together[rows])
 
-        return [Considered(score, boxes(codes), levels) for score, codes in zip(scores, answers.codes, strict=True)]
+        return [Candidates(score, boxes(codes), levels) for score, codes in zip(scores, answers.codes, strict=True)]
 
-    def raw(self, images: Tensor) -> Answers:
+    def raw(self, images: Tensor) -> DenseOutputs:
         return self.answers(list(self.backbone(images).values()))
 
 
@@ -130,8 +130,8 @@ class RetinaNet(DenseDetector):
         self.coder = BoxCoder((1.0, 1.0, 1.0, 1.0))
         self.matcher = Matcher(0.5, 0.4, allow_low_quality_matches=True)  # uses our two numbers for the rest
 
-    def answers(self, features: list[Tensor]) -> Answers:
-        return Answers(self.classifier(features).float(), self.regressor(features).float(), None)
+    def answers(self, features: list[Tensor]) -> DenseOutputs:
+        return DenseOutputs(self.classifier(features).float(), self.regressor(features).float(), None)
 
     def match(self, anchors: list[Tensor], boxes: Tensor) -> Tensor:
         return self.matcher(box_iou(boxes, torch.cat(anchors)))
@@ -158,28 +158,28 @@ class FCOS(DenseDetector):
         self.regressor = FCOSRegressionHead(width, 1, convs, norm_layer=layer)
         self.coder = BoxLinearCoder(normalize_by_size=True)
 
-    def answers(self, features: list[Tensor]) -> Answers:
+    def answers(self, features: list[Tensor]) -> DenseOutputs:
         codes, centredness = self.regressor(features)
-        return Answers(self.classifier(features).float(), codes.float(), centredness[:, :, 0].float())
+        return DenseOutputs(self.classifier(features).float(), codes.float(), centredness[:, :, 0].float())
 
     def match(self, anchors: list[Tensor], boxes: Tensor) -> Tensor:
         cells = torch.cat(anchors)
         stride = (cells[:, 2] - cells[:, 0])[:, None]  # (A, 1)
-        point = centres(cells)[:, None]  # (A, 1, 2)
+        point = box_centres(cells)[:, None]  # (A, 1, 2)
         sides = torch.cat([point - boxes[:, :2], boxes[:, 2:] - point], 2)  # (A, n, 4) distances
-        central = (point - centres(boxes)).abs().amax(2) < self.radius * stride
+        central = (point - box_centres(boxes)).abs().amax(2) < self.radius * stride
         low, high = 4 * stride, 8 * stride
         low[: len(anchors[0])], high[-len(anchors[-1]) :] = 0, math.inf
         reach = sides.amax(2)
         fits = central & (sides.amin(2) > 0) & (reach > low) & (reach <= high)
         area = (boxes[:, 2:] - boxes[:, :2]).prod(1)
         smallest, number = torch.where(fits, area, math.inf).min(1)  # where objects overlap, the smallest one
-        return torch.where(smallest.isfinite(), number, BACKGROUND)
+        return torch.where(smallest.isfinite(), number, BACKGROUND_INDEX)
 
     def box_losses(self, positives: Positives, count: int) -> dict[str, Tensor]:
         assert positives.centredness is not None
         boxes = self.decode(positives.codes, positives.anchors)
-        central = centredness(centres(positives.anchors), positives.boxes)
+        central = centredness_targets(box_centres(positives.anchors), positives.boxes)
         overlap = generalized_box_iou_loss(boxes, positives.boxes, reduction="sum")
         entropy = F.binary_cross_entropy_with_logits(positives.centredness, central, reduction="sum")
         return {"box": overlap / count, "centredness": entropy / count}
@@ -188,8 +188,8 @@ class FCOS(DenseDetector):
         return self.coder.decode(codes, anchors)
 
 
-def centredness(points: Tensor, boxes: Tensor) -> Tensor:
-    """1 at a box's centre, falling to 0 at its sides (P,)."""
+def centredness_targets(points: Tensor, boxes: Tensor) -> Tensor:
+    """(P,): 1 at the centre of a box, falling to 0 at its sides."""
     left, top = (points - boxes[:, :2]).clamp(0).unbind(1)
     right, bottom = (boxes[:, 2:] - points).clamp(0).unbind(1)
     across = torch.minimum(left, right) / torch.maximum(left, right)
@@ -236,3 +236,6 @@ def fcos(
     anchors = Anchors(base.strides, [cell_boxes([stride], [1.0]) for stride in base.strides], offset=0.5)
     selection = Selection(score_threshold, nms_threshold, 1000, detections)
     return FCOS(base, anchors, selection, classes, convs=convs, norm=norm)
+
+
+HEADS = {"detect": {"retinanet": retinanet, "fcos": fcos}}

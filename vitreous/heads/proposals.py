@@ -1,4 +1,4 @@
-"""The first stage of R-CNN detectors: which boxes may hold an object of any kind. Ren et al., arXiv 1506.01497.
+"""The first stage of R-CNN detectors: which boxes may contain an object. Ren et al., arXiv 1506.01497.
 
 Shapes: B batch, A anchors of one level.
 """
@@ -12,35 +12,35 @@ from torchvision.models.detection._utils import BalancedPositiveNegativeSampler,
 from torchvision.models.detection.rpn import RPNHead
 from torchvision.ops import batched_nms, box_iou, clip_boxes_to_image, remove_small_boxes
 
-from vitreous.heads.boxes import BACKGROUND, IGNORED, Anchors, Shape, Truth, left_out
+from vitreous.heads.boxes import BACKGROUND_INDEX, IGNORED_INDEX, Anchors, GroundTruth, Shape, ignored_boxes
 
 
 class Sampling(NamedTuple):
-    """Which anchors or regions are learnt from: by overlap with an object, and how many of an image."""
+    """Which anchors or regions are sampled for the loss: by IoU with an object, and how many per image."""
 
     object_from: float
     background_below: float
     samples: int
     positive: float  # share of the samples at most
 
-    def __call__(self, boxes: Tensor, truth: Truth, *, every_object: bool) -> tuple[Tensor, Tensor]:
-        """Numbers of the chosen boxes, and the object each belongs to or BACKGROUND.
+    def __call__(self, boxes: Tensor, truth: GroundTruth, *, every_object: bool) -> tuple[Tensor, Tensor]:
+        """Indices of the sampled boxes, and for each its object or BACKGROUND_INDEX.
 
-        `every_object` gets at least the box most like it.
+        With `every_object`, each object gets at least its best box.
         """
-        matched = torch.full((len(boxes),), BACKGROUND, device=boxes.device)
+        matched = torch.full((len(boxes),), BACKGROUND_INDEX, device=boxes.device)
         if len(truth.boxes):
             matcher = Matcher(self.object_from, self.background_below, allow_low_quality_matches=every_object)
             matched = matcher(box_iou(truth.boxes, boxes))  # uses our two numbers for background and ignored
-        matched = torch.where((matched == BACKGROUND) & left_out(boxes, truth), IGNORED, matched)
-        kind = torch.where(matched >= 0, 1, torch.where(matched == BACKGROUND, 0, -1))
+        matched = torch.where((matched == BACKGROUND_INDEX) & ignored_boxes(boxes, truth), IGNORED_INDEX, matched)
+        kind = torch.where(matched >= 0, 1, torch.where(matched == BACKGROUND_INDEX, 0, -1))
         chosen = BalancedPositiveNegativeSampler(self.samples, self.positive)([kind])
         index = (chosen[0][0] | chosen[1][0]).nonzero()[:, 0]
         return index, matched[index]
 
 
 class Proposals(nn.Module):
-    """The region proposal network: an object or not, and where, at every anchor."""
+    """The region proposal network: objectness and a box at every anchor."""
 
     def __init__(
         self, channels: int, anchors: Anchors, sampling: Sampling, *, candidates: tuple[int, int], proposals: int
@@ -60,7 +60,7 @@ class Proposals(nn.Module):
         )
 
     def losses(
-        self, logits: list[Tensor], codes: list[Tensor], anchors: list[Tensor], objects: list[Truth]
+        self, logits: list[Tensor], codes: list[Tensor], anchors: list[Tensor], objects: list[GroundTruth]
     ) -> dict[str, Tensor]:
         scores, offsets, places = torch.cat(logits, 1), torch.cat(codes, 1), torch.cat(anchors)
         count, objectness, boxes = 0, scores.sum() * 0, offsets.sum() * 0

@@ -3,29 +3,28 @@
     FasterRCNN(pyramid("paca_tiny"), num_classes=3)                  # also MaskRCNN, KeypointRCNN
     RetinaNet(pyramid("paca_tiny", extra="p6p7"), num_classes=3)     # also FCOS
 
-`heads/detect.py` builds whole detectors on it that take batches as this package makes them.
+`heads/detect.py` builds whole detectors on it, for batches as this package makes them.
 
 Feature Pyramid Networks, Lin et al., arXiv 1612.03144. Levels are called "0", "1", … from fine to coarse, and those
-added behind them "pool", or "p6" and "p7": the names which these detectors look for.
+added after them "pool", or "p6" and "p7": the names that these detectors expect.
 """
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
-from timm.models._features import FeatureGetterNet
 from torch import Tensor, nn
 from torchvision.ops import FeaturePyramidNetwork
 from torchvision.ops.feature_pyramid_network import ExtraFPNBlock, LastLevelMaxPool, LastLevelP6P7
 
 from vitreous.errors import InputError
-from vitreous.models.base import Backbone
+from vitreous.heads.levels import Levels
 from vitreous.registry import create_model
 
 Extra = Literal["pool", "p6p7", "p6p7_c5"]
 Norm = Literal["bn", "gn"]
-ADDED: dict[Extra | None, tuple[int, ...]] = {  # strides in units of the last
+EXTRA_STRIDES: dict[Extra | None, tuple[int, ...]] = {  # strides in units of the last
     None: (),
     "pool": (2,),
     "p6p7": (2, 4),
@@ -33,31 +32,11 @@ ADDED: dict[Extra | None, tuple[int, ...]] = {  # strides in units of the last
 }
 
 
-class ChosenMaps(nn.Module):
-    """A backbone's maps of some strides."""
-
-    def __init__(self, backbone: nn.Module, levels: Sequence[int] | None, *, finest: int) -> None:
-        """`levels` are strides; by default all from `finest`."""
-        super().__init__()
-        network = feature_network(backbone)
-        # The deepest map of each stride, as in the paper.
-        index = {stride: i for i, stride in enumerate(network.feature_info.reduction())}
-        self.strides = choose_levels(index, levels, finest=finest)
-        channels = network.feature_info.channels()
-        self.widths = [channels[index[stride]] for stride in self.strides]
-        self.body, self.taken = narrowed(network, [index[stride] for stride in self.strides])
-        self.transposed = getattr(network, "output_fmt", None) == "NHWC"
-
-    def maps(self, images: Tensor) -> list[Tensor]:
-        maps = self.body(images)
-        return [maps[i].permute(0, 3, 1, 2) if self.transposed else maps[i] for i in self.taken]  # (B, C, H, W)
-
-
-class Pyramid(ChosenMaps):
+class Pyramid(Levels):
     """Images (B, C, H, W) -> maps of all levels by name, fine to coarse, each with `out_channels` channels.
 
-    `strides` has one entry for each. Images need no particular size: with our models a level's sides are the image's
-    divided by the level's stride, rounded up.
+    `strides` has one entry for each. Images may have any size: with our models a level's sides are the image's divided
+    by the level's stride, rounded up.
     """
 
     def __init__(
@@ -69,14 +48,14 @@ class Pyramid(ChosenMaps):
         extra: Extra | None = "pool",
         norm: Norm | None = None,
     ) -> None:
-        check_arguments(channels, extra, norm)
-        super().__init__(backbone, levels, finest=8 if len(ADDED[extra]) == 2 else 4)
+        check_pyramid(channels, extra, norm)
+        super().__init__(backbone, levels, finest=8 if len(EXTRA_STRIDES[extra]) == 2 else 4, least=1)
         self.fpn = FeaturePyramidNetwork(
-            self.widths, channels, extra_levels(extra, self.widths[-1], channels), norm_layer(norm)
+            list(self.channels), channels, extra_levels(extra, self.channels[-1], channels), norm_layer(norm)
         )
         self.out_channels = channels
         self.own_levels = len(self.strides)  # those that are not `extra`
-        self.strides = (*self.strides, *(self.strides[-1] * times for times in ADDED[extra]))
+        self.strides = (*self.strides, *(self.strides[-1] * times for times in EXTRA_STRIDES[extra]))
 
     def forward(self, images: Tensor) -> OrderedDict[str, Tensor]:
         return self.fpn(OrderedDict((str(level), features) for level, features in enumerate(self.maps(images))))
@@ -91,7 +70,7 @@ def pyramid(
     norm: Norm | None = None,
     **model_arguments: Any,
 ) -> Pyramid:
-    """A pyramid on a backbone, which is built too if it is given by name.
+    """A pyramid on a backbone; a backbone given by name is built too.
 
     Args:
         backbone: Name for `create_model`; or a model: one of ours, or one made with timm's `features_only=True`. A
@@ -99,25 +78,25 @@ def pyramid(
         channels: Channels of every level.
         levels: Strides of the backbone's maps to build on; default: all from 4, or from 8 with "p6p7". These, up to
             stride 32, are what the default anchors of torchvision's detectors are made for.
-        extra: Levels behind the coarsest: "pool" for one without weights, from which R-CNN detectors propose large
+        extra: Levels after the coarsest: "pool" for one without weights, from which R-CNN detectors propose large
             boxes; "p6p7" for two convolutions on the coarsest level, as in FCOS; "p6p7_c5" for two on the backbone's
             last map, as in RetinaNet; None.
-        norm: "bn" puts a BatchNorm behind the convolutions of the levels, "gn" a GroupNorm, which small batches need.
+        norm: "bn" adds a BatchNorm after the convolutions of the levels, "gn" a GroupNorm, which small batches need.
         model_arguments: For `create_model`, e.g. pretrained=True.
     """
     if isinstance(backbone, str):
         backbone = create_model(backbone, features_only=True, **model_arguments)
     elif model_arguments:
         given = ", ".join(model_arguments)
-        raise InputError(f"{given} given for a model that is built already; build it with them, or give its name")
+        raise InputError(f"{given} given for a model that is already built; build it with them, or give its name")
     return Pyramid(backbone, channels=channels, levels=levels, extra=extra, norm=norm)
 
 
-def check_arguments(channels: int, extra: str | None, norm: str | None) -> None:
+def check_pyramid(channels: int, extra: str | None, norm: str | None) -> None:
     if channels < 1:
         raise InputError(f"channels={channels} given; a level needs at least 1")
-    if extra not in ADDED:
-        raise InputError(f"extra={extra!r} given; accepted: {', '.join(map(repr, ADDED))}")
+    if extra not in EXTRA_STRIDES:
+        raise InputError(f"extra={extra!r} given; accepted: {', '.join(map(repr, EXTRA_STRIDES))}")
     check_norm(norm)
 
 
@@ -127,7 +106,7 @@ def check_norm(norm: str | None) -> None:
 
 
 def norm_layer(norm: str | None) -> Callable[[int], nn.Module] | None:
-    """What makes the norm behind a convolution of a pyramid or a head, given the channels; None for no norm."""
+    """A function from channels to the norm after a convolution; None for no norm."""
     check_norm(norm)
     return {"bn": nn.BatchNorm2d, "gn": group_norm, None: None}[norm]
 
@@ -135,46 +114,9 @@ def norm_layer(norm: str | None) -> Callable[[int], nn.Module] | None:
 def group_norm(channels: int) -> nn.GroupNorm:
     """Groups of 8 channels, as 32 groups of 256 in the paper (Wu and He, arXiv 1803.08494), or of more.
 
-    As many groups as channels, which 32 would be in narrow heads, leave nothing of a map with a single position.
+    With one channel per group, as 32 groups give in narrow heads, a map with a single position would become 0.
     """
     return nn.GroupNorm(math.gcd(32, channels, max(channels // 8, 1)), channels)
-
-
-def feature_network(model: nn.Module) -> Any:
-    """A module that gives a list of maps and says in `feature_info` what they are."""
-    if isinstance(model, Backbone):
-        return FeatureGetterNet(model, tuple(range(len(model.stages))), prune=False)
-    if not hasattr(getattr(model, "feature_info", None), "reduction"):
-        raise InputError(
-            f"a {type(model).__name__} given; a pyramid needs the name of a model, a model of vitreous, or one that "
-            "timm.create_model made with features_only=True"
-        )
-    return model
-
-
-def choose_levels(known: Mapping[int, int], levels: Sequence[int] | None, *, finest: int) -> tuple[int, ...]:
-    shown = ", ".join(map(str, known))
-    if len(known) < 2:
-        raise InputError(
-            f"all maps of this model have stride {shown}; a pyramid needs several. XCiT has them when it is given by "
-            "name, or built with dense=True"
-        )
-    if levels is None:
-        return tuple(stride for stride in known if stride >= finest) or tuple(known)
-    if not levels or not set(levels) <= set(known):
-        raise InputError(f"levels={tuple(levels)} given; this model has maps of strides {shown}")
-    return tuple(sorted(set(levels)))
-
-
-def narrowed(network: Any, indices: list[int]) -> tuple[nn.Module, Sequence[int]]:
-    """The network, and which of its maps to take. One of ours is rid of what the others alone need.
-
-    Parameters that never get a gradient would stop distributed training.
-    """
-    model = getattr(network, "model", None)
-    if not isinstance(model, Backbone):
-        return network, indices
-    return FeatureGetterNet(model, tuple(network.out_indices[i] for i in indices)), range(len(indices))
 
 
 def extra_levels(extra: Extra | None, last_width: int, channels: int) -> ExtraFPNBlock | None:

@@ -1,4 +1,4 @@
-"""From boxes to what lies under them, and back: features, masks to learn, masks that were found.
+"""Between boxes and maps: features of a region, mask targets, and pasting predicted masks.
 
 Shapes: R regions of all images, C channels, n boxes of one image, M side of a mask.
 """
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.ops import roi_align
 
-from vitreous.heads.boxes import Shape, Truth
+from vitreous.heads.boxes import GroundTruth, Shape
 
 
 class RegionAlign(nn.Module):
@@ -56,7 +56,7 @@ def pool_some(
     return align(features, [whole, *boxes[1:]]), 0.0
 
 
-def mask_targets(boxes: Tensor, matched: Tensor, truth: Truth, side: int) -> Tensor:
+def mask_targets(boxes: Tensor, matched: Tensor, truth: GroundTruth, side: int) -> Tensor:
     """Masks of the matched objects within the boxes (n, M, M): 1 where the object is, 0 elsewhere."""
     assert truth.masks is not None
     if not len(boxes):

@@ -1,7 +1,7 @@
-"""Models that give every pixel a class: a backbone's maps, a decoder, its losses.
+"""Models that classify every pixel: a backbone's maps, a decoder, its losses.
 
     model = build_segmenter(create_model("paca_tiny"), "upernet", classes=150)
-    losses = model(images, {"semantic": labels})     # labels (B, H, W), 255 where nothing is asked
+    losses = model(images, {"semantic": labels})     # labels (B, H, W), 255 for pixels to ignore
     logits = model(images)                           # (B, K, H, W), at the size of the images
     logits = slide(model, images, crop=(512, 512), stride=(341, 341))
     probabilities = multi_scale(model, images)
@@ -18,48 +18,44 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.errors import InputError, nearest
+from vitreous.heads import heads_of
 from vitreous.heads.levels import Levels, OnLevels
-from vitreous.heads.semantic import PaCaHead, Segmentation, pixel_loss
-from vitreous.heads.semantic_fpn import SemanticFPN
-from vitreous.heads.upernet import UperNet
+from vitreous.heads.semantic import Decoder, DecoderOutput, pixel_loss
 from vitreous.layers.patch import resize
 
-DECODERS: dict[str, Callable[..., nn.Module]] = {"fpn": SemanticFPN, "upernet": UperNet, "paca": PaCaHead}
-SEGMENTERS = tuple(DECODERS)
-AUXILIARY = {"upernet": "auxiliary", "paca": "clusters"}  # what the second loss of a head is called
-IGNORE = 255
-Segment = Callable[[Tensor], Tensor]  # images (B, C, H, W) -> logits (B, K, H, W)
+_FIRST_IN_HELP = ("fpn", "upernet", "paca")
+SEGMENTERS = tuple(heads_of("segment", _FIRST_IN_HELP))
+IGNORE_LABEL = 255
+SegmentFunction = Callable[[Tensor], Tensor]  # images (B, C, H, W) -> logits (B, K, H, W)
 
 
 class Segmenter(OnLevels):
     """Images (B, 3, H, W) of any size -> logits of the same size, or losses when there are targets.
 
     Args:
-        auxiliary_weight: Weight of the loss of what a decoder trains beside its answer.
+        auxiliary_weight: Weight of the loss of the auxiliary output.
     """
 
-    def __init__(self, levels: Levels, decoder: nn.Module, *, auxiliary: str | None, auxiliary_weight: float) -> None:
+    def __init__(self, levels: Levels, decoder: Decoder, *, auxiliary_weight: float) -> None:
         super().__init__()
-        self.levels, self.decoder = levels, decoder
-        self.auxiliary, self.auxiliary_weight = auxiliary, auxiliary_weight
+        self.levels, self.decoder, self.auxiliary_weight = levels, decoder, auxiliary_weight
 
     def forward(self, images: Tensor, targets: Mapping[str, Tensor] | None = None, sizes: Tensor | None = None) -> Any:
-        """Logits cover the whole images; `sizes`, which say what of them is not padding, change nothing here."""
+        """Logits cover the whole images, so `sizes`, which tell the padding, are not used."""
         if targets is not None:
             return self.losses(self.output(images), targets["semantic"])
         return resize(self.output(images, auxiliary=False).logits, images.shape[2:])
 
-    def output(self, images: Tensor, *, auxiliary: bool = True) -> Segmentation:
-        """What the decoder says, at its own size; without `auxiliary` nothing is computed for the losses alone."""
-        maps = self.levels(images)
-        # UperNet's second head is of no use outside training; PaCa's clusters are a part of its answer.
-        return self.decoder(maps, auxiliary=auxiliary) if isinstance(self.decoder, UperNet) else self.decoder(maps)
+    def output(self, images: Tensor, *, auxiliary: bool = True) -> DecoderOutput:
+        """The decoder's output at its own size; without `auxiliary`, nothing that only losses need."""
+        return self.decoder(self.levels(images), auxiliary=auxiliary)
 
-    def losses(self, output: Segmentation, labels: Tensor) -> dict[str, Tensor]:
-        check_labels(labels, output.logits.shape[1])
-        losses = {"segment": pixel_loss(output.logits, labels, ignore=IGNORE)}
-        if self.auxiliary is not None and output.auxiliary is not None:
-            losses[self.auxiliary] = self.auxiliary_weight * pixel_loss(output.auxiliary, labels, ignore=IGNORE)
+    def losses(self, output: DecoderOutput, labels: Tensor) -> dict[str, Tensor]:
+        check_pixel_labels(labels, output.logits.shape[1])
+        losses = {"segment": pixel_loss(output.logits, labels, ignore=IGNORE_LABEL)}
+        name = self.decoder.auxiliary_loss
+        if name is not None and output.auxiliary is not None:
+            losses[name] = self.auxiliary_weight * pixel_loss(output.auxiliary, labels, ignore=IGNORE_LABEL)
         return losses
 
 
@@ -68,15 +64,17 @@ def build_segmenter(backbone: nn.Module, head: str, classes: int, **head_args: A
 
     Args:
         backbone: One of our models, or one that timm made with `features_only=True`.
-        head: "fpn" (Semantic FPN), "upernet" or "paca".
+        head: One of SEGMENTERS: "fpn" (Semantic FPN), "upernet", "paca".
         classes: How many, the background included.
-        head_args: Arguments of the decoder, such as width=64, and `auxiliary_weight` (0.4) of those that train
-            something beside their answer.
+        head_args: Arguments of the decoder, such as width=64, and `auxiliary_weight` (0.4) of decoders with an
+            auxiliary output.
     """
-    if head not in DECODERS:
-        raise InputError(f"unknown segmentation head {head!r}; accepted: {', '.join(SEGMENTERS)}")
-    accepted = [name for name in inspect.signature(DECODERS[head]).parameters if name not in ("channels", "classes")]
-    accepted += ["auxiliary_weight"] if head in AUXILIARY else []
+    decoders = heads_of("segment", _FIRST_IN_HELP)
+    if head not in decoders:
+        raise InputError(f"unknown segmentation head {head!r}; accepted: {', '.join(decoders)}")
+    make = decoders[head]
+    accepted = [name for name in inspect.signature(make).parameters if name not in ("channels", "classes")]
+    accepted += ["auxiliary_weight"] if getattr(make, "auxiliary_loss", None) else []
     for name in head_args:
         if name not in accepted:
             raise InputError(
@@ -85,25 +83,24 @@ def build_segmenter(backbone: nn.Module, head: str, classes: int, **head_args: A
             )
     weight = head_args.pop("auxiliary_weight", 0.4)
     levels = Levels(backbone)
-    decoder = DECODERS[head](levels.channels, classes, **head_args)
-    return Segmenter(levels, decoder, auxiliary=AUXILIARY.get(head), auxiliary_weight=weight)
+    return Segmenter(levels, make(levels.channels, classes, **head_args), auxiliary_weight=weight)
 
 
-def check_labels(labels: Tensor, classes: int) -> None:
-    """A label out of range stops a GPU without a word on why."""
-    wrong = (labels != IGNORE) & ((labels < 0) | (labels >= classes))
+def check_pixel_labels(labels: Tensor, classes: int) -> None:
+    """On a GPU a label out of range would abort without an explanation."""
+    wrong = (labels != IGNORE_LABEL) & ((labels < 0) | (labels >= classes))
     if wrong.any():
         raise InputError(
-            f"label {int(labels[wrong][0])} given; this model has classes 0 to {classes - 1}, and {IGNORE} for pixels "
-            "to ignore. Give the model as many classes as the data, or mark other values to be ignored"
+            f"label {int(labels[wrong][0])} given; this model has classes 0 to {classes - 1}, and {IGNORE_LABEL} for "
+            "pixels to ignore. Give the model as many classes as the data, or mark other values to be ignored"
         )
 
 
-def winners(logits: Tensor, size: Sequence[int]) -> Tensor:
-    """The best class (H, W) of every pixel of logits (K, h, w) brought to `size`.
+def best_classes(logits: Tensor, size: Sequence[int]) -> Tensor:
+    """The best class (H, W) of every pixel of logits (K, h, w), resized to `size`.
 
-    That is `resize` and `argmax`, but only for a few rows at a time, and with the classes side by side in memory: a
-    large picture with many classes would take gigabytes, and all of them longer than the network.
+    That is `resize` and `argmax`, but a few rows at a time, and with the classes contiguous in memory: a large picture
+    with many classes would otherwise take gigabytes, and more time than the network.
     """
     (_, h, _), (H, W) = logits.shape, size
     beside = logits.float().permute(1, 2, 0).contiguous()[None].permute(0, 3, 1, 2)  # channels-last, whatever it was
@@ -121,19 +118,21 @@ def winners(logits: Tensor, size: Sequence[int]) -> Tensor:
     return labels
 
 
-# The same answer from several views of the images --------------------------------------------------
+# Predictions averaged over several views of the images -----------------------------------------------
 
 
-def slide(model: Segment, images: Tensor, crop: tuple[int, int], stride: tuple[int, int], *, batch: int = 8) -> Tensor:
+def sliding_window(
+    model: SegmentFunction, images: Tensor, crop: tuple[int, int], stride: tuple[int, int], *, batch: int = 8
+) -> Tensor:
     """Logits (B, K, H, W): the mean over all windows that cover a pixel.
 
     Args:
         crop: Height and width of a window; where an image is smaller, it is the window.
-        stride: Steps from a window to the next; the last window of a row or column is moved back into the image.
-        batch: How many windows are given to the model at once.
+        stride: Distance between windows; the last window of a row or column is moved back into the image.
+        batch: How many windows the model gets at once.
     """
     if min(crop) < 1 or min(stride) < 1 or stride[0] > crop[0] or stride[1] > crop[1]:
-        raise InputError(f"crop={crop}, stride={stride} given; steps must be from 1 to the window's own size")
+        raise InputError(f"crop={crop}, stride={stride} given; strides must be from 1 to the size of the window")
     B, _, H, W = images.shape
     tall, wide = min(crop[0], H), min(crop[1], W)
     corners = list(product(window_starts(H, tall, stride[0]), window_starts(W, wide, stride[1])))
@@ -148,12 +147,16 @@ def slide(model: Segment, images: Tensor, crop: tuple[int, int], stride: tuple[i
 
 
 def window_starts(length: int, window: int, stride: int) -> list[int]:
-    """First pixels of the windows along a side: they cover all of it, and none sticks out."""
+    """First pixels of the windows along a side: they cover all of it, and none exceeds it."""
     return [*range(0, length - window, stride), length - window]
 
 
 def multi_scale(
-    model: Segment, images: Tensor, scales: Sequence[float] = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75), *, flip: bool = True
+    model: SegmentFunction,
+    images: Tensor,
+    scales: Sequence[float] = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75),
+    *,
+    flip: bool = True,
 ) -> Tensor:
     """Probabilities (B, K, H, W): the mean over sizes of the images and, with `flip`, over their mirror images."""
     if not scales or min(scales) <= 0:

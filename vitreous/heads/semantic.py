@@ -1,8 +1,8 @@
-"""Decoders that label every pixel, given the maps of a backbone, fine to coarse.
+"""Decoders that label every pixel from the maps of a backbone, fine to coarse.
 
 `PaCaHead` is the segmentation head of PaCa-ViT (arXiv 2203.11987, CVPR version): as many clusters as classes, learned
 under an auxiliary loss of their own, are the only keys and values of a single attention layer. What it shares with the
-decoders of `semantic_fpn.py` and `upernet.py` stands before it.
+decoders of `semantic_fpn.py` and `upernet.py` comes before it.
 
 Shapes: B batch, C channels per input map, c head width, K classes, H W the finest input map, N = HW.
 """
@@ -22,15 +22,24 @@ from vitreous.layers.patch import resize
 from vitreous.layers.tap import Tap
 
 
-class Segmentation(NamedTuple):
+class DecoderOutput(NamedTuple):
     logits: Tensor  # (B, K, H, W) at the finest map's size
     auxiliary: Tensor | None = None  # (B, K, h, w), trained beside it
 
 
-class BatchNorm(nn.BatchNorm2d):
-    """Batch norm that trains on a single value per channel too, by the statistics it has collected.
+class Decoder(nn.Module):
+    """Base of the decoders: built of the maps' channels and the number of classes.
 
-    Pooling one image to one cell leaves such a value, and a value alone has no spread to be divided by.
+    `forward(maps, auxiliary=…)` gives a `DecoderOutput`; without `auxiliary` it may leave out what only losses need.
+    """
+
+    auxiliary_loss: str | None = None  # what the loss of the auxiliary output is called, if there is one
+
+
+class BatchNorm(nn.BatchNorm2d):
+    """Batch norm that, for a single value per channel, trains with its running statistics.
+
+    Pooling one image to one cell leaves such a value, which has no variance.
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -41,16 +50,16 @@ class BatchNorm(nn.BatchNorm2d):
 
 def conv_norm_relu(in_dim: int, dim: int, kernel_size: int = 1, *, norm: str = "bn") -> nn.Sequential:
     """Convolution, norm, ReLU; "gn" norms groups of channels of each image, whatever the batch."""
-    # At most 32 groups, of eight channels or more: a map pooled to one cell has nothing else to compare with.
+    # At most 32 groups of at least eight channels: a map pooled to one cell is normalised over the group alone.
     layer = BatchNorm(dim) if norm == "bn" else nn.GroupNorm(math.gcd(dim, min(32, max(1, dim // 8))), dim)
     conv = nn.Conv2d(in_dim, dim, kernel_size, padding=kernel_size // 2, bias=False)
     return nn.Sequential(conv, layer, nn.ReLU())
 
 
 def check_decoder(channels: Sequence[int], classes: int, norm: str = "bn", **widths: int) -> None:
-    """Refuse what no decoder can be built of."""
+    """Refuse arguments that no decoder can be built with."""
     if classes < 2:
-        raise InputError(f"classes={classes} given; telling pixels apart takes at least 2: count the background too")
+        raise InputError(f"classes={classes} given; at least 2 are needed: count the background too")
     if min(widths.values()) < 1 or not channels:
         given = ", ".join(f"{name}={width}" for name, width in widths.items())
         raise InputError(f"{given}, channels={tuple(channels)} given; a head needs at least 1 of each")
@@ -58,8 +67,8 @@ def check_decoder(channels: Sequence[int], classes: int, norm: str = "bn", **wid
         raise InputError(f"norm={norm!r} given; accepted: 'bn' for batch norm, 'gn' for group norm")
 
 
-def start_decoder(decoder: nn.Module, *classifiers: nn.Conv2d) -> None:
-    """First weights of convolutions: Kaiming's; those of the layers that name the classes small and normal."""
+def initialise_decoder(decoder: nn.Module, *classifiers: nn.Conv2d) -> None:
+    """Initialise convolutions by Kaiming's scheme, and classifiers with small normal values."""
     for module in decoder.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -89,11 +98,13 @@ class ClusterProjection(nn.Module):
         return F.relu(self.norm(self.linear(tokens).transpose(1, 2))).transpose(1, 2)
 
 
-class PaCaHead(nn.Module):
+class PaCaHead(Decoder):
     """Class clusters over a pyramid, then attention of every position over them.
 
     Taps: `clusters` (B, K, H, W), each map summing to one; `attention` (B, K, H, W), summing to one over K.
     """
+
+    auxiliary_loss = "clusters"
 
     def __init__(self, channels: Sequence[int], classes: int, *, width: int = 256, dropout: float = 0.1) -> None:
         super().__init__()
@@ -108,9 +119,9 @@ class PaCaHead(nn.Module):
         self.proj = conv_norm_relu(width, width)
         self.dropout = nn.Dropout2d(dropout)
         self.classifier = nn.Conv2d(width, classes, 1)
-        start_decoder(self, self.classifier)
+        initialise_decoder(self, self.classifier)
 
-    def forward(self, maps: Sequence[Tensor]) -> Segmentation:
+    def forward(self, maps: Sequence[Tensor], *, auxiliary: bool = True) -> DecoderOutput:
         size = maps[0].shape[2:]
         reduced = [resize(reduce(level), size) for reduce, level in zip(self.inputs, maps, strict=True)]
         x = torch.cat(reduced, 1)  # (B, 4c, H, W)
@@ -119,7 +130,7 @@ class PaCaHead(nn.Module):
         tokens = assignment.flatten(2) @ x.flatten(2).transpose(1, 2)  # (B, K, 4c), not normalised
         q = self.query(x).flatten(2).transpose(1, 2)  # (B, N, c)
         y = self.attend(q, self.key(tokens), self.value(tokens), size)  # (B, c, H, W)
-        return Segmentation(self.classifier(self.dropout(self.proj(y))), cluster_logits)
+        return DecoderOutput(self.classifier(self.dropout(self.proj(y))), cluster_logits)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, size: torch.Size) -> Tensor:
         """One head and no 1/sqrt(d): the released weights were trained that way."""
@@ -137,13 +148,13 @@ class PaCaHead(nn.Module):
         renamed = {}
         for key, value in state.items():
             key = key.removeprefix("decode_head.")
-            for pattern, ours in KEYS:
+            for pattern, ours in PACA_HEAD_KEYS:
                 key = re.sub(pattern, ours, key)
             renamed[key] = value
         return renamed
 
 
-KEYS = [
+PACA_HEAD_KEYS = [
     (r"^convs\.(\d+)\.conv\.", r"inputs.\1.0."),
     (r"^convs\.(\d+)\.bn\.", r"inputs.\1.1."),
     (r"^q\.0\.conv\.", "query.0."),
@@ -158,3 +169,4 @@ KEYS = [
     (r"^proj\.bn\.", "proj.1."),
     (r"^conv_seg\.", "classifier."),
 ]
+HEADS = {"segment": {"paca": PaCaHead}}

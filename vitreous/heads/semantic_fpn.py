@@ -1,6 +1,6 @@
-"""Semantic FPN: the levels of a feature pyramid, brought to one size and added.
+"""Semantic FPN: the levels of a feature pyramid, resized to one size and added.
 
-Kirillov, Girshick, He, Dollár: "Panoptic Feature Networks", arXiv 1901.02446. Group norm of the paper is batch norm
+Kirillov, Girshick, He, Dollár: "Panoptic Feature Networks", arXiv 1901.02446. The paper's group norm is batch norm
 here by default, as in the segmentation results of the backbones' papers.
 
 Shapes: B batch, K classes, H W the finest map.
@@ -12,18 +12,18 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torchvision.ops import FeaturePyramidNetwork
 
-from vitreous.heads.semantic import Segmentation, check_decoder, conv_norm_relu, start_decoder
+from vitreous.heads.semantic import Decoder, DecoderOutput, check_decoder, conv_norm_relu, initialise_decoder
 from vitreous.layers.patch import resize
 
 
-class SemanticFPN(nn.Module):
+class SemanticFPN(Decoder):
     """Each level is convolved once for every doubling up to the finest map's size, all are added and classified.
 
     Args:
         pyramid: Channels of the feature pyramid.
-        width: Channels of the layers behind it.
-        dropout: How often a channel is dropped before the classifier.
-        norm: Norm of the layers behind the pyramid: "bn" or "gn".
+        width: Channels of the layers after it.
+        dropout: Probability of dropping a channel before the classifier.
+        norm: Norm of the layers after the pyramid: "bn" or "gn".
     """
 
     def __init__(
@@ -44,15 +44,15 @@ class SemanticFPN(nn.Module):
         )
         self.dropout = nn.Dropout2d(dropout)
         self.classifier = nn.Conv2d(width, classes, 1)
-        start_decoder(self, self.classifier)
+        initialise_decoder(self, self.classifier)
         self.fpn = FeaturePyramidNetwork(list(channels), pyramid)  # starts its convolutions itself
 
-    def forward(self, maps: Sequence[Tensor]) -> Segmentation:
+    def forward(self, maps: Sequence[Tensor], *, auxiliary: bool = True) -> DecoderOutput:
         levels = list(self.fpn(OrderedDict(enumerate(maps))).values())
-        return Segmentation(self.classifier(self.dropout(self.gather(levels))))
+        return DecoderOutput(self.classifier(self.dropout(self.gather(levels))))
 
     def gather(self, levels: list[Tensor]) -> Tensor:
-        """Level i is doubled i times, through the sizes of the levels before it, so that no image size is special."""
+        """Level i is enlarged i times, through the sizes of the finer levels, so that any image size works."""
         total = self.scales[0][0](levels[0])  # type: ignore[index]
         for i, steps in enumerate(self.scales[1:], 1):
             x = levels[i]
@@ -60,3 +60,6 @@ class SemanticFPN(nn.Module):
                 x = resize(convolve(x), finer.shape[2:])
             total = total + x
         return total  # (B, width, H, W)
+
+
+HEADS = {"segment": {"fpn": SemanticFPN}}

@@ -1,4 +1,4 @@
-"""Sparse R-CNN: a fixed set of learned boxes, refined by six heads, each answering for one object at most.
+"""Sparse R-CNN: a fixed set of learned boxes, refined by six heads, each predicting one object at most.
 
 Sun et al.: "Sparse R-CNN: End-to-End Object Detection with Learnable Proposals", CVPR 2021, arXiv 2011.12450. Neither
 anchors nor non-maximum suppression: in training, predictions and objects are matched one to one at the least cost.
@@ -16,17 +16,17 @@ from torchvision.models.detection._utils import BoxCoder
 from torchvision.ops import box_convert, generalized_box_iou, generalized_box_iou_loss, sigmoid_focal_loss
 
 from vitreous.errors import InputError, to_install_extra
-from vitreous.heads.boxes import Considered, Decode, Detector, Selection, Shape, Truth, left_out
+from vitreous.heads.boxes import Candidates, Decode, Detector, GroundTruth, Selection, Shape, ignored_boxes
 from vitreous.heads.pyramid import Pyramid, pyramid
 from vitreous.heads.regions import RegionAlign
 from vitreous.layers.attention import split_heads
 from vitreous.layers.plain import is_plain
 
-WEIGHTS = {"class": 2.0, "box": 5.0, "overlap": 2.0}  # of the losses, and of the costs of a match
-CELLS = 7  # of a region, along each side
+LOSS_WEIGHTS = {"class": 2.0, "box": 5.0, "overlap": 2.0}  # of the losses, and of the costs of a match
+REGION_CELLS = 7  # of a region, along each side
 
 
-class Interaction(nn.Module):
+class DynamicInteraction(nn.Module):
     """Two linear layers over a region's features (49, C) whose weights are made from the proposal's own feature."""
 
     def __init__(self, width: int, inner: int) -> None:
@@ -34,7 +34,7 @@ class Interaction(nn.Module):
         self.inner = inner
         self.weights = nn.Linear(width, 2 * width * inner)
         self.norm1, self.norm2 = nn.LayerNorm(inner), nn.LayerNorm(width)
-        self.out, self.norm3 = nn.Linear(width * CELLS**2, width), nn.LayerNorm(width)
+        self.out, self.norm3 = nn.Linear(width * REGION_CELLS**2, width), nn.LayerNorm(width)
 
     def forward(self, proposals: Tensor, regions: Tensor) -> Tensor:
         """Proposals (BN, C), regions (BN, 49, C) -> (BN, C)."""
@@ -45,7 +45,7 @@ class Interaction(nn.Module):
         return F.relu(self.norm3(self.out(x.flatten(1))))
 
 
-def tower(width: int, layers: int) -> nn.Sequential:
+def linear_tower(width: int, layers: int) -> nn.Sequential:
     parts = [(nn.Linear(width, width, bias=False), nn.LayerNorm(width), nn.ReLU()) for _ in range(layers)]
     return nn.Sequential(*(part for layer in parts for part in layer))
 
@@ -60,15 +60,15 @@ def self_attention(attention: nn.MultiheadAttention, x: Tensor) -> Tensor:
 
 
 class DynamicHead(nn.Module):
-    """One round: proposals look at each other, at their regions, and answer."""
+    """One round: proposals attend to each other, interact with their regions, and predict."""
 
     def __init__(self, width: int, classes: int, *, inner: int, hidden: int) -> None:
         super().__init__()
         self.attention = nn.MultiheadAttention(width, 8, batch_first=True)
-        self.interaction = Interaction(width, inner)
+        self.interaction = DynamicInteraction(width, inner)
         self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, width))
         self.norm1, self.norm2, self.norm3 = (nn.LayerNorm(width) for _ in range(3))
-        self.class_tower, self.box_tower = tower(width, 1), tower(width, 3)
+        self.class_tower, self.box_tower = linear_tower(width, 1), linear_tower(width, 3)
         self.logits, self.codes = nn.Linear(width, classes), nn.Linear(width, 4)
 
     def forward(self, proposals: Tensor, regions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -97,7 +97,7 @@ class SparseRCNN(Detector):
         self.boxes = nn.Parameter(torch.tensor([0.5, 0.5, 1.0, 1.0]).repeat(proposals, 1))  # all start as the image
         self.features = nn.Parameter(torch.randn(proposals, width))
         self.heads = nn.ModuleList(DynamicHead(width, classes, inner=inner, hidden=hidden) for _ in range(rounds))
-        self.align = RegionAlign(backbone.strides, CELLS, 2)
+        self.align = RegionAlign(backbone.strides, REGION_CELLS, 2)
         self.coder = BoxCoder((2.0, 2.0, 1.0, 1.0), bbox_xform_clip=math.log(100000 / 16))
         self.selection = selection
         for parameter in self.heads.parameters():
@@ -105,8 +105,8 @@ class SparseRCNN(Detector):
                 nn.init.xavier_uniform_(parameter)
         for head in self.heads:
             assert isinstance(head, DynamicHead)
-            nn.init.constant_(head.logits.bias, -math.log(99))  # one in a hundred, as focal loss wants it
-            nn.init.normal_(head.codes.weight, std=0.001)  # boxes start as proposed; small sets then learn much sooner
+            nn.init.constant_(head.logits.bias, -math.log(99))  # a prior of one in a hundred, for the focal loss
+            nn.init.normal_(head.codes.weight, std=0.001)  # boxes start as proposed; small data sets learn much sooner
             nn.init.zeros_(head.codes.bias)
 
     def rounds(self, features: list[Tensor], shapes: list[Shape]) -> list[tuple[Tensor, Tensor]]:
@@ -123,43 +123,43 @@ class SparseRCNN(Detector):
             boxes = boxes.detach()
         return answers
 
-    def losses(self, features: list[Tensor], shapes: list[Shape], objects: list[Truth]) -> dict[str, Tensor]:
+    def losses(self, features: list[Tensor], shapes: list[Shape], objects: list[GroundTruth]) -> dict[str, Tensor]:
         count = max(sum(len(truth.boxes) for truth in objects), 1)
-        total = {name: features[0].new_zeros((), dtype=torch.float32) for name in WEIGHTS}
+        total = {name: features[0].new_zeros((), dtype=torch.float32) for name in LOSS_WEIGHTS}
         for logits, boxes in self.rounds(features, shapes):
             for logit, box, truth in zip(logits, boxes, objects, strict=True):
                 for name, loss in image_losses(logit, box, truth).items():
-                    total[name] = total[name] + WEIGHTS[name] * loss / count
+                    total[name] = total[name] + LOSS_WEIGHTS[name] * loss / count
         return total
 
-    def considered(self, features: list[Tensor], shapes: list[Shape]) -> list[Considered]:
+    def considered(self, features: list[Tensor], shapes: list[Shape]) -> list[Candidates]:
         logits, boxes = self.rounds(features, shapes)[-1]
 
         def taken(boxes: Tensor) -> Decode:
             return lambda rows, labels: boxes[rows]
 
         parts = zip(logits.sigmoid(), boxes, strict=True)
-        return [Considered(score, taken(box), (len(box),)) for score, box in parts]
+        return [Candidates(score, taken(box), (len(box),)) for score, box in parts]
 
     def raw(self, images: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Without the choice of levels: regions of zeros of the size they have."""
+        """Without choosing levels: regions are zeros of the right size."""
         features = list(self.backbone(images).values())
         x = self.features.expand(len(images), -1, -1)
         outputs = []
         for head in self.heads:
-            regions = features[0].new_zeros(x.shape[0] * x.shape[1], CELLS**2, x.shape[2])
+            regions = features[0].new_zeros(x.shape[0] * x.shape[1], REGION_CELLS**2, x.shape[2])
             outputs.append(head(x, regions))
             x = outputs[-1][2]
         return outputs
 
 
-def image_losses(logits: Tensor, boxes: Tensor, truth: Truth) -> dict[str, Tensor]:
+def image_losses(logits: Tensor, boxes: Tensor, truth: GroundTruth) -> dict[str, Tensor]:
     """Sums over one image's proposals: logits (N, K), boxes (N, 4)."""
     scale = boxes.new_tensor(truth.shape[::-1] * 2)  # (4,)
     rows, numbers = least_cost_match(logits.detach(), boxes.detach(), truth)
     target = torch.zeros_like(logits)
     target[rows, truth.labels[numbers]] = 1.0
-    counted = ~left_out(boxes.detach(), truth)
+    counted = ~ignored_boxes(boxes.detach(), truth)
     counted[rows] = True
     return {
         "class": sigmoid_focal_loss(logits[counted], target[counted], alpha=0.25, gamma=2.0, reduction="sum"),
@@ -169,8 +169,8 @@ def image_losses(logits: Tensor, boxes: Tensor, truth: Truth) -> dict[str, Tenso
 
 
 @torch.no_grad()
-def least_cost_match(logits: Tensor, boxes: Tensor, truth: Truth) -> tuple[Tensor, Tensor]:
-    """Numbers of proposals and of the objects they stand for, each at most once, of the least cost in sum."""
+def least_cost_match(logits: Tensor, boxes: Tensor, truth: GroundTruth) -> tuple[Tensor, Tensor]:
+    """Indices of matched proposals and objects, one to one, with the least total cost."""
     try:
         from scipy.optimize import linear_sum_assignment
     except ImportError as error:
@@ -181,11 +181,11 @@ def least_cost_match(logits: Tensor, boxes: Tensor, truth: Truth) -> tuple[Tenso
     negative = 0.75 * score**2 * -(1 - score + 1e-8).log()
     scale = boxes.new_tensor(truth.shape[::-1] * 2)
     cost = (
-        WEIGHTS["class"] * (positive - negative)
-        + WEIGHTS["box"] * torch.cdist(boxes / scale, truth.boxes / scale, p=1)
-        - WEIGHTS["overlap"] * generalized_box_iou(boxes, truth.boxes)
+        LOSS_WEIGHTS["class"] * (positive - negative)
+        + LOSS_WEIGHTS["box"] * torch.cdist(boxes / scale, truth.boxes / scale, p=1)
+        - LOSS_WEIGHTS["overlap"] * generalized_box_iou(boxes, truth.boxes)
     )
-    # A box may have become infinite; the matching must not fail on it before the loss can be reported.
+    # A box may be infinite; matching must not fail before the loss is reported.
     rows, numbers = linear_sum_assignment(cost.nan_to_num(1e6, 1e6, -1e6).cpu().numpy())
     return torch.as_tensor(rows, device=boxes.device), torch.as_tensor(numbers, device=boxes.device)
 
@@ -213,3 +213,6 @@ def sparsercnn(
     return SparseRCNN(
         base, classes, proposals=proposals, rounds=rounds, inner=inner, hidden=hidden, selection=selection
     )
+
+
+HEADS = {"detect": {"sparsercnn": sparsercnn}}

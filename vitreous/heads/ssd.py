@@ -1,4 +1,4 @@
-"""SSD and SSDLite: predictions straight from the backbone's coarse maps and a few small ones behind them.
+"""SSD and SSDLite: predictions from the backbone's coarse maps and a few smaller ones after them.
 
 Liu et al., arXiv 1512.02325; with depth-wise layers, Sandler et al., arXiv 1801.04381. The layers are torchvision's.
 Default boxes have the sizes the papers give them in an image of `size` pixels, whatever the image at hand.
@@ -23,29 +23,30 @@ from torchvision.ops import Conv2dNormActivation, box_iou
 
 from vitreous.errors import InputError
 from vitreous.heads.boxes import (
-    BACKGROUND,
-    IGNORED,
+    BACKGROUND_INDEX,
+    IGNORED_INDEX,
     Anchors,
-    Considered,
+    Candidates,
     Decode,
     Detector,
+    GroundTruth,
     Selection,
     Shape,
-    Truth,
     cell_boxes,
-    collect,
-    left_out,
+    collect_positives,
+    ignored_boxes,
     size_rows,
 )
-from vitreous.heads.pyramid import ChosenMaps, norm_layer
+from vitreous.heads.levels import Levels
+from vitreous.heads.pyramid import norm_layer
 from vitreous.registry import create_model
 
-NEGATIVES = 3  # of the background for each positive default box: those most taken for an object
+NEGATIVES_PER_POSITIVE = 3  # the hardest default boxes of the background
 slow_batch_norm = partial(nn.BatchNorm2d, eps=0.001, momentum=0.03)  # as SSDLite was trained with
 
 
-class ShrinkingMaps(ChosenMaps):
-    """DefaultMethod maps of a backbone and, behind the coarsest, blocks that halve the sides."""
+class ShrinkingMaps(Levels):
+    """Maps of a backbone and, after the coarsest, blocks that halve the sides."""
 
     def __init__(
         self,
@@ -55,10 +56,10 @@ class ShrinkingMaps(ChosenMaps):
         block: Callable[[int, int], nn.Module],
     ) -> None:
         model = create_model(backbone, features_only=True) if isinstance(backbone, str) else backbone
-        super().__init__(model, levels, finest=min(levels))
-        self.widths = [*self.widths, *widths]
+        super().__init__(model, levels)
+        self.channels = (*self.channels, *widths)
         start = len(self.strides) - 1
-        self.extra = nn.ModuleList(block(*pair) for pair in pairwise(self.widths[start:]))
+        self.extra = nn.ModuleList(block(*pair) for pair in pairwise(self.channels[start:]))
         self.strides = (*self.strides, *(self.strides[-1] * 2 ** (i + 1) for i in range(len(widths))))
 
     def forward(self, images: Tensor) -> OrderedDict[str, Tensor]:
@@ -85,37 +86,37 @@ class SSD(Detector):
         normed = any(isinstance(module, nn.BatchNorm2d) for module in self.backbone.extra.modules())
         if self.training and len(images) == 1 and normed:
             raise InputError(
-                "one image and BatchNorm cannot train SSD: its last maps have a single position, over which nothing "
-                "can be averaged. Use a larger batch, or norm='gn'"
+                "one image and BatchNorm cannot train SSD: its last maps have a single position, which has no "
+                "variance. Use a larger batch, or norm='gn'"
             )
         return super().forward(images, targets, sizes=sizes)
 
-    def losses(self, features: list[Tensor], shapes: list[Shape], objects: list[Truth]) -> dict[str, Tensor]:
+    def losses(self, features: list[Tensor], shapes: list[Shape], objects: list[GroundTruth]) -> dict[str, Tensor]:
         logits, codes = self.answers(features)
         anchors = torch.cat(self.anchors.levels(features))
         matched = torch.stack([self.match(anchors, truth) for truth in objects])  # (B, A)
-        found = collect(matched, objects)
+        found = collect_positives(matched, objects)
         where = (found.images, found.places)
         labels = torch.zeros_like(matched)
         labels[where] = found.labels + 1
         entropy = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(matched)
-        hardness = entropy.detach().masked_fill(matched != BACKGROUND, -math.inf)
+        hardness = entropy.detach().masked_fill(matched != BACKGROUND_INDEX, -math.inf)
         rank = hardness.argsort(1, descending=True).argsort(1)  # (B, A), 0 the hardest
         positive = matched >= 0
-        negative = (rank < NEGATIVES * positive.sum(1, keepdim=True)) & (matched == BACKGROUND)
+        negative = (rank < NEGATIVES_PER_POSITIVE * positive.sum(1, keepdim=True)) & (matched == BACKGROUND_INDEX)
         count = max(len(found.places), 1)
         target = self.coder.encode_single(found.boxes, anchors[found.places])
         box = F.smooth_l1_loss(codes[where], target, reduction="sum")
         return {"class": entropy[positive | negative].sum() / count, "box": box / count}
 
-    def match(self, anchors: Tensor, truth: Truth) -> Tensor:
+    def match(self, anchors: Tensor, truth: GroundTruth) -> Tensor:
         if len(truth.boxes):
             matched = self.matcher(box_iou(truth.boxes, anchors))
         else:
-            matched = torch.full((len(anchors),), BACKGROUND, device=anchors.device)
-        return torch.where((matched == BACKGROUND) & left_out(anchors, truth), IGNORED, matched)
+            matched = torch.full((len(anchors),), BACKGROUND_INDEX, device=anchors.device)
+        return torch.where((matched == BACKGROUND_INDEX) & ignored_boxes(anchors, truth), IGNORED_INDEX, matched)
 
-    def considered(self, features: list[Tensor], shapes: list[Shape]) -> list[Considered]:
+    def considered(self, features: list[Tensor], shapes: list[Shape]) -> list[Candidates]:
         logits, codes = self.answers(features)
         anchors = torch.cat(self.anchors.levels(features))
 
@@ -123,7 +124,7 @@ class SSD(Detector):
             return lambda rows, labels: self.coder.decode_single(codes[rows], anchors[rows])
 
         scores = logits.softmax(2)[:, :, 1:]
-        return [Considered(score, boxes(code), (len(anchors),)) for score, code in zip(scores, codes, strict=True)]
+        return [Candidates(score, boxes(code), (len(anchors),)) for score, code in zip(scores, codes, strict=True)]
 
     def raw(self, images: Tensor) -> tuple[Tensor, Tensor]:
         return self.answers(list(self.backbone(images).values()))
@@ -175,9 +176,9 @@ def ssd(
         _normal_init(maps.extra)
     anchors = default_boxes(maps.strides, size, anchor_sizes, anchor_ratios)
     if lite:
-        head: nn.Module = SSDLiteHead(maps.widths, anchors.counts, classes + 1, layer)
+        head: nn.Module = SSDLiteHead(list(maps.channels), anchors.counts, classes + 1, layer)
     else:
-        head = SSDHead(maps.widths, anchors.counts, classes + 1)
+        head = SSDHead(list(maps.channels), anchors.counts, classes + 1)
     return SSD(maps, head, anchors, Selection(score_threshold, nms_threshold, 1000, detections))
 
 
@@ -186,3 +187,6 @@ def halving_block(layer: Callable[[int], nn.Module] | None, in_channels: int, ch
         Conv2dNormActivation(in_channels, channels // 2, 1, norm_layer=layer),
         Conv2dNormActivation(channels // 2, channels, 3, stride=2, norm_layer=layer),
     )
+
+
+HEADS = {"detect": {"ssd": partial(ssd, lite=False), "ssdlite": partial(ssd, lite=True)}}

@@ -1,13 +1,13 @@
-"""Faster R-CNN and Mask R-CNN: a network proposes regions, a second one names, refines and segments them.
+"""Faster R-CNN and Mask R-CNN: a network proposes regions, a second one classifies, refines and segments them.
 
 Ren et al., arXiv 1506.01497; He et al., arXiv 1703.06870; on a pyramid, Lin et al., arXiv 1612.03144. The layers are
 torchvision's. What surrounds them is written here: images come padded, crowds are ignored, no batch gives NaN, regions
-are aligned to half pixels, and what is regressed has no entry for the background.
+are aligned to half pixels, and boxes are not regressed for the background.
 
 Shapes: R regions of all images, K classes, C channels, M side of a mask.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +18,7 @@ from torchvision.models.detection.faster_rcnn import TwoMLPHead
 from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
 
 from vitreous.errors import InputError
-from vitreous.heads.boxes import Anchors, Considered, Decode, Detector, Selection, Shape, Truth, level_cells
+from vitreous.heads.boxes import Anchors, Candidates, Decode, Detector, GroundTruth, Selection, Shape, level_cells
 from vitreous.heads.proposals import Proposals, Sampling
 from vitreous.heads.pyramid import Pyramid, norm_layer, pyramid
 from vitreous.heads.regions import RegionAlign, mask_targets, pool_some
@@ -41,11 +41,11 @@ class BoxPredictor(nn.Module):
 
 
 class Regions(NamedTuple):
-    """The regions of all images that are learnt from."""
+    """The sampled regions of all images."""
 
     boxes: list[Tensor]
-    matched: list[Tensor]  # object of the image, or BACKGROUND
-    objects: list[Truth]
+    matched: list[Tensor]  # index of the object, or BACKGROUND_INDEX
+    objects: list[GroundTruth]
 
     @property
     def labels(self) -> Tensor:
@@ -88,7 +88,7 @@ class RCNN(Detector):
         self.mask_head, self.mask_predictor = mask_head, mask_predictor
         self.coder = BoxCoder((10.0, 10.0, 5.0, 5.0))
 
-    def losses(self, features: list[Tensor], shapes: list[Shape], objects: list[Truth]) -> dict[str, Tensor]:
+    def losses(self, features: list[Tensor], shapes: list[Shape], objects: list[GroundTruth]) -> dict[str, Tensor]:
         logits, codes = self.proposals(features)
         anchors = self.proposals.anchors.levels(features)
         losses = self.proposals.losses(logits, codes, anchors, objects)
@@ -98,10 +98,10 @@ class RCNN(Detector):
             losses["mask"] = self.mask_loss(features, regions.positive(), shapes)
         return losses
 
-    def sample(self, proposed: list[Tensor], objects: list[Truth]) -> Regions:
+    def sample(self, proposed: list[Tensor], objects: list[GroundTruth]) -> Regions:
         boxes, matched = [], []
         for box, truth in zip(proposed, objects, strict=True):
-            box = torch.cat([box, truth.boxes])  # while proposals are poor there is still something to learn from
+            box = torch.cat([box, truth.boxes])  # so that there are positives while proposals are poor
             index, number = self.sampling(box, truth, every_object=False)
             boxes.append(box[index])
             matched.append(number)
@@ -137,7 +137,7 @@ class RCNN(Detector):
         rows = torch.arange(len(logits), device=logits.device)
         return F.binary_cross_entropy_with_logits(logits[rows, regions.labels - 1], target)
 
-    def considered(self, features: list[Tensor], shapes: list[Shape]) -> list[Considered]:
+    def considered(self, features: list[Tensor], shapes: list[Shape]) -> list[Candidates]:
         objectness, shifts = self.proposals(features)
         regions = self.proposals.regions(objectness, shifts, self.proposals.anchors.levels(features), shapes)
         logits, codes = self.box_predictor(self.box_head(self.box_align(features, regions)))
@@ -147,7 +147,7 @@ class RCNN(Detector):
             return lambda rows, labels: self.coder.decode_single(codes[rows, labels], region[rows])
 
         parts = zip(logits.softmax(1)[:, 1:].split(counts), codes.split(counts), regions, strict=True)
-        return [Considered(score, boxes(code, region), (len(region),)) for score, code, region in parts]
+        return [Candidates(score, boxes(code, region), (len(region),)) for score, code, region in parts]
 
     def predictions(self, features: list[Tensor], shapes: list[Shape]) -> list[dict[str, Tensor]]:
         found = super().predictions(features, shapes)
@@ -160,7 +160,7 @@ class RCNN(Detector):
         return found
 
     def raw(self, images: Tensor, *, proposals: int = 1000, detections: int = 100) -> list[Any]:
-        """With as many regions as the published counts take: proposals for the boxes, detections for the masks."""
+        """With as many regions as published counts assume: proposals for boxes, detections for masks."""
         features = list(self.backbone(images).values())
         outputs: list[Any] = [self.proposals(features)]
         channels = features[0].shape[1]
@@ -170,36 +170,43 @@ class RCNN(Detector):
         return outputs
 
 
-def rcnn(
-    backbone: str | nn.Module,
-    classes: int,
-    *,
-    masks: bool,
-    channels: int = 256,
-    norm: str | None = None,
-    levels: Sequence[int] | None = None,
-    hidden: int = 1024,
-    convs: int = 4,
-    anchor_sizes: Sequence[float | Sequence[float]] | None = None,
-    anchor_ratios: Sequence[float] = (0.5, 1.0, 2.0),
-    proposals: int = 1000,
-    samples: int = 512,
-    align_samples: int = 2,
-    score_threshold: float = 0.05,
-    nms_threshold: float = 0.5,
-    detections: int = 100,
-) -> RCNN:
-    base = pyramid(backbone, channels=channels, levels=levels, extra="pool", norm=norm)  # type: ignore[arg-type]
-    anchors = Anchors(base.strides, level_cells(anchor_sizes, anchor_ratios, base.strides, (8,)))
-    mask_head = MaskRCNNHeads(channels, [channels] * convs, 1, norm_layer(norm)) if masks else None
-    return RCNN(
-        base,
-        Proposals(channels, anchors, Sampling(0.7, 0.3, 256, 0.5), candidates=(2000, 1000), proposals=proposals),
-        classes,
-        hidden=hidden,
-        align_samples=align_samples,
-        sampling=Sampling(0.5, 0.5, samples, 0.25),
-        selection=Selection(score_threshold, nms_threshold, proposals * classes, detections),
-        mask_head=mask_head,
-        mask_predictor=MaskRCNNPredictor(channels, channels, classes) if masks else None,
-    )
+def rcnn(*, masks: bool) -> Callable[..., RCNN]:
+    """What builds Mask R-CNN or, without `masks`, Faster R-CNN."""
+
+    def build(
+        backbone: str | nn.Module,
+        classes: int,
+        *,
+        channels: int = 256,
+        norm: str | None = None,
+        levels: Sequence[int] | None = None,
+        hidden: int = 1024,
+        convs: int = 4,
+        anchor_sizes: Sequence[float | Sequence[float]] | None = None,
+        anchor_ratios: Sequence[float] = (0.5, 1.0, 2.0),
+        proposals: int = 1000,
+        samples: int = 512,
+        align_samples: int = 2,
+        score_threshold: float = 0.05,
+        nms_threshold: float = 0.5,
+        detections: int = 100,
+    ) -> RCNN:
+        base = pyramid(backbone, channels=channels, levels=levels, extra="pool", norm=norm)  # type: ignore[arg-type]
+        anchors = Anchors(base.strides, level_cells(anchor_sizes, anchor_ratios, base.strides, (8,)))
+        mask_head = MaskRCNNHeads(channels, [channels] * convs, 1, norm_layer(norm)) if masks else None
+        return RCNN(
+            base,
+            Proposals(channels, anchors, Sampling(0.7, 0.3, 256, 0.5), candidates=(2000, 1000), proposals=proposals),
+            classes,
+            hidden=hidden,
+            align_samples=align_samples,
+            sampling=Sampling(0.5, 0.5, samples, 0.25),
+            selection=Selection(score_threshold, nms_threshold, proposals * classes, detections),
+            mask_head=mask_head,
+            mask_predictor=MaskRCNNPredictor(channels, channels, classes) if masks else None,
+        )
+
+    return build
+
+
+HEADS = {"detect": {"maskrcnn": rcnn(masks=True), "fasterrcnn": rcnn(masks=False)}}

@@ -12,12 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.errors import InputError
-from vitreous.heads.semantic import Segmentation, check_decoder, conv_norm_relu, start_decoder
+from vitreous.heads.semantic import Decoder, DecoderOutput, check_decoder, conv_norm_relu, initialise_decoder
 from vitreous.layers.patch import resize
 
 
 class PyramidPooling(nn.Module):
-    """The coarsest map beside its means over grids of several sizes, merged by one convolution."""
+    """The coarsest map and its means over grids of several sizes, merged by one convolution."""
 
     def __init__(self, dim: int, width: int, pools: Sequence[int], norm: str) -> None:
         super().__init__()
@@ -32,16 +32,18 @@ class PyramidPooling(nn.Module):
         return self.merge(torch.cat([x, *(resize(context, x.shape[2:]) for context in pooled)], 1))
 
 
-class UperNet(nn.Module):
-    """The main head and, while losses are asked for, a small convolutional one on the last but one of the maps.
+class UperNet(Decoder):
+    """The main head and, for losses, a small convolutional head on the second coarsest map.
 
     Args:
         width: Channels of the main head.
         pools: Sides of the grids to which the coarsest map is pooled.
         auxiliary_width: Channels of the auxiliary head.
-        dropout: How often a channel is dropped before a classifier.
+        dropout: Probability of dropping a channel before a classifier.
         norm: "bn" or "gn".
     """
+
+    auxiliary_loss = "auxiliary"
 
     def __init__(
         self,
@@ -66,9 +68,9 @@ class UperNet(nn.Module):
         self.auxiliary = conv_norm_relu(channels[-2], auxiliary_width, 3, norm=norm)
         self.auxiliary_classifier = nn.Conv2d(auxiliary_width, classes, 1)
         self.dropout = nn.Dropout2d(dropout)
-        start_decoder(self, self.classifier, self.auxiliary_classifier)
+        initialise_decoder(self, self.classifier, self.auxiliary_classifier)
 
-    def forward(self, maps: Sequence[Tensor], *, auxiliary: bool = True) -> Segmentation:
+    def forward(self, maps: Sequence[Tensor], *, auxiliary: bool = True) -> DecoderOutput:
         levels = [lateral(level) for lateral, level in zip(self.lateral, maps, strict=False)]
         levels.append(self.context(maps[-1]))
         for i in range(len(levels) - 1, 0, -1):
@@ -78,4 +80,7 @@ class UperNet(nn.Module):
         x = self.fuse(torch.cat([resize(level, size) for level in (*smooth, levels[-1])], 1))  # (B, c, H, W)
         logits = self.classifier(self.dropout(x))
         beside = self.auxiliary_classifier(self.dropout(self.auxiliary(maps[-2]))) if auxiliary else None
-        return Segmentation(logits, beside)
+        return DecoderOutput(logits, beside)
+
+
+HEADS = {"segment": {"upernet": UperNet}}

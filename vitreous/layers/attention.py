@@ -1,4 +1,4 @@
-"""Multi-head attention of a grid of queries, fused unless a tap wants to see the weights.
+"""Multi-head attention of a grid of queries, fused unless a tap records the weights.
 
 Shapes: B batch, H W grid, N = HW, M keys, C channels, h heads, d = C / h.
 """
@@ -17,10 +17,10 @@ def split_heads(x: Tensor, heads: int) -> Tensor:
 
 
 class Gates(NamedTuple):
-    """How much each of M keys counts, 1 being untouched: tensors (1 or B, M), or None for all 1.
+    """Factors on M keys, 1 for no change: tensors (1 or B, M), or None for all 1.
 
-    `logit` multiplies a key's weight before the softmax normalises, so that 0 is an attention without that key; `value`
-    multiplies what is read from the key and leaves the weights of the others as they are.
+    `logit` multiplies a key's weight before the softmax normalises, so that 0 is attention without that key; `value`
+    multiplies the key's value and leaves the weights of the other keys as they are.
     """
 
     logit: Tensor | None = None
@@ -42,11 +42,11 @@ def attend(
     dropout: float = 0.0,
     keys: Tensor | None = None,
 ) -> Tensor:
-    """Attention of q (B, h, N, d) over k, v (B, h, M, d), with heads merged again: (B, N, C).
+    """Attention of q (B, h, N, d) over k, v (B, h, M, d), with heads merged: (B, N, C).
 
-    Where all queries share what they look at, this is the place that chooses between the fused kernel and explicit
-    weights. A listening tap receives the weights picture-shaped, (B, h, M, H, W): for each key, how much every position
-    looks at it. `keys` (1, M) is False for keys that nobody may look at, or numbers to add to all scores of a key.
+    This is where attention with keys shared by all queries chooses between the fused kernel and explicit weights. A
+    listening tap receives the weights as maps (B, h, M, H, W): for each key, the weight it has at every position.
+    `keys` (1, M) is False for masked keys, or holds numbers to add to all scores of a key.
     """
     if not tap.listening:
         out = F.scaled_dot_product_attention(q, k, v, keys, dropout_p=dropout)

@@ -1,4 +1,4 @@
-"""Attention between the channels of each head, over all positions, whose cost is linear in their number.
+"""Attention between the channels of each head, over all positions; the cost is linear in the number of positions.
 
 Shapes: B batch, H W grid, N = HW, C channels, h heads, d = C / h.
 """
@@ -26,8 +26,8 @@ class ChannelAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         _, H, W, C = x.shape
         tokens = x.flatten(1, 2)  # (B, N, C)
-        # Three C x C products per image must cost less than the two passes over all positions they save.
-        # Sums of squares over all positions leave float16's range, to which autocast would bring them.
+        # Three C x C products per image must cost less than the two passes over all positions that they save.
+        # Sums of squares over all positions leave the range of float16, which autocast would use.
         exact = x.dtype.itemsize >= 4 and not torch.is_autocast_enabled("cpu")
         many = exact and eager_inference(x) and H * W > 2 * C
         shorter = many and is_plain(self.qkv, self.proj)
@@ -38,21 +38,21 @@ class ChannelAttention(nn.Module):
         q, k, v = self.qkv(tokens).unflatten(-1, (3, self.heads, -1)).unbind(2)  # (B, N, h, d)
         if q.dtype.itemsize >= 4:
             # Normalising the d x d products costs far less than normalising q and k.
-            # Squares and a sum take a quarter of vector_norm's time on a CPU.
-            weights = self.attention(correlation(q, k), q.square().sum(1), k.square().sum(1))
+            # On a CPU, squares and a sum take a quarter of the time of vector_norm.
+            weights = self.attention(channel_products(q, k), q.square().sum(1), k.square().sum(1))
         else:
             # Sums over thousands of positions leave half precision's range, so normalise first, in float32.
             q, k = (F.normalize(t.float(), dim=1).to(t.dtype) for t in (q, k))
-            weights = self.attention(correlation(q, k)).to(v.dtype)
-        # One head at a time reads v where it is; all heads at once would copy it first.
+            weights = self.attention(channel_products(q, k)).to(v.dtype)
+        # One head at a time reads v in place; all heads at once would copy it first.
         parts = [torch.bmm(v[:, :, i], weights[:, i].transpose(1, 2)) for i in range(self.heads)]  # (B, N, d)
         return self.proj(torch.cat(parts, -1))
 
     def through_covariance(self, tokens: Tensor) -> Tensor:
-        """The same from the tokens' C x C covariance: half the products where positions outnumber channels.
+        """The same from the tokens' C x C covariance: half the products if positions outnumber channels.
 
         With S = X'X, q'k is Wq S Wk', the squared lengths of q are the diagonal of Wq S Wq', and values, attention
-        and projection join into one C x C matrix that is applied to X. A one appended to X carries the biases.
+        and projection combine into one C x C matrix that is applied to X. A one appended to X carries the biases.
         """
         N, C = tokens.shape[1:]
         sums = tokens.sum(1, keepdim=True)  # (B, 1, C)
@@ -68,13 +68,13 @@ class ChannelAttention(nn.Module):
         return torch.baddbmm(whole[:, C:] + self.proj.bias, tokens, whole[:, :C])
 
     def attention(self, qk: Tensor, *squares: Tensor) -> Tensor:
-        """Softmax (B, h, d, d) of correlations, given products and, unless they are normalised, squared lengths."""
+        """Softmax (B, h, d, d) of correlations, given products and, unless these are normalised, squared lengths."""
         if squares:
             q_length, k_length = (square.clamp(min=0).sqrt().clamp(min=1e-12) for square in squares)  # (B, h, d)
             qk = qk / (q_length[..., None] * k_length[..., None, :])
         return self.channel_attention((qk * self.temperature).softmax(-1))
 
 
-def correlation(q: Tensor, k: Tensor) -> Tensor:
-    """Products of channels over all positions of (B, N, h, d), one head at a time to read them where they are."""
+def channel_products(q: Tensor, k: Tensor) -> Tensor:
+    """Products of channels over all positions of (B, N, h, d), one head at a time to read them in place."""
     return torch.stack([torch.bmm(q[:, :, i].transpose(1, 2), k[:, :, i]) for i in range(q.shape[2])], 1)

@@ -1,7 +1,7 @@
-"""Networks that decide which positions form a cluster, and the softmax that turns their logits into maps.
+"""Networks that assign positions to clusters, and the softmax that turns their logits into maps.
 
-Every clustering maps tokens (B, H, W, C) to logits (B, H, W, M); `assign` makes them M maps that each sum to one over
-all positions. The layer whose shape depends on M is called `logits` in each of them.
+Every clustering maps tokens (B, H, W, C) to logits (B, H, W, M); `assign` turns them into M maps that each sum to one
+over all positions. In each of them the layer whose shape depends on M is called `logits`.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,9 +10,9 @@ from itertools import pairwise
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitreous.layers.channels_first import apply_nchw
 from vitreous.layers.drop import drop_path, drop_path_rates
 from vitreous.layers.patch import resize
-from vitreous.layers.picture import picture
 
 
 def assign(logits: Tensor, temperature: float = 1.0) -> Tensor:
@@ -32,7 +32,7 @@ class ConvClustering(nn.Module):
         self.logits = nn.Linear(dim, clusters, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.logits(F.gelu(self.pointwise(F.gelu(picture(self.depthwise, x)))))
+        return self.logits(F.gelu(self.pointwise(F.gelu(apply_nchw(self.depthwise, x)))))
 
 
 class MlpClustering(nn.Module):
@@ -67,7 +67,7 @@ class BottleneckClustering(nn.Module):
         self.logits = nn.Linear(dim // 4, clusters)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.logits(F.gelu(picture(self.reduce, x)))
+        return self.logits(F.gelu(apply_nchw(self.reduce, x)))
 
 
 # name -> (dim, clusters, hidden width of the block's feed-forward layer, kernel size) -> module
@@ -79,20 +79,20 @@ CLUSTERINGS: dict[str, Callable[[int, int, int, int], nn.Module]] = {
 }
 
 
-def activate(dim: int) -> nn.Sequential:
+def gelu_batch_norm(dim: int) -> nn.Sequential:
     return nn.Sequential(nn.GELU(), nn.BatchNorm2d(dim))
 
 
-class Mixer(nn.Module):
+class ConvMixerBlock(nn.Module):
     """ConvMixer block on (B, C, H, W): depth-wise convolution on a residual branch, then a 1x1 convolution."""
 
     def __init__(self, dim: int, kernel_size: int, drop_rate: float) -> None:
         super().__init__()
         self.depthwise = nn.Conv2d(dim, dim, kernel_size, padding=kernel_size // 2, groups=dim)
-        self.after_depthwise = activate(dim)
+        self.after_depthwise = gelu_batch_norm(dim)
         self.drop_path = drop_path(drop_rate)
         self.pointwise = nn.Conv2d(dim, dim, 1)
-        self.after_pointwise = activate(dim)
+        self.after_pointwise = gelu_batch_norm(dim)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.drop_path(self.after_depthwise(self.depthwise(x)))
@@ -105,7 +105,7 @@ class BlurDown(nn.Module):
     def __init__(self, dim: int, next_dim: int) -> None:
         super().__init__()
         self.conv = nn.Conv2d(dim, next_dim, 3, 2, 1)
-        self.after = activate(next_dim)
+        self.after = gelu_batch_norm(next_dim)
 
     def forward(self, x: Tensor) -> Tensor:
         row = F.pad(x.new_full((1,), 2.0), (1, 1), value=1.0) / 4  # 1/4, 1/2, 1/4; a buffer would not survive meta
@@ -114,7 +114,7 @@ class BlurDown(nn.Module):
 
 
 class ClusteringTeacher(nn.Module):
-    """A ConvMixer pyramid that makes the cluster assignments of all stages from the trunk's stem output.
+    """A ConvMixer pyramid that computes the cluster assignments of all stages from the trunk's stem output.
 
     Bottom-up levels, then top-down fusion, then one 1x1 convolution per level to that stage's clusters. With
     `add_features` the bottom-up maps also join the trunk, which needs the trunk's widths.
@@ -136,15 +136,15 @@ class ClusteringTeacher(nn.Module):
         rates = drop_path_rates(drop_path_rate, depths)
         pairs = list(pairwise(dims))
         self.levels = nn.ModuleList(
-            nn.Sequential(*(Mixer(dim, kernel_size, rate) for rate in level))
+            nn.Sequential(*(ConvMixerBlock(dim, kernel_size, rate) for rate in level))
             for dim, level in zip(dims, rates, strict=True)
         )
         self.down = nn.ModuleList(BlurDown(dim, coarser) for dim, coarser in pairs)
         self.lateral = nn.ModuleList(
-            nn.Sequential(nn.Conv2d(coarser, dim, 1), *activate(dim)) for dim, coarser in pairs
+            nn.Sequential(nn.Conv2d(coarser, dim, 1), *gelu_batch_norm(dim)) for dim, coarser in pairs
         )
         self.fuse = nn.ModuleList(
-            Mixer(dim, kernel_size, level[0]) for dim, level in zip(dims[:-1], rates, strict=False)
+            ConvMixerBlock(dim, kernel_size, level[0]) for dim, level in zip(dims[:-1], rates, strict=False)
         )
         self.to_clusters = nn.ModuleList(
             nn.Conv2d(dim, count, 1) if count else nn.Identity() for dim, count in zip(dims, clusters, strict=True)

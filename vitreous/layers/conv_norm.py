@@ -1,7 +1,7 @@
 """Convolutions with batch norm, and layers made of them, on tokens (B, H, W, C).
 
-Outside training a batch norm is one factor and one shift per channel, which the convolution before it can take into
-its kernel: the folded layer reads and writes every map once instead of twice.
+Outside training a batch norm is a scale and a shift per channel, which can be folded into the convolution before it.
+The folded layer reads and writes every map once instead of twice.
 """
 
 import torch.nn.functional as F
@@ -12,7 +12,7 @@ from vitreous.layers.plain import is_plain
 
 
 class ConvNorm(nn.Module):
-    """Convolution and batch norm; outside training the norm is part of the kernel."""
+    """Convolution and batch norm; outside training the norm is folded into the kernel."""
 
     def __init__(
         self, in_dim: int, dim: int, kernel_size: int = 3, stride: int = 1, *, groups: int = 1, bias: bool = False
@@ -40,7 +40,7 @@ class ConvNorm(nn.Module):
 
 
 class ConvStem(nn.Module):
-    """Three 3x3 convolutions with GELU in between; the first and the last halve the size while stride lasts."""
+    """Three 3x3 convolutions with GELU in between; the first and the last may have stride 2."""
 
     def __init__(self, in_dim: int, dim: int, *, stride: int, depthwise: bool) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Projection(nn.Module):
 
 
 class PositionConv(nn.Conv2d):
-    """Depth-wise 3x3 convolution of pictures (B, C, H, W), like any Conv2d, added to its input."""
+    """Depth-wise 3x3 convolution of maps (B, C, H, W), added to its input."""
 
     def __init__(self, dim: int) -> None:
         super().__init__(dim, dim, 3, padding=1, groups=dim)
@@ -78,8 +78,8 @@ class PositionConv(nn.Conv2d):
 def with_shortcut(kernel: Tensor) -> Tensor:
     """Depth-wise 3x3 kernels whose convolution also adds its input: a one is added to their centres.
 
-    The one is made when it is needed. A buffer for it would be lost where models are made on the meta device and
-    filled from files, which hold no constants.
+    The constant is made on demand. A buffer would be lost when a model is made on the meta device and filled from a
+    file, which holds no constants.
     """
     centre = kernel.new_zeros(9)
     centre[4] = 1

@@ -1,4 +1,4 @@
-"""Stochastic depth: residual branches left out at random, per sample, more often the deeper they are."""
+"""Stochastic depth: residual branches dropped at random, per sample, more often the deeper they are."""
 
 from collections.abc import Sequence
 

@@ -11,17 +11,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from vitreous.layers.channels_first import apply_nchw
 from vitreous.layers.conv_norm import with_shortcut
-from vitreous.layers.picture import picture
 from vitreous.layers.plain import is_plain
 
-# Hidden maps larger than this are computed in strips at inference on the CPU. Above 32 MB the allocator maps
-# fresh pages for every operation, and far below that a strip still stays in cache between the operations.
+# Larger hidden maps are computed in strips at inference on the CPU. Above 32 MB the allocator maps fresh pages for
+# every operation; far below that, a strip stays in cache between operations.
 # Measured on 2 cores (AMD EPYC, torch 2.15, 8 x 56 x 56 x 96, R = 4 C): whole 139 ms, strips of 2.4 MB 57 ms.
 STRIP_BYTES = 4 << 20
-# Without the convolution pieces can be smaller, about the second-level cache of two cores, but every matrix product
-# rearranges its weights first, which wants enough rows. Measured on one of these cores: emsnet_xtiny at 8 x 224 x 224,
-# pieces of 4 MB 0.52 s, of 1 MB 0.42 s; a layer of 384 to 1536 channels, pieces of 170 rows 76 ms, of 784 rows 51 ms.
+# Without the convolution, pieces can be smaller, about the second-level cache of two cores; but every matrix product
+# first rearranges its weights, which needs enough rows to pay off. Measured on one of these cores: emsnet_xtiny at
+# 8 x 224 x 224, pieces of 4 MB 0.52 s, of 1 MB 0.42 s; a layer of 384 to 1536 channels, pieces of 170 rows 76 ms, of
+# 784 rows 51 ms.
 PIECE_BYTES, PIECE_ROWS = 1 << 20, 1024
 
 
@@ -60,13 +61,13 @@ class ConvMlp(nn.Module):
         return self.in_pieces(x) if kernel is None else self.in_strips(x, kernel)
 
     def kernel(self) -> Tensor | None:
-        """What the convolution comes to, if it may be used without calling its layer."""
+        """The convolution's effective kernel, if it may be used without calling its layer."""
         if self.depthwise is None or not is_plain(self.depthwise):
             return None
         return with_shortcut(self.depthwise.weight) if self.shortcut else self.depthwise.weight
 
     def worth_strips(self, x: Tensor) -> bool:
-        """Strips pay off where memory is the limit. Layers that somebody watches or changed get all of x at once."""
+        """Strips pay off if memory is the bottleneck. Layers with hooks or changes get all of x at once."""
         if not eager_inference(x):
             return False
         B, H, W, _ = x.shape
@@ -79,12 +80,12 @@ class ConvMlp(nn.Module):
             bias = self.depthwise.bias  # type: ignore[union-attr]
             u = F.conv2d(u.permute(0, 3, 1, 2), kernel, bias, padding=1, groups=len(kernel)).permute(0, 2, 3, 1)
         elif self.depthwise is not None:
-            v = picture(self.depthwise, u)
+            v = apply_nchw(self.depthwise, u)
             u = u + v if self.shortcut else v
         return self.dropout(self.fc2(self.dropout(F.gelu(u))))  # (B, H, W, C)
 
     def in_pieces(self, x: Tensor) -> Tensor:
-        """Positions do not see each other: any of them may be computed together."""
+        """Positions are independent, so any of them may be computed together."""
         pieces = x.flatten(0, 2).split(max(PIECE_ROWS, PIECE_BYTES // (self.fc1.out_features * x.element_size())))
         return torch.cat([self.branch(piece, None) for piece in pieces]).view_as(x)
 
@@ -92,16 +93,16 @@ class ConvMlp(nn.Module):
         out = torch.empty_like(x)
         row_bytes = x.shape[2] * self.fc1.out_features * x.element_size()
         for images, rows, halo in strips(x.shape[0], x.shape[1], row_bytes):
-            # The rows of the halo are only there so that the convolution sees its neighbours.
+            # The halo rows only provide neighbours for the convolution.
             y = self.branch(x[images, halo], kernel)
             out[images, rows] = y[:, rows.start - halo.start : rows.stop - halo.start]
         return out
 
 
 def eager_inference(x: Tensor) -> bool:
-    """Whether this is a plain forward pass on a CPU, where an equal but cheaper way may be taken.
+    """Whether this is a plain forward pass on a CPU, where an equivalent but cheaper path may be taken.
 
-    Nothing records a program then, neither with tensors nor with the stand-ins of torch.fx: sizes may be looked at.
+    Nothing is being traced or compiled then, so code may branch on sizes.
     """
     traced = not isinstance(x, Tensor) or torch.compiler.is_compiling() or torch.jit.is_tracing()
     return not (traced or torch.is_grad_enabled()) and x.device.type == "cpu"
@@ -114,7 +115,7 @@ def strips(images: int, rows: int, row_bytes: int) -> Iterator[tuple[slice, slic
     """
     together = max(1, STRIP_BYTES // (rows * row_bytes))
     height = rows if together > 1 else max(1, STRIP_BYTES // row_bytes)
-    height = -(-rows // -(-rows // height))  # equal strips: no thin rest at the bottom
+    height = -(-rows // -(-rows // height))  # equal strips: no thin remainder at the bottom
     for first in range(0, images, together):
         for top in range(0, rows, height):
             bottom = min(top + height, rows)

@@ -25,13 +25,13 @@ from vitreous.layers.tap import Tap
 
 @dataclass(frozen=True)
 class AttentionSettings:
-    """What the attention layers of a model have in common."""
+    """Settings that the attention layers of a model share."""
 
     max_foreground: int | None = None  # a cap makes the cost linear in the number of pixels
-    sqa_residual: bool = True  # add the background's own normalised tokens to what is read for them
+    sqa_residual: bool = True  # add the background's own normalised tokens to their update
     head_expansion: int = 2  # heads at the softmax per head outside
     bottleneck_ratio: int = 32  # channels per channel within the background's two-layer network
-    project: str = "all"  # tokens whose keys and values are made; "needed" gives the same result for less
+    project: str = "all"  # tokens whose keys and values are computed; "needed" gives the same result for less
 
 
 class HeadMixer(nn.Module):
@@ -56,7 +56,7 @@ class HeadMixer(nn.Module):
 
 
 def along_heads(linear: nn.Linear, x: Tensor) -> Tensor:
-    """A linear layer over the second axis of (B, h, n), if possible without moving that axis."""
+    """A linear layer over the second axis of (B, h, n), without moving that axis if possible."""
     if not is_plain(linear):
         return linear(x.transpose(1, 2)).transpose(1, 2)
     return torch.baddbmm(linear.bias[:, None], linear.weight.expand(x.shape[0], -1, -1), x)
@@ -74,8 +74,8 @@ class PartialAttention(nn.Module):
         self.proj = nn.Linear(dim, dim)
         hidden = max(8, dim // settings.bottleneck_ratio)
         self.spread = nn.Sequential(nn.Linear(dim, hidden), nn.LayerNorm(hidden), nn.ReLU(), nn.Linear(hidden, dim))
-        self.score = Tap()  # (B, H, W) mean over channels: what decides who is foreground
-        self.rank = Tap()  # (B, H, W) place in the order of scores, 0 is first
+        self.score = Tap()  # (B, H, W) mean over channels, which decides what is foreground
+        self.rank = Tap()  # (B, H, W) rank by score, 0 is first
         self.foreground = Tap()  # (B, H, W) True for the foreground
         self.positions = Tap()  # (B, F) position in the flattened grid of rows 1, 2, … of the next two
         self.unmixed = Tap()  # (B, h, m, m) scaled scores before the heads are mixed; row and column 0: abstract token
@@ -90,11 +90,11 @@ class PartialAttention(nn.Module):
         chosen = self.choose(self.score(score))  # (B, m)
         rows = (chosen + torch.arange(B, device=x.device)[:, None] * z.shape[1]).flatten()  # (B m), in the whole batch
         if self.settings.project == "needed" and is_plain(self.qkv):
-            front = self.attend_foreground(self.qkv(pick(z, rows, chosen)), chosen, (H, W))  # (B, m, C)
+            front = self.attend_foreground(self.qkv(gather_rows(z, rows, chosen)), chosen, (H, W))  # (B, m, C)
             read = self.attend_tokens(front[:, :1], z, chosen, (H, W))  # (B, 1, C)
         else:
             qkv = self.qkv(z)  # (B, 1 + N, 3C)
-            front = self.attend_foreground(pick(qkv, rows, chosen), chosen, (H, W))  # (B, m, C)
+            front = self.attend_foreground(gather_rows(qkv, rows, chosen), chosen, (H, W))  # (B, m, C)
             read = self.attend_background(front[:, :1], qkv[..., C:], chosen, (H, W))  # (B, 1, C)
         update = self.spread(read)
         out = z + update if self.settings.sqa_residual else update.expand_as(z).clone()  # (B, 1 + N, C)
@@ -139,7 +139,7 @@ class PartialAttention(nn.Module):
     def attend_background(self, query: Tensor, kv: Tensor, chosen: Tensor, grid: tuple[int, int]) -> Tensor:
         """What one query (B, 1, C) reads from all but the chosen tokens; fused unless the tap listens."""
         q, k, v = (split_heads(y, self.heads) for y in (query, *kv.chunk(2, -1)))  # (B, h, 1, d), (B, h, 1 + N, d)
-        mask = hide(q, chosen, k.shape[2])[:, None]  # (B, 1, 1, 1 + N)
+        mask = masking_bias(q, chosen, k.shape[2])[:, None]  # (B, 1, 1, 1 + N)
         if not self.background.listening:
             return F.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2).flatten(2)
         weights = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5 + mask).softmax(-1)[:, :, 0]  # (B, h, 1 + N)
@@ -156,22 +156,22 @@ class PartialAttention(nn.Module):
         q = query[:, 0].unflatten(1, (self.heads, -1))  # (B, h, d)
         q = torch.einsum("bhd,hdc->bhc", q * q.shape[-1] ** -0.5, key)
         scores = q @ z.transpose(1, 2)  # (B, h, 1 + N)
-        weights = (scores + hide(scores, chosen, z.shape[1])).softmax(-1)
+        weights = (scores + masking_bias(scores, chosen, z.shape[1])).softmax(-1)
         if self.background.listening:
             weights = F.pad(self.background(weights[..., 1:].unflatten(-1, grid)).flatten(2), (1, 0))
         read = torch.einsum("bhc,hdc->bhd", weights @ z, value).flatten(1)  # (B, C)
         return (read + self.qkv.bias[-read.shape[1] :])[:, None]
 
 
-def pick(x: Tensor, rows: Tensor, chosen: Tensor) -> Tensor:
-    """The chosen rows (B, m) of (B, 1 + N, C), which are also given numbered through the batch: (B, m, C)."""
+def gather_rows(x: Tensor, rows: Tensor, chosen: Tensor) -> Tensor:
+    """The chosen rows (B, m) of (B, 1 + N, C), given as `rows` of the flattened batch: (B, m, C)."""
     return x.flatten(0, 1).index_select(0, rows).unflatten(0, chosen.shape)
 
 
-def hide(scores: Tensor, chosen: Tensor, tokens: int) -> Tensor:
-    """What to add to scores over all tokens so that the chosen ones get no weight: (B, 1, 1 + N).
+def masking_bias(scores: Tensor, chosen: Tensor, tokens: int) -> Tensor:
+    """What to add to the scores of all tokens so that the chosen ones get no weight: (B, 1, 1 + N).
 
-    Finite, so that an image that is all foreground, whose result nobody reads, has finite gradients too.
+    Finite, so that an image that is all foreground, whose result is unused, also has finite gradients.
     """
     lowest = torch.finfo(scores.dtype).min / 2
     return scores.new_zeros(scores.shape[0], tokens).scatter_(1, chosen, lowest)[:, None]

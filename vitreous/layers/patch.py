@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitreous.layers.picture import picture
+from vitreous.layers.channels_first import apply_nchw
 
 HALVINGS = {4: (2, 2), 2: (2, 1), 1: (1, 1)}  # a stem's stride -> the strides of its first and last convolution
 
@@ -22,11 +22,11 @@ class PatchEmbed(nn.Module):
         self.norm = nn.LayerNorm(dim, eps)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.norm(picture(self.conv, x))
+        return self.norm(apply_nchw(self.conv, x))
 
 
 class DoubleConvStem(nn.Module):
-    """Two 3x3 convolutions with nothing in between, then LayerNorm; each halves the size while stride lasts."""
+    """Two 3x3 convolutions with nothing in between, then LayerNorm; each may have stride 2."""
 
     def __init__(self, in_dim: int, dim: int, *, stride: int, eps: float) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class DoubleConvStem(nn.Module):
         self.norm = nn.LayerNorm(dim, eps)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.norm(picture(self.conv2, picture(self.conv1, x)))
+        return self.norm(apply_nchw(self.conv2, apply_nchw(self.conv1, x)))
 
 
 def resize(x: Tensor, size: Sequence[int]) -> Tensor:

@@ -1,9 +1,8 @@
-"""Whether a layer's weights say all there is to know about it.
+"""Whether a layer is fully described by its weights.
 
-Some of our layers use the weights of another layer without calling it, which is cheaper and equal. It is wrong where
-somebody changed that layer: LoRA and quantisation put another module or another kind of weight in its place,
-parametrisations change its class, hooks (its own, or those for all modules) and replaced `forward` methods expect to be
-called.
+Some of our layers use the weights of another layer without calling it, which is cheaper and equivalent. That is wrong
+if the layer was changed: LoRA and quantisation replace the module or its weight, parametrisations change its class, and
+hooks (its own or global ones) and replaced `forward` methods must be called.
 """
 
 from torch import nn
@@ -11,27 +10,27 @@ from torch.nn.modules import module as torch_module
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear  # the output layer of nn.MultiheadAttention
 from torch.utils.module_tracker import ModuleTracker
 
-PLAIN = (nn.Linear, NonDynamicallyQuantizableLinear, nn.Conv2d, nn.BatchNorm2d, nn.SyncBatchNorm)
+PLAIN_LAYERS = (nn.Linear, NonDynamicallyQuantizableLinear, nn.Conv2d, nn.BatchNorm2d, nn.SyncBatchNorm)
 
 
 def is_plain(*layers: nn.Module) -> bool:
-    """Whether calling each of these layers would do nothing but what its class does with ordinary weights."""
-    if _every_module_is_watched():
+    """Whether calling each of these layers only does what its class does with ordinary weights."""
+    if _has_global_hooks():
         return False
     for layer in layers:
-        own = layer.__dict__  # reading attributes by way of the module takes five times as long, in every forward pass
+        own = layer.__dict__  # attribute access through the module takes five times as long
         if not _is_plain_class(type(layer)) or "forward" in own:
             return False
         if own["_forward_pre_hooks"] or own["_forward_hooks"] or own["_backward_pre_hooks"] or own["_backward_hooks"]:
             return False
-        # Tensors that stand for others, such as quantised ones, have this method by torch's protocol.
+        # By torch's protocol, tensor subclasses such as quantised ones have this method.
         if hasattr(own["_parameters"].get("weight"), "__tensor_flatten__"):
             return False
     return True
 
 
-def _every_module_is_watched() -> bool:
-    """Whether there are hooks for all modules at once, as `register_module_forward_hook` makes them."""
+def _has_global_hooks() -> bool:
+    """Whether there are global module hooks, as made by `register_module_forward_hook`."""
     kinds = (
         torch_module._global_forward_pre_hooks,
         torch_module._global_forward_hooks,
@@ -40,12 +39,14 @@ def _every_module_is_watched() -> bool:
     )
     if not any(kinds):
         return False
-    # torch's counter of operations only asks which module runs, and must count what runs without it.
+    # torch's FLOP counter only tracks which module runs, and must count what runs without it.
     return any(
         not isinstance(getattr(hook, "__self__", None), ModuleTracker) for kind in kinds for hook in kind.values()
     )
 
 
 def _is_plain_class(kind: type) -> bool:
-    # torch.export may look at a layer through a stand-in whose class has the same name in the same module.
-    return kind in PLAIN or any(kind.__qualname__ == k.__qualname__ and kind.__module__ == k.__module__ for k in PLAIN)
+    # torch.export may replace a layer by a stand-in whose class has the same name and module.
+    return kind in PLAIN_LAYERS or any(
+        kind.__qualname__ == k.__qualname__ and kind.__module__ == k.__module__ for k in PLAIN_LAYERS
+    )

@@ -1,7 +1,7 @@
-"""Branches that look at pooled tokens and bring what they find back to every position.
+"""Branches that work on pooled tokens and propagate the result back to every position.
 
 Tokens are pooled to cells of p x p, embedded, mixed by convolution or attention, and propagated to the positions of
-their cell. Any size can be pooled: the last cells may reach beyond the map and see what is left of it.
+their cell. Any size can be pooled: the last cells may reach beyond the map and pool what is left of it.
 
 Shapes: B batch, H W grid, N = HW, c channels, h heads, d = c / h, p period of pooling; H' W' grid of windows.
 """
@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.layers.attention import attend, split_heads
-from vitreous.layers.picture import picture
+from vitreous.layers.channels_first import apply_nchw
 from vitreous.layers.tap import Tap
 
-WINDOW = 3  # side of the local attention's windows, which overlap: they are two cells apart
-CELLS = WINDOW**2
+WINDOW_SIDE = 3  # of the local attention; windows overlap: they are two cells apart
+WINDOW_CELLS = WINDOW_SIDE**2
 
 
 class Propagate(nn.Module):
@@ -33,7 +33,7 @@ class Propagate(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         p, _, c = self.weight.shape
-        if torch.compiler.is_exporting():  # a view of six axes is hard to reason about when their sizes are unknown
+        if torch.compiler.is_exporting():  # torch.export cannot handle a view of six axes of unknown sizes
             kernel = self.weight.permute(2, 0, 1).unsqueeze(1)
             return F.conv_transpose2d(x.permute(0, 3, 1, 2), kernel, self.bias, p, groups=c).permute(0, 2, 3, 1)
         B, H, W, _ = x.shape
@@ -42,36 +42,36 @@ class Propagate(nn.Module):
         return out.reshape(B, H * p, W * p, c)
 
 
-def pool(x: Tensor, period: int, *, largest: bool) -> Tensor:
-    """Largest or mean value in windows of p x p; the last ones see what is left of the image.
+def pool_cells(x: Tensor, period: int, *, largest: bool) -> Tensor:
+    """Largest or mean value in windows of p x p; the last windows pool what is left of the image.
 
-    While exporting, two empty cells are added at the bottom and right. A grid of unknown size then never has
-    one cell only, which the exported program would take for a fact about all images. `clear` keeps their content out.
+    While exporting, two empty cells are added at the bottom and the right. Otherwise the exported program could assume
+    that every grid has a single cell. `zero_outside` keeps the added cells out of the result.
     """
     x, function = x.permute(0, 3, 1, 2), F.max_pool2d if largest else F.avg_pool2d
     if not torch.compiler.is_exporting():
         return function(x, period, period, ceil_mode=True).permute(0, 2, 3, 1)
-    down, across = ((cells(size, period) + 2) * period - size for size in x.shape[2:])
+    down, across = ((cell_count(size, period) + 2) * period - size for size in x.shape[2:])
     y = function(F.pad(x, (0, across, 0, down), value=-torch.inf if largest else 0.0), period)
     if not largest:  # of each window, the part that is in the image
         y = y / F.avg_pool2d(F.pad(torch.ones_like(x[:1, :1]), (0, across, 0, down)), period)
     return y.permute(0, 2, 3, 1)
 
 
-def cells(size: int, period: int) -> int:
+def cell_count(size: int, period: int) -> int:
     return (size - 1) // period + 1
 
 
-def inside(x: Tensor, grid: tuple[int, int]) -> Tensor:
+def grid_mask(x: Tensor, grid: tuple[int, int]) -> Tensor:
     rows, columns = (torch.arange(x.shape[i + 1], device=x.device) < grid[i] for i in (0, 1))
     return rows[:, None] & columns  # (H, W)
 
 
-def clear(x: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Zeros outside a grid, where a convolution would see its padding."""
+def zero_outside(x: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Set everything outside the grid to zero, as a convolution's padding."""
     if (x.shape[1], x.shape[2]) == grid:
         return x
-    return torch.where(inside(x, grid).unsqueeze(2), x, 0.0)  # (B, H, W, C)
+    return torch.where(grid_mask(x, grid).unsqueeze(2), x, 0.0)  # (B, H, W, C)
 
 
 class PooledBranch(nn.Module, ABC):
@@ -86,12 +86,12 @@ class PooledBranch(nn.Module, ABC):
 
     @abstractmethod
     def mix(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
-        """Let the cells (B, H, W, c) exchange what they know; only those within `grid` are real."""
+        """Mix the cells (B, H, W, c); only those within `grid` are real."""
 
     def forward(self, pooled: Tensor, size: tuple[int, int]) -> Tensor:
         H, W = size
-        y = self.propagate(self.mix(self.embed(pooled), (cells(H, self.period), cells(W, self.period))))
-        return picture(self.output, y[:, :H, :W])  # pooling rounded up: cut at the bottom and right
+        y = self.propagate(self.mix(self.embed(pooled), (cell_count(H, self.period), cell_count(W, self.period))))
+        return apply_nchw(self.output, y[:, :H, :W])  # pooling rounded up: cut at the bottom and right
 
 
 class Coordinates(PooledBranch):
@@ -104,7 +104,7 @@ class Coordinates(PooledBranch):
         self.down = nn.Conv2d(2 * dim, 2 * dim, (k, 1), padding=(around, 0), groups=2 * dim)
 
     def mix(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
-        return picture(self.down, clear(picture(self.across, clear(x, grid)), grid))
+        return apply_nchw(self.down, zero_outside(apply_nchw(self.across, zero_outside(x, grid)), grid))
 
 
 class LocalAttention(PooledBranch):
@@ -114,26 +114,34 @@ class LocalAttention(PooledBranch):
         super().__init__(dim, dim, period=4)
         self.heads = heads
         self.summary = nn.Conv2d(dim, dim, 3, stride=2, padding=1, groups=dim)
-        self.weights = nn.Linear(dim, CELLS * CELLS * heads)
+        self.weights = nn.Linear(dim, WINDOW_CELLS * WINDOW_CELLS * heads)
         self.values = nn.Linear(dim, dim)
         self.map, self.centre = Tap(), Tap()
 
     def mix(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
         _, H, W, _ = x.shape
-        x = clear(x, grid)
-        weights = self.weights(picture(self.summary, x)).unflatten(-1, (self.heads, CELLS, CELLS)).softmax(-1)
+        x = zero_outside(x, grid)
+        weights = (
+            self.weights(apply_nchw(self.summary, x))
+            .unflatten(-1, (self.heads, WINDOW_CELLS, WINDOW_CELLS))
+            .softmax(-1)
+        )
         weights = self.show(weights)  # (B, H', W', h, 9 queries, 9 keys)
-        values = F.pad(clear(self.values(x), grid), (0, 0, 1, 1, 1, 1)).unfold(1, WINDOW, 2).unfold(2, WINDOW, 2)
+        values = (
+            F.pad(zero_outside(self.values(x), grid), (0, 0, 1, 1, 1, 1))
+            .unfold(1, WINDOW_SIDE, 2)
+            .unfold(2, WINDOW_SIDE, 2)
+        )
         values = values.unflatten(3, (self.heads, -1)).flatten(-2)  # (B, H', W', h, d, 9 keys)
         out = (values @ weights.transpose(-2, -1)).flatten(3)  # (B, H', W', 9 c)
-        out = clear(out, (cells(grid[0], 2), cells(grid[1], 2))).flatten(1, 2).transpose(1, 2)
-        return F.fold(out, (H, W), WINDOW, padding=1, stride=2).permute(0, 2, 3, 1)  # (B, H, W, c)
+        out = zero_outside(out, (cell_count(grid[0], 2), cell_count(grid[1], 2))).flatten(1, 2).transpose(1, 2)
+        return F.fold(out, (H, W), WINDOW_SIDE, padding=1, stride=2).permute(0, 2, 3, 1)  # (B, H, W, c)
 
     def show(self, weights: Tensor) -> Tensor:
         if not (self.map.listening or self.centre.listening):
             return weights
-        seen, middle = self.map(weights.permute(0, 3, 4, 5, 1, 2)), CELLS // 2  # (B, h, 9, 9, H', W')
-        # The middle row goes on from its own tap, so that gradients reach it there too.
+        seen, middle = self.map(weights.permute(0, 3, 4, 5, 1, 2)), WINDOW_CELLS // 2  # (B, h, 9, 9, H', W')
+        # The middle row passes through its own tap, so that gradients reach it there too.
         row = self.centre(seen[:, :, middle]).unsqueeze(2)
         seen = torch.cat((seen[:, :, :middle], row, seen[:, :, middle + 1 :]), 2)
         return seen.permute(0, 4, 5, 1, 2, 3)
@@ -151,8 +159,8 @@ class GlobalAttention(PooledBranch):
 
     def mix(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
         _, H, W, _ = x.shape
-        q, k, v = self.qkv(clear(x, grid).flatten(1, 2)).chunk(3, -1)  # (B, N, c)
+        q, k, v = self.qkv(zero_outside(x, grid).flatten(1, 2)).chunk(3, -1)  # (B, N, c)
         q, k, v = (split_heads(y, self.heads) for y in (q, k, v))  # (B, h, N, d)
-        keys = None if grid == (H, W) else inside(x, grid).flatten()[None]
+        keys = None if grid == (H, W) else grid_mask(x, grid).flatten()[None]
         y = attend(q, k, v, self.map, (H, W), keys=keys)  # (B, N, c)
         return self.proj(y).unflatten(1, (H, W))

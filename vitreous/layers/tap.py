@@ -1,4 +1,4 @@
-"""Taps: named places inside a model where a map can be read, free unless someone listens.
+"""Taps: named points inside a model where a map can be recorded; free when nothing listens.
 
 with record(model, "stages.2.*") as maps:      # {module path: tensor}
     logits = model(images)
@@ -15,16 +15,16 @@ from vitreous.errors import InputError
 
 
 class Tap(nn.Module):
-    """Identity that gives a tensor a name. It has no parameters and leaves no trace in `state_dict`."""
+    """Identity that gives a tensor a name. It has no parameters and no entry in `state_dict`."""
 
-    listening: bool = False  # record() sets it on the instance; code may take a faster way while it is False
+    listening: bool = False  # record() sets it on the instance; code may take a faster path while it is False
 
     def forward(self, x: Tensor) -> Tensor:
         return x
 
 
 def tap_names(model: nn.Module) -> list[str]:
-    """Paths of all taps of a model, in the order of its modules."""
+    """Paths of all taps of a model, in module order."""
     return [path for path, module in model.named_modules() if isinstance(module, Tap)]
 
 
@@ -32,10 +32,10 @@ def tap_names(model: nn.Module) -> list[str]:
 def record(model: nn.Module, *patterns: str) -> Iterator[dict[str, Tensor]]:
     """Record what passes the taps whose path matches any of the shell-style patterns (default: all).
 
-    Taps that are kept together, such as the `clusters.<j>` of a stage that makes several assignments, also match by the
-    name they are kept under: "stages.*.clusters" takes all assignments of a model, however many each stage makes.
+    Grouped taps, such as the `clusters.<j>` of a stage with several assignments, also match by the name of the group:
+    "stages.*.clusters" matches all assignments of a model, however many each stage makes.
     The tensors stay attached to the autograd graph, so that explanations can differentiate through them.
-    When the block ends no hook is left behind, and the dictionary keeps what the last forward pass wrote.
+    When the block ends, no hook is left, and the dictionary keeps what the last forward pass wrote.
     """
     names = tap_names(model)
     matching = {pattern: [name for name in names if _matches(model, name, pattern)] for pattern in patterns or ("*",)}

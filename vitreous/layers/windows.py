@@ -1,7 +1,7 @@
-"""Dividing a map of any size into square windows, each with room for a token of its own, and joining them again.
+"""Splits a map of any size into square windows, each with room for an extra token, and joins them again.
 
-Windows start at the top left; the last ones of a row or column may reach beyond the map. What fills them there has no
-meaning: `keys` hides it from attention, and `join` leaves it out.
+Windows start at the top left; the last ones of a row or column may reach beyond the map. The padding there has no
+meaning: `keys` hides it from attention, and `join` removes it.
 
 Shapes: B batch, H W map, w window, nh nw grid of windows, n = nh nw, t = extra + w w tokens per window, C channels.
 """
@@ -15,7 +15,7 @@ class Windows:
     """The windows of maps like `x` (B, H, W, C), with `extra` (0 or 1) tokens before those of the map."""
 
     keys: Tensor | None = None  # (B n, 1, 1, t), False for padding; None if there is none
-    summary_keys: Tensor | None = None  # (1, 1, 1, n), False for what no window belongs to; None if there is none
+    summary_keys: Tensor | None = None  # (1, 1, 1, n), False for summaries without a window; None if there are none
 
     def __init__(self, x: Tensor, w: int, extra: int) -> None:
         B, H, W, _ = x.shape
@@ -55,10 +55,10 @@ class Windows:
 
 
 class ExportedWindows(Windows):
-    """The same in a form whose shapes are the same formula for all sizes, as one exported program has to serve them.
+    """The same with shapes that are one formula for all sizes, as an exported program requires.
 
-    Reshaping a grid of windows is another operation when the grid has only one row, so tokens are gathered by number
-    instead, and one summary more than there are windows, which `summary_keys` hides.
+    Reshaping a grid of windows is a different operation if the grid has one row, so tokens are gathered by index
+    instead. There is one summary more than windows, which `summary_keys` hides.
     """
 
     def prepare(self, device: torch.device) -> None:

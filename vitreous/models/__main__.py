@@ -2,7 +2,7 @@
 
 python -m vitreous.models train.py --model paca_b0 --data-dir photos
 
-timm has no way to name packages that bring models; its scripts know what was imported before them.
+timm's scripts have no option to import packages with further models; they know what was imported before.
 """
 
 import runpy
@@ -13,10 +13,10 @@ import vitreous  # noqa: F401  (registers the models)
 
 
 def main() -> None:
-    """Everything after the script's name is the script's own, which also finds the modules beside it as usual."""
+    """Run the script with the remaining arguments; it finds the modules beside it as usual."""
     script = sys.argv[1] if len(sys.argv) > 1 else ""
     if not Path(script).is_file():
-        given = f"{script!r} is no file" if script else "no script given"
+        given = f"{script!r} is not a file" if script else "no script given"
         print(f"vitreous: {given}; use: python -m vitreous.models SCRIPT.py [its arguments]", file=sys.stderr)
         sys.exit(2)
     del sys.argv[0]

@@ -1,8 +1,8 @@
-"""Backbone: one trunk, from which every product a user or timm asks for is derived.
+"""Backbone: one trunk, from which everything a user or timm asks for is derived.
 
-A family sets `channels`, `strides`, `stem` and `stages`; where its stages are not simply run one after the other it
-writes `maps`, and one with a class token also `final` and `pool`. Classification, pyramids for dense heads,
-`features_only`, intermediates, layer groups and weight loading follow from that here.
+A family sets `channels`, `strides`, `stem` and `stages`. It writes `maps` if its stages do not simply run one after the
+other, and `final` and `pool` if it has a class token. Classification, pyramids for dense heads, `features_only`,
+intermediates, layer groups and weight loading all follow from that.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,14 +19,14 @@ from torch.nn.modules.module import _IncompatibleKeys
 from torch.utils.checkpoint import checkpoint
 
 from vitreous.errors import InputError
+from vitreous.layers.channels_first import apply_nchw
 from vitreous.layers.conv_norm import Projection
 from vitreous.layers.mlp import ConvMlp
-from vitreous.layers.picture import picture
 from vitreous.layers.tap import Tap
 from vitreous.models.arguments import unknown_argument
 from vitreous.models.weights import LoadReport, apply_state, check_finite, read_state
 
-RECOMPUTED = ("blocks", "mlp")  # parts that can be computed again in the backward pass
+RECOMPUTABLE_PARTS = ("blocks", "mlp")  # in the backward pass
 
 
 class Features(NamedTuple):
@@ -34,17 +34,17 @@ class Features(NamedTuple):
     pooled: Tensor  # (B, C); what the classifier, DINO and k-NN see
 
 
-@register_notrace_module  # to timm's symbolic tracer a stage is one node: its branches depend on the image's size
+@register_notrace_module  # one node to timm's symbolic tracer: its branches depend on the image size
 class Stage(nn.Module):
     """Down-sampling (from the second stage on), blocks, and a norm beside the trunk for the stage's map.
 
-    The tap `output` (B, C, H, W) is what the trunk goes on with: the layer to hand to Grad-CAM and its like.
+    The tap `output` (B, C, H, W) is what the next stage gets: the layer to use for Grad-CAM and similar methods.
     """
 
     grad_checkpointing = False
 
     def __init__(self, downsample: nn.Module, blocks: Sequence[nn.Module], norm: nn.Module, **taps: nn.Module) -> None:
-        """`taps`: those of blocks that go by the stage's name for them, as a module's name is its first path."""
+        """`taps`: taps of blocks under the stage's name for them; a module's first path is its name."""
         super().__init__()
         self.downsample = downsample
         for name, tap in taps.items():
@@ -57,10 +57,10 @@ class Stage(nn.Module):
         return self.run(self.downsample(x))
 
     def run(self, x: Tensor, *shared: Any) -> Tensor:
-        """Tokens (B, H, W, C) through the blocks, all of which are also given what they share."""
+        """Tokens (B, H, W, C) through the blocks; every block also gets what they share."""
         for block in self.blocks:
             x = run_block(block, x, *shared, recompute=self.grad_checkpointing)
-        return picture(self.output, x)
+        return apply_nchw(self.output, x)
 
     def map(self, x: Tensor) -> Tensor:
         return self.norm(x).permute(0, 3, 1, 2)  # (B, C, H, W)
@@ -74,14 +74,14 @@ class Backbone(nn.Module):
     global_pool: str
     stem: nn.Module
     stages: nn.ModuleList
-    first_conv: str  # path of the convolution that sees the image, adapted when the number of input channels changes
+    first_conv: str  # path of the first convolution, adapted to the number of input channels
     pooling: tuple[str, ...] = ("avg", "")  # what `global_pool` may be; the first is the default
-    dense_arguments: Mapping[str, Any] = {}  # what the constructor needs in place of its defaults for `features_only`
+    dense_arguments: Mapping[str, Any] = {}  # constructor arguments for `features_only` that differ from the defaults
     reset_when_resized: str = r"$^"  # regular expression of parameters that may change shape between tasks
-    reset_when_missing: str = r"$^"  # and of those that weights made for another task lack
-    growth: str | None = None  # one sentence for `vitreous info --scaling`: how the work grows with the image, and why
-    settings: Any = None  # a dataclass whose fields are further arguments of the constructor, where a family has one
-    for_small_images: str | None = "stem_stride"  # the argument that is lowered for them
+    reset_when_missing: str = r"$^"  # of parameters that weights for another task lack
+    growth: str | None = None  # for `vitreous info --scaling`: how the work grows with the image, and why
+    settings: Any = None  # a dataclass whose fields are further constructor arguments, if any
+    for_small_images: str | None = "stem_stride"  # the argument to lower for them
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class Backbone(nn.Module):
         return self.stem(self.tokens(images))  # (B, C, H, W) -> tokens (B, H, W, C)
 
     def final(self, last: Tensor) -> Tensor:
-        """What the head is given, made of the last stage's map."""
+        """The input of the head, from the last stage's map."""
         return self.projection(last)
 
     def pool(self, final: Tensor) -> Tensor:
@@ -141,7 +141,7 @@ class Backbone(nn.Module):
 
     def tokens(self, images: Tensor) -> Tensor:
         """Checked images as a channels-last (B, H, W, C) view, which every family starts from."""
-        return checked_tokens(images, self.in_chans, self.strides[-1], self.for_small_images)
+        return images_to_tokens(images, self.in_chans, self.strides[-1], self.for_small_images)
 
     # What timm expects of a model ------------------------------------------------------------------
 
@@ -161,19 +161,19 @@ class Backbone(nn.Module):
         output_fmt: str = "NCHW",
         intermediates_only: bool = False,
     ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
-        """Feature maps by index, optionally with the final one. Our maps are normalised whatever `norm` says."""
+        """Feature maps by index, optionally with the final one. Our maps are always normalised, whatever `norm`."""
         if output_fmt not in ("NCHW", "NHWC"):
             raise InputError(f"output_fmt={output_fmt!r} given; maps come as NCHW or NHWC")
-        taken, last = self.taken(indices)
+        taken, last = self.take_indices(indices)
         maps = self.maps(x, last + 1 if stop_early else None)
         chosen = [maps[i] if output_fmt == "NCHW" else maps[i].permute(0, 2, 3, 1) for i in taken]
         if intermediates_only:
             return chosen
-        whole = len(maps) == len(self.stages)  # a pass that stopped early has nothing for the classifier
+        whole = len(maps) == len(self.stages)  # a pass that stopped early gives no input for the classifier
         return self.final(maps[-1]) if whole else maps[-1], chosen
 
-    def taken(self, indices: int | list[int] | None) -> tuple[list[int], int]:
-        """The numbers of the wanted maps, and the last of them. A single number is how many, counted from the end."""
+    def take_indices(self, indices: int | list[int] | None) -> tuple[list[int], int]:
+        """The indices of the requested maps, and the largest. A single number means that many of the last maps."""
         try:
             return feature_take_indices(len(self.stages), indices)
         except AssertionError as error:
@@ -185,8 +185,8 @@ class Backbone(nn.Module):
     def prune_intermediate_layers(
         self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
-        """Drop the stages after the last wanted one. Stage norms stay: they are part of the maps."""
-        taken, last = self.taken(indices)
+        """Drop the stages after the last requested one. Stage norms stay: they are part of the maps."""
+        taken, last = self.take_indices(indices)
         self.stages = self.stages[: last + 1]
         self.channels, self.strides = self.channels[: last + 1], self.strides[: last + 1]
         if prune_head:
@@ -208,7 +208,7 @@ class Backbone(nn.Module):
                 f"num_classes={num_classes} needs global_pool={self.pooling[0]!r}: the classifier takes one vector"
             )
         self.num_classes, self.global_pool = num_classes, global_pool
-        # A later reset must leave the new layer where the model already is.
+        # A later reset must put the new layer on the model's device.
         like = next(self.parameters(), torch.empty(0))
         head = nn.Linear(self.num_features, num_classes) if num_classes > 0 else nn.Identity()
         self.head = head.to(like.device, like.dtype)
@@ -226,13 +226,13 @@ class Backbone(nn.Module):
                 nn.init.zeros_(module.bias)
 
     def set_grad_checkpointing(self, enable: bool = True, part: str = "blocks") -> None:
-        """Recompute in the backward pass instead of keeping activations.
+        """Recompute activations in the backward pass instead of keeping them.
 
-        Every block or, with the `part` "mlp", the feed-forward layers alone: their hidden maps are most of what a block
-        keeps, and attention is not computed twice.
+        This applies to every block or, with `part="mlp"`, only to the feed-forward layers: their hidden maps are most
+        of what a block keeps, and attention is not computed twice.
         """
-        if part not in RECOMPUTED:
-            raise InputError(f"part={part!r} given; accepted: {', '.join(map(repr, RECOMPUTED))}")
+        if part not in RECOMPUTABLE_PARTS:
+            raise InputError(f"part={part!r} given; accepted: {', '.join(map(repr, RECOMPUTABLE_PARTS))}")
         for stage in self.stages:  # mypy takes attributes of modules for tensors, hence setattr
             setattr(stage, "grad_checkpointing", enable and part == "blocks")  # noqa: B010
         for module in self.modules():
@@ -253,9 +253,9 @@ class Backbone(nn.Module):
         )
 
     def no_weight_decay(self) -> set[str]:
-        """Learned positions, tokens and temperatures: decay would draw an attention's temperature to 0 and flatten it.
+        """Learned positions, tokens and temperatures: decay would pull a temperature to 0 and flatten its attention.
 
-        One-dimensional tensors are exempted by the optimiser itself.
+        The optimiser exempts one-dimensional tensors itself.
         """
         exempt = ("position", "token", "temperature")
         return {name for name, _ in self.named_parameters() if name.endswith(exempt)}
@@ -263,21 +263,21 @@ class Backbone(nn.Module):
     # Weights ---------------------------------------------------------------------------------------
 
     def translate(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Keys of the original release in our names; ours pass unchanged. Families with public weights override."""
+        """Translate keys of the original release to ours; ours stay. Families with public weights override this."""
         return state
 
     def load_weights(self, source: str | Path | dict[str, Tensor], *, strict: bool = True) -> LoadReport:
         """Load a file, a URL or a state dict in our layout or the original one, whatever it is wrapped in.
 
-        The classifier and the layers that depend on the number of clusters start afresh where their shapes
-        differ; the report names them. Anything else that does not fit is an error unless `strict` is False.
+        The classifier and the layers that depend on the number of clusters keep their initial values if their shapes
+        differ; the report names them. Any other misfit is an error unless `strict` is False.
         """
         original = read_state(source)
         name = source if isinstance(source, (str, Path)) else "the given state dict"
         return apply_state(self, self.translate(original), str(name), strict=strict, original=original)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """torch's own for our layout. Any other, such as timm's `checkpoint_path` may name, is for `load_weights`.
+        """As in torch for our layout; any other layout, e.g. from timm's `checkpoint_path`, goes to `load_weights`.
 
         Values that are not finite are refused in every layout.
         """
@@ -289,7 +289,7 @@ class Backbone(nn.Module):
 
 
 @register_notrace_function
-def checked_tokens(images: Tensor, channels: int, smallest: int, smaller_by: str | None) -> Tensor:
+def images_to_tokens(images: Tensor, channels: int, smallest: int, smaller_by: str | None) -> Tensor:
     if images.ndim != 4 or images.shape[1] != channels:
         raise InputError(
             f"images of shape {tuple(images.shape)} given; this model takes (batch, {channels}, height, width). "
@@ -305,19 +305,19 @@ def checked_tokens(images: Tensor, channels: int, smallest: int, smaller_by: str
 
 
 def run_block(block: nn.Module, *inputs, recompute: bool):
-    """Call a block, keeping only its inputs for the backward pass when `recompute` asks for that."""
+    """Call a block; with `recompute`, keep only its inputs for the backward pass."""
     if not (recompute and torch.is_grad_enabled()):
         return block(*inputs)
-    if torch.compiler.is_compiling():  # a compiled program computes again what it needs, and updates nothing twice
+    if torch.compiler.is_compiling():  # a compiled program recomputes without updating statistics twice
         return checkpoint(block, *inputs, use_reentrant=False)
     return checkpoint(
-        block, *inputs, use_reentrant=False, context_fn=lambda: (nullcontext(), unchanged_statistics(block))
+        block, *inputs, use_reentrant=False, context_fn=lambda: (nullcontext(), frozen_batch_statistics(block))
     )
 
 
 @contextmanager
-def unchanged_statistics(block: nn.Module) -> Iterator[None]:
-    """Keep batch norms from counting the same images a second time when the block is computed again."""
+def frozen_batch_statistics(block: nn.Module) -> Iterator[None]:
+    """Keep batch norms from counting the same images twice when a block is recomputed."""
     kept = [(norm, dict(norm._buffers)) for norm in block.modules() if isinstance(norm, _BatchNorm) and norm.training]
     for norm, buffers in kept:
         norm._buffers.update({name: value if value is None else value.clone() for name, value in buffers.items()})

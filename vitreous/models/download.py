@@ -1,21 +1,20 @@
-"""Weights from the network: kept by address, complete or not at all, and the same bytes at every use.
+"""Downloaded weights: cached by URL, complete or absent, and the same bytes at every use.
 
-    <torch's hub folder>/checkpoints/<first digits of the address's sha256>/
+    <torch's hub folder>/checkpoints/<first digits of the URL's sha256>/
       weights.pth        the file under its own name
       weights.pth.json   where it came from, its size and its sha256
 
-A checksum that the publisher gives, in the registry or in the file's name (`name-0123abcd.pth`), must be right. Where
-there is none, that of the first use is recorded, if the file can be read, and any other is refused later.
+A checksum that the publisher gives, in the registry or in the file name (`name-0123abcd.pth`), must match. Without one,
+the checksum of the first use is recorded if the file is readable, and any other is refused later.
 """
 
 import hashlib
 import http.client
 import json
+import logging
 import re
-import secrets
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -24,101 +23,95 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 import torch
 
 from vitreous.errors import InputError
-from vitreous.files.manifest import read_json, sha256
-from vitreous.files.writing import open_own, replace_content
+from vitreous.files.manifest import read_stored_json, sha256
+from vitreous.files.writing import atomic_file, replace_content
 
-SECONDS = 30.0  # without a byte
-PIECE = 1 << 20
-# As torch's hub has it, but not dates, nor words that could be anything: eight digits or more with a letter among them.
+STALL_SECONDS = 30.0  # without a byte
+CHUNK_BYTES = 1 << 20
+# As torch's hub has it, except for dates and ordinary words: at least eight hexadecimal digits, one of them a letter.
 DIGEST_IN_NAME = re.compile(r"-(?=[0-9]*[a-f])([0-9a-f]{8,64})\.[A-Za-z]+$")
-PAGE = re.compile(rb"\s*<(!doctype|html|head|\?xml)", re.IGNORECASE)
+HTML_START = re.compile(rb"\s*<(!doctype|html|head|\?xml)", re.IGNORECASE)
+
+_logger = logging.getLogger(__name__)
 
 
-def is_address(source: str) -> bool:
+def is_url(source: str) -> bool:
     return source.lower().startswith(("http://", "https://"))
 
 
 def fetch(url: str, digest: str | None = None, *, check: Callable[[Path], object] | None = None) -> Path:
-    """The file at an address, downloaded unless it was before.
+    """The file at a URL, downloaded unless it is cached.
 
     Args:
-        url: The address.
-        digest: The file's sha256, or how that begins.
-        check: Raises an InputError if a file is unreadable. One without a published checksum has to pass it at its
-            first use: a server that tells no length may have sent a part of it.
+        url: Where the file is.
+        digest: The file's sha256, or its first digits.
+        check: Raises an InputError if a file is unreadable. A file without a published checksum must pass it at its
+            first use: a server that sends no length may have sent only a part of it.
     """
-    place = cached_at(url)
-    in_name = DIGEST_IN_NAME.search(place.name)
+    path, source = cache_path(url), public_url(url)
+    in_name = DIGEST_IN_NAME.search(path.name)
     digest = digest or (in_name[1] if in_name else "")
-    fresh = not place.is_file()
+    fresh = not path.is_file()
     if fresh:
-        download(url, place, digest)
-    found = sha256(place)
-    check_digest(found, digest, f"{place} is damaged: ", f"delete it, and it is downloaded again from {shown(url)}")
-    recorded = recorded_digest(place)
+        download(url, path, digest)
+    found = sha256(path)
+    check_digest(found, digest, f"{path} is damaged: ", f"delete it, and it is downloaded again from {source}")
+    recorded = recorded_digest(path)
     if recorded is None:
         if check is not None and not digest:
-            _check_first_use(url, place, check, fresh=fresh)
-        record(url, place, found)
+            _check_first_use(source, path, check, fresh=fresh)
+        record = {"url": source, "size": path.stat().st_size, "sha256": found}
+        replace_content(record_path(path), json.dumps(record, indent=1).encode())
     else:
         check_digest(
             found,
             recorded,
-            f"{place} is not the file of its first use: ",
-            f"delete it, and it is downloaded again; if {shown(url)} itself has changed and you trust the new file, "
-            f"delete {note_of(place)} too",
+            f"{path} is not the file of its first use: ",
+            f"delete it, and it is downloaded again; if {source} itself has changed and you trust the new file, "
+            f"delete {record_path(path)} too",
         )
-    return place
+    return path
 
 
-def _check_first_use(url: str, place: Path, check: Callable[[Path], object], *, fresh: bool) -> None:
-    """A file that cannot be read is not recorded as the right one, and not kept if it was downloaded just now."""
+def _check_first_use(source: str, path: Path, check: Callable[[Path], object], *, fresh: bool) -> None:
+    """An unreadable file is not recorded, and is removed if it was just downloaded."""
     try:
-        check(place)
+        check(path)
     except InputError as error:
         if not fresh:
-            raise InputError(f"{error}; delete {place}, and it is downloaded again from {shown(url)}") from error
-        place.unlink(missing_ok=True)
+            raise InputError(f"{error}; delete {path}, and it is downloaded again from {source}") from error
+        path.unlink(missing_ok=True)
         raise InputError(
-            f"what {shown(url)} sent cannot be read and was not kept; if the transfer was cut short, try again. {error}"
+            f"what {source} sent cannot be read and was not kept; if the transfer was cut short, try again. {error}"
         ) from error
 
 
-def cached_at(url: str) -> Path:
-    """Where the file at an address is kept: two of the same name, from two places, are two files."""
+def cache_path(url: str) -> Path:
+    """Where the file at a URL is cached: files of the same name from two URLs stay apart."""
     try:
         path = unquote(urlsplit(url).path)
     except ValueError as reason:
-        raise InputError(f"{url} cannot be read as an address ({reason})") from reason
+        raise InputError(f"{url} cannot be read as a URL ({reason})") from reason
     name = re.sub(r"[^\w.+-]", "_", path.rpartition("/")[2])[-100:].lstrip(".") or "weights"
     return Path(torch.hub.get_dir()) / "checkpoints" / hashlib.sha256(url.encode()).hexdigest()[:16] / name
 
 
-def note_of(place: Path) -> Path:
-    return place.with_name(f"{place.name}.json")
+def record_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}.json")
 
 
-def part_of(place: Path) -> Path:
-    """A name aside that no other process takes."""
-    return place.with_name(f"{place.name}.{secrets.token_hex(4)}.part")
-
-
-def recorded_digest(place: Path) -> str | None:
-    if not note_of(place).exists():
+def recorded_digest(path: Path) -> str | None:
+    file = record_path(path)
+    if not file.exists():
         return None
-    note = read_json(note_of(place))
-    if not isinstance(note, dict) or not re.fullmatch("[0-9a-f]{64}", str(note.get("sha256"))):
-        raise InputError(f"{note_of(place)} holds no sha256; delete it and {place}, and the file is downloaded again")
-    return note["sha256"]
+    record = read_stored_json(file)
+    if not isinstance(record, dict) or not re.fullmatch("[0-9a-f]{64}", str(record.get("sha256"))):
+        raise InputError(f"{file} holds no sha256; delete it and {path}, and the file is downloaded again")
+    return record["sha256"]
 
 
-def record(url: str, place: Path, digest: str) -> None:
-    note = {"url": shown(url), "size": place.stat().st_size, "sha256": digest}
-    replace_content(note_of(place), json.dumps(note, indent=1).encode())
-
-
-def shown(url: str) -> str:
-    """Without what may be secret: a name with a password before the host, and a signature behind the path."""
+def public_url(url: str) -> str:
+    """The URL without what may be secret: user name and password, and the query with its signature."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
@@ -128,68 +121,64 @@ def check_digest(found: str, expected: str, what: str, advice: str) -> None:
         raise InputError(f"{what}its sha256 is {found[:16]}…, and should be {expected[:16]}…; {advice}")
 
 
-def download(url: str, place: Path, digest: str) -> None:
-    """Into a file aside, which gets its name when it is whole."""
+def download(url: str, path: Path, digest: str) -> None:
+    source = public_url(url)
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with ExitStack() as cleanup:
-            part = part_of(place)
-            cleanup.callback(part.unlink, missing_ok=True)
-            with open_own(part, "x", binary=True) as file:
-                found = receive(url, file)
-            check_digest(found, digest, f"{shown(url)} did not send the file that its publisher means: ", "try again")
-            part.replace(place)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_file(path, unique=True) as file:
+            found = receive(url, file)
+            check_digest(found, digest, f"{source} did not send the file that its publisher means: ", "try again")
     except (OSError, ValueError, http.client.HTTPException) as error:  # URLError is an OSError
         if isinstance(error, InputError):
             raise
         raise InputError(
-            f"cannot download {shown(url)} ({str(error) or type(error).__name__}). Fetch it by other means and name "
+            f"cannot download {source} ({str(error) or type(error).__name__}). Fetch it by other means and name "
             "the file, as in: vitreous predict FILE IMAGES --model NAME, or: vitreous train NAME DATA --weights FILE; "
-            f"or put it at {place}"
+            f"or put it at {path}"
         ) from error
 
 
 class HttpRedirects(HTTPRedirectHandler):
-    """Redirects stay with http and https, and what was asked for with https never comes without it."""
+    """Redirects stay with http and https, and never go from https to http."""
 
     def redirect_request(self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Request | None:
         scheme = urlsplit(newurl).scheme.lower()
         accepted = ("https",) if req.type == "https" else ("http", "https")
         if scheme not in accepted:
             raise InputError(
-                f"{shown(req.full_url)} leads on to {shown(newurl)}; from {req.type}, only {' or '.join(accepted)} is "
-                "followed. If you trust it, fetch that file yourself and give its path"
+                f"{public_url(req.full_url)} leads on to {public_url(newurl)}; from {req.type}, only "
+                f"{' or '.join(accepted)} is followed. If you trust it, fetch that file yourself and give its path"
             )
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def receive(url: str, file: Any) -> str:
-    """Write what an address sends, and return its sha256."""
+    """Write what a URL sends to a file, and return its sha256."""
     request = Request(url, headers={"User-Agent": "vitreous"})  # noqa: S310 (http only)
-    with build_opener(HttpRedirects).open(request, timeout=SECONDS) as answer:
-        length = answer.headers.get("Content-Length", "")
+    source = public_url(url)
+    with build_opener(HttpRedirects).open(request, timeout=STALL_SECONDS) as response:
+        length = response.headers.get("Content-Length", "")
         size = int(length) if length.isdecimal() else None
         digest, received = hashlib.sha256(), 0
-        for piece in shown_pieces(answer, shown(url), size):
-            if not received and (answer.headers.get_content_type() == "text/html" or PAGE.match(piece)):
+        for chunk in chunks_with_progress(response, source, size):
+            if not received and (response.headers.get_content_type() == "text/html" or HTML_START.match(chunk)):
                 raise InputError(
-                    f"{shown(url)} is a web page and no file of weights; give the address behind its download button"
+                    f"{source} is a web page and no file of weights; give the URL behind its download button"
                 )
-            file.write(piece)
-            digest.update(piece)
-            received += len(piece)
+            file.write(chunk)
+            digest.update(chunk)
+            received += len(chunk)
     if received != (received if size is None else size):
         raise OSError(f"the transfer ended after {received:,} of {size:,} bytes")
     return digest.hexdigest()
 
 
-def shown_pieces(answer: Any, name: str, size: int | None) -> Iterator[bytes]:
-    """What arrives, with a word about it and, on a terminal, a bar."""
-    known = "of unknown size" if size is None else f"{size / 1e6:,.1f} MB"
-    print(f"downloading {name}, {known}", file=sys.stderr, flush=True)
+def chunks_with_progress(response: Any, name: str, size: int | None) -> Iterator[bytes]:
+    """What arrives, logged once and, on a terminal, with a progress bar."""
+    _logger.info("downloading %s, %s", name, "of unknown size" if size is None else f"{size / 1e6:,.1f} MB")
     if not sys.stderr.isatty():
-        while piece := answer.read(PIECE):
-            yield piece
+        while chunk := response.read(CHUNK_BYTES):
+            yield chunk
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
@@ -197,6 +186,6 @@ def shown_pieces(answer: Any, name: str, size: int | None) -> Iterator[bytes]:
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task("", total=size)
-        while piece := answer.read(PIECE):
-            yield piece
-            progress.advance(task, len(piece))
+        while chunk := response.read(CHUNK_BYTES):
+            yield chunk
+            progress.advance(task, len(chunk))

@@ -33,13 +33,13 @@ from torch import Tensor, nn
 from typing_extensions import Doc
 
 from vitreous.errors import InputError
+from vitreous.layers.channels_first import apply_nchw
 from vitreous.layers.conv_norm import ConvNorm
 from vitreous.layers.drop import drop_path, drop_path_rates
 from vitreous.layers.mlp import ConvMlp
 from vitreous.layers.patch import HALVINGS
-from vitreous.layers.picture import picture
 from vitreous.layers.plain import is_plain
-from vitreous.layers.pooled import Coordinates, GlobalAttention, LocalAttention, PooledBranch, pool
+from vitreous.layers.pooled import Coordinates, GlobalAttention, LocalAttention, PooledBranch, pool_cells
 from vitreous.layers.tap import Tap
 from vitreous.models.arguments import check_rows, check_stem_stride, split_options
 from vitreous.models.base import Backbone, Stage
@@ -47,12 +47,12 @@ from vitreous.registry import Published, register
 
 WHITENINGS = ("channel", "pixel")
 BRANCHES = ("static", "local", "global")
-CHANNELS_PER_HEAD = {"local": 8, "global": 16}  # channels of the block, if there is no other kind of attention
+CHANNELS_PER_HEAD = {"local": 8, "global": 16}  # of the block, if it has only one kind of attention
 
 
 @dataclass(frozen=True)
 class MixerSettings:
-    """What the mixers of a model have in common."""
+    """Settings that the mixers of a model share."""
 
     branches: Annotated[Sequence[str], Doc("The operators of a block; () leaves its two linear layers.")] = BRANCHES
     share: Annotated[Sequence[int], Doc("Shares of the channels, static : dynamic.")] = (3, 1)
@@ -61,7 +61,7 @@ class MixerSettings:
     kernel_size: Annotated[int, Doc("Kernel of the static operator's depth-wise convolutions.")] = 3
 
 
-class Static(nn.Module):
+class StaticOperator(nn.Module):
     """Tokens times a gate that depth-wise convolutions compute from them at strides 1, 2 and 4."""
 
     def __init__(self, dim: int, settings: MixerSettings) -> None:
@@ -83,17 +83,17 @@ class Static(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         grid = x.shape[1], x.shape[2]
-        y = picture(self.depthwise, picture(self.whitened, self.whitening(x)))  # (B, H, W, C)
-        # Pooling all channels of one layout is faster than rearranging the few that need it, and 4 is twice 2.
-        by2 = pool(y, 2, largest=True)
-        by4 = pool(by2[..., self.at2 + self.at1 :], 2, largest=True)
-        kept = picture(self.kept, y[..., self.at2 : self.at2 + self.at1])
+        y = apply_nchw(self.depthwise, apply_nchw(self.whitened, self.whitening(x)))  # (B, H, W, C)
+        # Pooling all channels in one layout is faster than rearranging the few that need it; twice by 2 is by 4.
+        by2 = pool_cells(y, 2, largest=True)
+        by4 = pool_cells(by2[..., self.at2 + self.at1 :], 2, largest=True)
+        kept = apply_nchw(self.kept, y[..., self.at2 : self.at2 + self.at1])
         y = torch.cat((self.branch2(by2[..., : self.at2], grid), kept, self.branch4(by4, grid)), -1)
-        gate = picture(self.gate, self.fuse(y).sigmoid())
-        return picture(self.output, self.value(x) * gate)
+        gate = apply_nchw(self.gate, self.fuse(y).sigmoid())
+        return apply_nchw(self.output, self.value(x) * gate)
 
     def whitening(self, x: Tensor) -> Tensor:
-        """A linear layer minus its mean. Over channels that is another linear layer, which costs nothing per token."""
+        """A linear layer minus its mean. Over channels that is again a linear layer, at no cost per token."""
         if self.over_channels and is_plain(self.whiten):
             weight, bias = self.whiten.weight, self.whiten.bias
             return F.linear(x, weight - weight.mean(0), bias - bias.mean())
@@ -101,8 +101,8 @@ class Static(nn.Module):
         return y - y.mean(-1 if self.over_channels else (1, 2), keepdim=True)
 
 
-class Dynamic(nn.Module):
-    """Attention on pooled tokens: each branch takes its part of the channels."""
+class DynamicOperator(nn.Module):
+    """Attention on pooled tokens: each branch gets its share of the channels."""
 
     def __init__(self, dims: dict[str, int], heads: dict[str, int]) -> None:
         super().__init__()
@@ -116,14 +116,14 @@ class Dynamic(nn.Module):
         grid, parts = (x.shape[1], x.shape[2]), []
         for name, part in zip(self.dims, x.split(list(self.dims.values()), -1), strict=True):
             branch = getattr(self, f"{name}_attention")
-            parts.append(branch(pool(part, branch.period, largest=False), grid))
-        return picture(self.output, self.fuse(torch.cat(parts, -1)))
+            parts.append(branch(pool_cells(part, branch.period, largest=False), grid))
+        return apply_nchw(self.output, self.fuse(torch.cat(parts, -1)))
 
 
 ATTENTIONS: dict[str, Callable[[int, int], PooledBranch]] = {"local": LocalAttention, "global": GlobalAttention}
 
 
-class Mixer(nn.Module):
+class MultiScaleMixer(nn.Module):
     """Multi-scale spatial interaction: the static operator on the first channels, the dynamic one on the rest."""
 
     def __init__(self, dim: int, heads: dict[str, int], settings: MixerSettings) -> None:
@@ -131,8 +131,8 @@ class Mixer(nn.Module):
         dims = branch_channels(dim, settings)
         self.static_dim = dims.pop("static")
         self.before = nn.Linear(dim, dim, bias=False)
-        self.static = Static(self.static_dim, settings) if self.static_dim else None
-        self.dynamic = Dynamic(dims, heads) if dims else None
+        self.static = StaticOperator(self.static_dim, settings) if self.static_dim else None
+        self.dynamic = DynamicOperator(dims, heads) if dims else None
         self.after = nn.Linear(dim, dim, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -143,7 +143,7 @@ class Mixer(nn.Module):
         return self.after(torch.cat(parts, -1) if parts else x)
 
 
-class Block(nn.Module):
+class EMSNetBlock(nn.Module):
     """Mixer and feed-forward layer, each on a residual branch."""
 
     def __init__(
@@ -151,20 +151,20 @@ class Block(nn.Module):
     ) -> None:
         super().__init__()
         self.norm1 = nn.BatchNorm2d(dim)
-        self.mixer = Mixer(dim, heads, settings)
+        self.mixer = MultiScaleMixer(dim, heads, settings)
         self.norm2 = nn.BatchNorm2d(dim)
         self.mlp = ConvMlp(dim, int(dim * mlp_ratio), depthwise=False, bias=False)
         self.drop_path = drop_path(drop_rate)
         self.output = Tap()
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.drop_path(self.mixer(picture(self.norm1, x)))
-        x = x + self.drop_path(self.mlp(picture(self.norm2, x)))
-        return picture(self.output, x)
+        x = x + self.drop_path(self.mixer(apply_nchw(self.norm1, x)))
+        x = x + self.drop_path(self.mlp(apply_nchw(self.norm2, x)))
+        return apply_nchw(self.output, x)
 
 
 class BatchNormStage(Stage):
-    """A stage whose norm takes pictures, not tokens."""
+    """A stage whose norm takes maps (B, C, H, W) instead of tokens."""
 
     def map(self, x: Tensor) -> Tensor:
         return self.norm(x.permute(0, 3, 1, 2))
@@ -196,7 +196,7 @@ class EMSNet(Backbone):
         **options: Any,
     ) -> None:
         settings, common = split_options(MixerSettings, options, {})
-        check_settings(settings)
+        check_mixer_settings(settings)
         check_rows(dims, depths=depths, mlp_ratios=mlp_ratios)
         check_stem_stride(stem_stride)
         heads = {
@@ -215,12 +215,12 @@ class EMSNet(Backbone):
         for i, dim in enumerate(dims):
             downsample = ConvNorm(dims[i - 1], dim, stride=2) if i else nn.Identity()
             here = {kind: row[i] for kind, row in heads.items()}
-            blocks = [Block(dim, here, mlp_ratios[i], settings, rate) for rate in rates[i]]
+            blocks = [EMSNetBlock(dim, here, mlp_ratios[i], settings, rate) for rate in rates[i]]
             self.stages.append(BatchNormStage(downsample, blocks, nn.BatchNorm2d(dim, affine=i == len(dims) - 1)))
         self.apply(self._init_weights)
 
 
-def check_settings(settings: MixerSettings) -> None:
+def check_mixer_settings(settings: MixerSettings) -> None:
     if settings.whitening not in WHITENINGS:
         raise InputError(f"whitening={settings.whitening!r} given; accepted: {', '.join(WHITENINGS)}")
     if isinstance(settings.branches, str) or not set(settings.branches) <= set(BRANCHES):
@@ -228,13 +228,13 @@ def check_settings(settings: MixerSettings) -> None:
     for name, count in (("share", 2), ("split", 3)):
         given = getattr(settings, name)
         if len(given) != count or min(given) < 1:
-            raise InputError(f"{name}={tuple(given)} given; it takes {count} positive whole numbers")
+            raise InputError(f"{name}={tuple(given)} given; give {count} positive whole numbers")
     if settings.kernel_size < 1 or settings.kernel_size % 2 == 0:
         raise InputError(f"kernel_size={settings.kernel_size} given; it must be odd to keep the size of a map")
 
 
 def branch_channels(dim: int, settings: MixerSettings) -> dict[str, int]:
-    """Channels of each branch that a block of `dim` channels has."""
+    """Channels of each branch of a block with `dim` channels."""
     static, dynamic = settings.share
     attentions = [name for name in ATTENTIONS if name in settings.branches]
     if "static" not in settings.branches:
@@ -254,7 +254,7 @@ def branch_channels(dim: int, settings: MixerSettings) -> dict[str, int]:
 
 
 def stage_heads(kind: str, dims: Sequence[int], given: Sequence[int] | None, settings: MixerSettings) -> list[int]:
-    """Heads of one kind of attention in every stage: the given ones, or the paper's, which depend on the width."""
+    """Heads of one kind of attention per stage: the given ones, or the paper's, which depend on the width."""
     per_head = CHANNELS_PER_HEAD[kind] * max(1, len(set(ATTENTIONS) & set(settings.branches)))
     heads = [max(1, dim // per_head) for dim in dims] if given is None else given
     check_rows(dims, **{f"{kind}_heads": heads})

@@ -1,11 +1,11 @@
-"""MAT: window attention that an abstract token per window makes global.
+"""MAT: window attention, made global by an abstract token per window.
 
 Chapter 4 of "Efficient Vision Transformers with Multi-Scale and Partial Attentions for Object Recognition",
 dissertation, University of Ulsan, https://oak.ulsan.ac.kr/handle/2021.oak/13173. No code or weights are public.
 
-Attention within windows of 7x7 tokens costs little but sees no further than the window. Here every window gets one
-more token, which takes part in the window's attention and so sums the window up; these abstract tokens then attend to
-each other, and at last every image token, with the query it already has, reads all of them.
+Attention within windows of 7x7 tokens is cheap but limited to the window. Here every window gets an extra token, which
+takes part in the window's attention and so summarises it; these abstract tokens then attend to each other, and finally
+every image token attends to all of them with the query it already has.
 
 Where the text is silent the printed sizes decide: the depth-wise convolution in the feed-forward layers, the position
 convolution before each attention, one abstract token for all windows of a block, the wide layer before the
@@ -30,19 +30,26 @@ from torch import Tensor, nn
 
 from vitreous.errors import InputError
 from vitreous.layers.attention import attend, split_heads
+from vitreous.layers.channels_first import apply_nchw
 from vitreous.layers.conv_norm import ConvNorm, ConvStem, PositionConv
 from vitreous.layers.drop import drop_path, drop_path_rates
 from vitreous.layers.mlp import ConvMlp
-from vitreous.layers.picture import picture
 from vitreous.layers.tap import Tap
 from vitreous.layers.windows import Windows, make_windows
-from vitreous.models.arguments import Common, check_counts, check_flags, check_heads, check_rows, check_stem_stride
+from vitreous.models.arguments import (
+    BackboneOptions,
+    check_flags,
+    check_heads,
+    check_positive_ints,
+    check_rows,
+    check_stem_stride,
+)
 from vitreous.models.base import Backbone, Stage
 from vitreous.registry import Published, register
 
 
 class WindowAttention(nn.Module):
-    """Multi-head attention among the tokens of each window, and no further."""
+    """Multi-head attention among the tokens of each window."""
 
     extra = 0  # tokens a window has besides its share of the map
 
@@ -54,15 +61,15 @@ class WindowAttention(nn.Module):
 
     def forward(self, x: Tensor, windows: Windows) -> Tensor:
         q, k, v = (split_heads(y, self.heads) for y in self.qkv(windows.split(x)).chunk(3, -1))  # (B n, h, t, d)
-        return self.proj(windows.join(fused(q, k, v, windows.keys)))
+        return self.proj(windows.join(fused_attention(q, k, v, windows.keys)))
 
 
-def fused(q: Tensor, k: Tensor, v: Tensor, keys: Tensor | None) -> Tensor:
+def fused_attention(q: Tensor, k: Tensor, v: Tensor, keys: Tensor | None) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, attn_mask=keys).transpose(1, 2).flatten(2)  # (B, N, C)
 
 
 class AbstractAttention(WindowAttention):
-    """Window attention with an abstract token per window, through which every window hears of all others."""
+    """Window attention with an abstract token per window, through which windows exchange information."""
 
     extra = 1
 
@@ -86,22 +93,22 @@ class AbstractAttention(WindowAttention):
         own, gained = windows.join(local), read.unflatten(1, grid)  # (B, H, W, C)
         if self.fusion_gain.listening:
             self.fusion_gain((gained.norm(dim=-1) / own.norm(dim=-1))[:, None])
-        return self.proj(picture(self.after_fusion, picture(self.before_fusion, own) + gained))
+        return self.proj(apply_nchw(self.after_fusion, apply_nchw(self.before_fusion, own) + gained))
 
     def within(self, q: Tensor, k: Tensor, v: Tensor, windows: Windows) -> Tensor:
         """Attention within the windows; the abstract token's row of it passes a listening tap."""
         q, k, v = (split_heads(y, self.heads) for y in (q, k, v))  # (B n, h, t, d)
         if not self.abstract_attn.listening:
-            return fused(q, k, v, windows.keys)
+            return fused_attention(q, k, v, windows.keys)
         logits = q[:, :, :1] @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
         if windows.keys is not None:
             logits = logits.masked_fill(~windows.keys, -torch.inf)
         weights = logits.softmax(-1)  # (B n, h, 1, t)
-        whole = picture(self.abstract_attn, windows.join(weights[:, :, 0].transpose(1, 2)))  # (B, H, W, h)
+        whole = apply_nchw(self.abstract_attn, windows.join(weights[:, :, 0].transpose(1, 2)))  # (B, H, W, h)
         seen = windows.split(whole, whole.new_zeros(1, 1, self.heads))[:, 1:].transpose(1, 2)  # (B n, h, w w)
         shown = torch.cat([weights[..., :1], seen[:, :, None]], -1)  # (B n, h, 1, t)
         first = (shown @ v).transpose(1, 2).flatten(2)
-        return torch.cat([first, fused(q[:, :, 1:], k, v, windows.keys)], 1)
+        return torch.cat([first, fused_attention(q[:, :, 1:], k, v, windows.keys)], 1)
 
     def across(self, q: Tensor, k: Tensor, v: Tensor, tap: Tap, grid: Sequence[int], keys: Tensor | None) -> Tensor:
         """Attention of (B, N, C) over the abstract tokens (B, n, C) of the image."""
@@ -112,7 +119,7 @@ class AbstractAttention(WindowAttention):
 MIXERS = {"none": None, "window": WindowAttention, "mat": AbstractAttention}
 
 
-class Block(nn.Module):
+class MATBlock(nn.Module):
     """Position and attention if the stage mixes tokens, then feed-forward, on residual branches."""
 
     def __init__(self, dim: int, heads: int, mixer: str, *, mlp_depthwise: bool, drop_rate: float) -> None:
@@ -128,13 +135,13 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, windows: Windows | None) -> Tensor:
         if self.attention is not None:
-            x = picture(self.position, x)
+            x = apply_nchw(self.position, x)
             x = x + self.drop_path(self.attention(self.norm1(x), windows))
         return x + self.drop_path(self.mlp(self.norm2(x)))
 
 
 class BilinearEmbed(nn.Module):
-    """Halve a map by reading it, between its pixels, at learned distances from the centres of its 2x2 cells."""
+    """Halve a map by sampling it bilinearly at learned offsets from the centres of its 2x2 cells."""
 
     def __init__(self, in_dim: int, dim: int, stride: int, limit: float | None) -> None:
         super().__init__()
@@ -147,8 +154,10 @@ class BilinearEmbed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         _, H, W, _ = x.shape
-        offset = self.offset(F.gelu(self.norm(picture(self.depthwise, x)))).permute(0, 3, 1, 2)  # (B, 2, H', W')
-        offset = offset.to(torch.promote_types(offset.dtype, torch.float32))  # half precision cannot tell pixels apart
+        offset = self.offset(F.gelu(self.norm(apply_nchw(self.depthwise, x)))).permute(0, 3, 1, 2)  # (B, 2, H', W')
+        offset = offset.to(
+            torch.promote_types(offset.dtype, torch.float32)
+        )  # half precision cannot resolve single pixels
         if self.limit is not None:
             offset = offset.clamp(-self.limit, self.limit)
         centres = (torch.arange(side, device=x.device, dtype=offset.dtype) * 2 + 1 for side in offset.shape[2:])
@@ -187,7 +196,7 @@ EMBEDS = {
 class WindowStage(Stage):
     """A stage whose blocks share one division into windows."""
 
-    def __init__(self, downsample: nn.Module, blocks: list[Block], norm: nn.Module, window: int) -> None:
+    def __init__(self, downsample: nn.Module, blocks: list[MATBlock], norm: nn.Module, window: int) -> None:
         super().__init__(downsample, blocks, norm)
         self.window = window
         attention = blocks[0].attention
@@ -231,10 +240,10 @@ class MAT(Backbone):
         head_width: int = 1280,
         stem_stride: int = 4,
         drop_path_rate: float = 0.0,
-        **common: Unpack[Common],
+        **common: Unpack[BackboneOptions],
     ) -> None:
-        check_shape(dims, depths, heads, mixers)
-        check_switches(window, embed, offset_limit, stem_stride)
+        check_mat_rows(dims, depths, heads, mixers)
+        check_mat_options(window, embed, offset_limit, stem_stride)
         check_flags(mlp_depthwise=mlp_depthwise)
         strides = [stem_stride * 2**i for i in range(len(dims))]
         super().__init__(dims, strides, head_width=head_width, **common)
@@ -243,7 +252,7 @@ class MAT(Backbone):
         self.stages = nn.ModuleList()
         for i, (dim, mixer) in enumerate(zip(dims, mixers, strict=True)):
             downsample = EMBEDS[embed](dims[i - 1], dim, strides[i - 1], offset_limit) if i else nn.Identity()
-            blocks = [Block(dim, heads[i], mixer, mlp_depthwise=mlp_depthwise, drop_rate=rate) for rate in rates[i]]
+            blocks = [MATBlock(dim, heads[i], mixer, mlp_depthwise=mlp_depthwise, drop_rate=rate) for rate in rates[i]]
             norm = nn.LayerNorm(dim, 1e-6, elementwise_affine=i == len(dims) - 1)
             self.stages.append(WindowStage(downsample, blocks, norm, window))
         self.apply(self._init_weights)
@@ -251,14 +260,14 @@ class MAT(Backbone):
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
         if isinstance(module, nn.Conv2d) and module.kernel_size == (1, 1):
-            nn.init.trunc_normal_(module.weight, std=0.02)  # a linear layer by another name
+            nn.init.trunc_normal_(module.weight, std=0.02)  # equivalent to a linear layer
         if isinstance(module, AbstractAttention):
             nn.init.trunc_normal_(module.token, std=0.02)
         if isinstance(module, BilinearEmbed):
             nn.init.zeros_(module.offset.weight)  # sampling starts at the centres of the cells
 
 
-def check_shape(dims: Sequence[int], depths: Sequence[int], heads: Sequence[int], mixers: Sequence[str]) -> None:
+def check_mat_rows(dims: Sequence[int], depths: Sequence[int], heads: Sequence[int], mixers: Sequence[str]) -> None:
     check_rows(dims, depths=depths, heads=heads, mixers=mixers)
     check_heads(dims, heads)
     if min(depths) < 1:
@@ -267,13 +276,13 @@ def check_shape(dims: Sequence[int], depths: Sequence[int], heads: Sequence[int]
         raise InputError(f"mixers={tuple(mixers)} given; accepted for each stage: {', '.join(MIXERS)}")
 
 
-def check_switches(window: int, embed: str, offset_limit: float | None, stem_stride: int) -> None:
+def check_mat_options(window: int, embed: str, offset_limit: float | None, stem_stride: int) -> None:
     check_stem_stride(stem_stride)
-    check_counts(window=window)
+    check_positive_ints(window=window)
     if embed not in EMBEDS:
         raise InputError(f"embed={embed!r} given; accepted: {', '.join(EMBEDS)}")
     if offset_limit is not None and offset_limit <= 0:
-        raise InputError(f"offset_limit={offset_limit} given; it is a distance in pixels above 0, or None for no limit")
+        raise InputError(f"offset_limit={offset_limit} given; give a distance in pixels above 0, or None for no limit")
 
 
 VARIANTS: dict[str, dict[str, Any]] = {  # table 4.2
@@ -283,11 +292,11 @@ VARIANTS: dict[str, dict[str, Any]] = {  # table 4.2
     "mat_4": dict(dims=(48, 96, 192, 384), depths=(3, 3, 8, 8), heads=(3, 6, 12, 24)),
     "mat_5": dict(dims=(64, 128, 256, 512), depths=(2, 2, 8, 8), heads=(4, 8, 16, 32)),
 }
-PUBLISHED = {
+MAT_PUBLISHED = {
     "mat_1": Published(6.714, 0.389, 76.3),
     "mat_2": Published(10.767, 0.666, 79.0),
     "mat_3": Published(17.008, 1.042, 80.2),
     "mat_4": Published(29.057, 1.933, 81.0),
     "mat_5": Published(50.108, 3.156, 81.9),
 }
-register(MAT, VARIANTS, paper="https://oak.ulsan.ac.kr/handle/2021.oak/13173", published=PUBLISHED)
+register(MAT, VARIANTS, paper="https://oak.ulsan.ac.kr/handle/2021.oak/13173", published=MAT_PUBLISHED)

@@ -28,23 +28,23 @@ from typing_extensions import Doc
 
 from vitreous.errors import InputError
 from vitreous.layers.attention import Gates, attend, split_heads
+from vitreous.layers.channels_first import apply_nchw
 from vitreous.layers.cluster_training import ClusterTraining
 from vitreous.layers.clustering import CLUSTERINGS, ClusteringTeacher, ConvClustering, assign
 from vitreous.layers.drop import drop_path, drop_path_rates
 from vitreous.layers.mlp import ConvMlp
 from vitreous.layers.patch import DoubleConvStem, PatchEmbed
-from vitreous.layers.picture import picture
 from vitreous.layers.tap import Tap
 from vitreous.models.arguments import (
-    check_counts,
     check_flags,
     check_heads,
+    check_positive_ints,
     check_rows,
     check_stem_stride,
     split_options,
 )
 from vitreous.models.base import Backbone, Stage, run_block
-from vitreous.models.paca_release import ALIASES, PUBLISHED, WEIGHTS, translate_entry
+from vitreous.models.paca_release import ORIGINAL_NAMES, PACA_PUBLISHED, PACA_WEIGHTS, translate_entry
 from vitreous.registry import register
 
 register_notrace_module(ClusteringTeacher)  # like a stage
@@ -52,7 +52,7 @@ register_notrace_module(ClusteringTeacher)  # like a stage
 
 @dataclass(frozen=True)
 class BlockSettings:
-    """What the blocks of a model have in common. The defaults are generation 2's."""
+    """Settings that the blocks of a model share. The defaults are generation 2's."""
 
     clustering: Annotated[str, Doc("What makes the assignment: conv, mlp, linear; bottleneck is generation 1's.")] = (
         "conv"
@@ -76,7 +76,7 @@ class BlockSettings:
 class ClusterAttention(nn.Module):
     """Multi-head attention of all patches over M cluster tokens, or over all patches if there are no clusters."""
 
-    gates: Gates | None = None  # `vitreous.clusters.gates.gated` sets it on the instance, to take clusters away
+    gates: Gates | None = None  # `vitreous.clusters.gates.gated` sets it on the instance, to remove clusters
 
     def __init__(self, dim: int, heads: int, clusters: int, settings: BlockSettings) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class ClusterAttention(nn.Module):
         self.proj_dropout = nn.Dropout(settings.dropout)
 
     def forward(self, x: Tensor, assignment: Tensor | None, *, kept: Tensor | None = None) -> Tensor:
-        """`kept` (B, M) is 0 for clusters that training removes from an image, and else 1."""
+        """`kept` (B, M) is 0 for clusters that training drops from an image, else 1."""
         _, H, W, _ = x.shape
         patches = x.flatten(1, 2)  # (B, N, C)
         context = patches if assignment is None else self.cluster_tokens(patches, assignment)  # (B, M, C)
@@ -110,8 +110,8 @@ class ClusterAttention(nn.Module):
         return self.cluster_norm(tokens)
 
 
-class Block(nn.Module):
-    """Attention and feed-forward, each on a residual branch. `owns_clusters` blocks make the assignment anew."""
+class PaCaBlock(nn.Module):
+    """Attention and feed-forward, each on a residual branch. Blocks with `owns_clusters` compute a new assignment."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class Block(nn.Module):
         kept: Tensor | None,
         learning: ClusterTraining | None,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Tokens, and what the blocks after this one share with it: the assignment and which clusters are kept."""
+        """Tokens, and what later blocks share: the assignment and which clusters are kept."""
         y = self.norm1(x)
         if self.clustering is not None:
             assignment = self.clusters(assign(self.clustering(y), self.temperature))  # (B, M, H, W)
@@ -171,10 +171,10 @@ class ClusterStage(Stage):
 
     clusters: nn.Module
     cluster_training: ClusterTraining | None = None  # `train_clusters` sets it on the instance; no effect on inference
-    cluster_terms: dict[str, Tensor] | None = None  # of the latest forward pass in training, until they are taken
+    cluster_terms: dict[str, Tensor] | None = None  # of the latest forward pass in training, until the loss takes them
 
     def __init__(
-        self, downsample: nn.Module, blocks: list[Block], dim: int, *, clustered: bool, position_grid: int | None
+        self, downsample: nn.Module, blocks: list[PaCaBlock], dim: int, *, clustered: bool, position_grid: int | None
     ) -> None:
         makers = {str(j): block.clusters for j, block in enumerate(blocks) if block.clustering is not None}
         # One assignment per stage is tapped as `clusters`, several as `clusters.<j>` after the blocks that make them.
@@ -200,9 +200,9 @@ class ClusterStage(Stage):
         for block in self.blocks:
             x, assignment, kept = run_block(block, x, assignment, kept, learning, recompute=self.grad_checkpointing)
             made += [assignment] if block.clustering is not None else []
-        if learning is not None:  # outside of blocks, which may be computed twice
+        if learning is not None:  # outside the blocks, which may be recomputed
             self.cluster_terms = learning.terms(made)
-        return picture(self.output, self.norm(x if extra is None else x + extra))
+        return apply_nchw(self.output, self.norm(x if extra is None else x + extra))
 
 
 class PaCa(Backbone):
@@ -244,11 +244,11 @@ class PaCa(Backbone):
         if generation not in GENERATIONS:
             raise InputError(f"generation={generation!r} given; PaCa has generations 1 and 2")
         settings, common = split_options(BlockSettings, options, GENERATIONS[generation])
-        check_settings(settings)
-        check_counts(last_stride=last_stride)
+        check_block_settings(settings)
+        check_positive_ints(last_stride=last_stride)
         clusters = per_stage(clusters, len(dims))
         every, kernels = per_stage(recluster, len(dims)), per_stage(settings.kernel_size, len(dims))
-        check_shape(dims, depths, heads, clusters, mlp_ratios, every, kernels, stem_stride)
+        check_paca_rows(dims, depths, heads, clusters, mlp_ratios, every, kernels, stem_stride)
         steps = [1] + [2] * (len(dims) - 2) + [last_stride]
         strides = [stem_stride * math.prod(steps[: i + 1]) for i in range(len(dims))]
         super().__init__(dims, strides, **common)
@@ -267,7 +267,7 @@ class PaCa(Backbone):
             taught = self.teacher is not None and clusters[i] > 0
             of_stage = replace(settings, kernel_size=kernels[i])
             blocks = [
-                Block(
+                PaCaBlock(
                     dim,
                     heads[i],
                     clusters[i],
@@ -297,8 +297,8 @@ class PaCa(Backbone):
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
         if isinstance(module, ConvClustering):
-            # 1x1 convolutions in the original, and larger than linear layers at the start: clusters that begin
-            # alike receive the same gradient and stay alike.
+            # 1x1 convolutions in the original, with larger initial values than linear layers: clusters that start
+            # equal receive the same gradient and stay equal.
             for layer in (module.pointwise, module.logits):
                 nn.init.normal_(layer.weight, std=(2.0 / layer.out_features) ** 0.5)
         for name in ("position", "cluster_position"):
@@ -310,7 +310,7 @@ class PaCa(Backbone):
         return dict(translate_entry(key, value, state) for key, value in state.items())
 
 
-def check_settings(settings: BlockSettings) -> None:
+def check_block_settings(settings: BlockSettings) -> None:
     for name, value, accepted in (
         ("clustering", settings.clustering, list(CLUSTERINGS)),
         ("norm", settings.norm, ["pre", "post", "sub"]),
@@ -318,7 +318,7 @@ def check_settings(settings: BlockSettings) -> None:
         if value not in accepted:
             raise InputError(f"{name}={value!r} given; accepted: {', '.join(accepted)}")
     if not settings.cluster_temperature > 0:
-        raise InputError(f"cluster_temperature={settings.cluster_temperature} given; it is a number above 0")
+        raise InputError(f"cluster_temperature={settings.cluster_temperature} given; give a number above 0")
     flags = ("cluster_position", "mlp_depthwise", "mlp_shortcut")
     check_flags(**{name: getattr(settings, name) for name in flags})
 
@@ -327,7 +327,7 @@ def per_stage(value: int | Sequence[int], stages: int) -> list[int]:
     return [value] * stages if isinstance(value, int) else list(value)
 
 
-def check_shape(dims, depths, heads, clusters, mlp_ratios, every, kernels, stem_stride) -> None:
+def check_paca_rows(dims, depths, heads, clusters, mlp_ratios, every, kernels, stem_stride) -> None:
     check_rows(dims, depths=depths, heads=heads, clusters=clusters, mlp_ratios=mlp_ratios)
     check_rows(dims, recluster=every, kernel_size=kernels)
     check_heads(dims, heads)
@@ -339,19 +339,19 @@ def check_shape(dims, depths, heads, clusters, mlp_ratios, every, kernels, stem_
         raise InputError(f"clusters={tuple(clusters)}, recluster={tuple(every)} given; neither can be negative")
 
 
-TEACHER = ("dims", "depths", "kernel_size", "add_features", "drop_path_rate")
+TEACHER_ARGUMENTS = ("dims", "depths", "kernel_size", "add_features", "drop_path_rate")
 
 
 def build_teacher(
     arguments: dict[str, Any], dims: Sequence[int], clusters: Sequence[int], settings: BlockSettings
 ) -> ClusteringTeacher:
     if not isinstance(arguments, dict) or "depths" not in arguments:
-        raise InputError(f"teacher={arguments!r} given; it takes a dict such as dict(depths=(2, 2, 2, 2))")
+        raise InputError(f"teacher={arguments!r} given; give a dict such as dict(depths=(2, 2, 2, 2))")
     own = arguments.get("dims", dims)
     check_rows(dims, **{"dims of the teacher": own, "depths of the teacher": arguments["depths"]})
     for name in arguments:
-        if name not in TEACHER:
-            raise InputError(f"teacher has no argument {name!r}; accepted: {', '.join(TEACHER)}")
+        if name not in TEACHER_ARGUMENTS:
+            raise InputError(f"teacher has no argument {name!r}; accepted: {', '.join(TEACHER_ARGUMENTS)}")
     joins = arguments.get("add_features", True) and tuple(own) == tuple(dims)
     rest = {name: value for name, value in arguments.items() if name not in ("dims", "add_features")}
     return ClusteringTeacher(own, clusters, **rest, add_features=joins, temperature=settings.cluster_temperature)
@@ -363,13 +363,13 @@ GENERATIONS: dict[int, dict[str, Any]] = {
     1: dict(clustering="bottleneck", cluster_eps=1e-5, mlp_shortcut=False),
     2: {},
 }
-HEADS = (2, 4, 8, 16)
-SIZES: dict[str, dict[str, Any]] = {  # table 1 of the CVPR version
-    "tiny": dict(dims=(96, 192, 320, 384), depths=(2, 2, 4, 2), heads=HEADS, drop_path_rate=0.1),
-    "small": dict(dims=(96, 192, 320, 384), depths=(3, 3, 10, 3), heads=HEADS, drop_path_rate=0.1),
-    "base": dict(dims=(96, 192, 384, 512), depths=(3, 3, 18, 3), heads=HEADS, drop_path_rate=0.5),
+ATTENTION_HEADS = (2, 4, 8, 16)
+PACA_SIZES: dict[str, dict[str, Any]] = {  # table 1 of the CVPR version
+    "tiny": dict(dims=(96, 192, 320, 384), depths=(2, 2, 4, 2), heads=ATTENTION_HEADS, drop_path_rate=0.1),
+    "small": dict(dims=(96, 192, 320, 384), depths=(3, 3, 10, 3), heads=ATTENTION_HEADS, drop_path_rate=0.1),
+    "base": dict(dims=(96, 192, 384, 512), depths=(3, 3, 18, 3), heads=ATTENTION_HEADS, drop_path_rate=0.5),
 }
-TAUGHT: dict[str, dict[str, Any]] = {  # the trunk gives up blocks for the teacher
+TEACHER_SIZES: dict[str, dict[str, Any]] = {  # the trunk gives up blocks for the teacher
     "tiny": dict(depths=(2, 2, 2, 2), teacher=dict(depths=(2, 2, 2, 2))),
     "small": dict(depths=(3, 3, 7, 3), teacher=dict(depths=(2, 2, 2, 2))),
     "base": dict(depths=(3, 3, 16, 3), teacher=dict(depths=(2, 2, 4, 2)), drop_path_rate=0.1),
@@ -382,28 +382,30 @@ CLUSTER_COUNTS = {  # the ablation on Small, named by the counts of the first an
     "c100_49": (100, 81, 64, 49),
     "c100": ALL_STAGES,
 }
-FIRST_SIZES: dict[str, dict[str, Any]] = {  # generation 1
+GENERATION_1_SIZES: dict[str, dict[str, Any]] = {  # generation 1
     "b0": dict(dims=(32, 64, 160, 256), depths=(2, 2, 2, 2)),
     "b1": dict(dims=(64, 128, 320, 512), depths=(2, 2, 2, 2)),
     "b2": dict(dims=(64, 128, 320, 512), depths=(3, 4, 6, 3)),
 }
-FIRST: dict[str, Any] = dict(generation=1, heads=(1, 2, 5, 8), mlp_ratios=(8, 8, 4, 4), recluster=1, drop_path_rate=0.1)
-CIFAR = dict(stem_stride=1, last_stride=1)
+GENERATION_1: dict[str, Any] = dict(
+    generation=1, heads=(1, 2, 5, 8), mlp_ratios=(8, 8, 4, 4), recluster=1, drop_path_rate=0.1
+)
+CIFAR_STRIDES = dict(stem_stride=1, last_stride=1)
 
 VARIANTS: dict[str, dict[str, Any]] = {}
-for size, row in SIZES.items():
+for size, row in PACA_SIZES.items():
     for kind in ("conv", "mlp", "linear"):
         name = f"paca_{size}" if kind == "conv" else f"paca_{size}_{kind}"
         VARIANTS[name] = dict(row, clustering=kind, clusters=(100, 100, 100, 0))
         VARIANTS[f"{name}_blockwise"] = dict(row, clustering=kind, clusters=ALL_STAGES, recluster=1)
-    VARIANTS[f"paca_{size}_teacher"] = {**row, **TAUGHT[size], "clusters": ALL_STAGES}
+    VARIANTS[f"paca_{size}_teacher"] = {**row, **TEACHER_SIZES[size], "clusters": ALL_STAGES}
 for name, counts in CLUSTER_COUNTS.items():
-    VARIANTS[f"paca_small_{name}"] = dict(SIZES["small"], clusters=counts)
-for size, row in FIRST_SIZES.items():
-    VARIANTS[f"paca_{size}"] = {**FIRST, **row, "clusters": (49, 49, 49, 0)}
-    VARIANTS[f"paca_{size}_pure"] = {**FIRST, **row, "clusters": (0, 0, 0, 0)}
-    VARIANTS[f"paca_{size}_cifar"] = {**FIRST, **row, **CIFAR, "clusters": (64, 64, 0, 0)}
-    VARIANTS[f"paca_{size}_cifar_pure"] = {**FIRST, **row, **CIFAR, "clusters": (0, 0, 0, 0)}
+    VARIANTS[f"paca_small_{name}"] = dict(PACA_SIZES["small"], clusters=counts)
+for size, row in GENERATION_1_SIZES.items():
+    VARIANTS[f"paca_{size}"] = {**GENERATION_1, **row, "clusters": (49, 49, 49, 0)}
+    VARIANTS[f"paca_{size}_pure"] = {**GENERATION_1, **row, "clusters": (0, 0, 0, 0)}
+    VARIANTS[f"paca_{size}_cifar"] = {**GENERATION_1, **row, **CIFAR_STRIDES, "clusters": (64, 64, 0, 0)}
+    VARIANTS[f"paca_{size}_cifar_pure"] = {**GENERATION_1, **row, **CIFAR_STRIDES, "clusters": (0, 0, 0, 0)}
 
 CIFAR_INPUT = dict(
     input_size=(3, 32, 32),
@@ -416,9 +418,9 @@ register(
     PaCa,
     VARIANTS,
     paper="https://arxiv.org/abs/2203.11987",
-    aliases=ALIASES,
-    weights=WEIGHTS,
-    published=PUBLISHED,
+    aliases=ORIGINAL_NAMES,
+    weights=PACA_WEIGHTS,
+    published=PACA_PUBLISHED,
     inputs={
         name: CIFAR_INPUT if "cifar" in name else dict(crop_pct=0.875 if "generation" in row else 0.9)
         for name, row in VARIANTS.items()

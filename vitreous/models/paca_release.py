@@ -1,4 +1,4 @@
-"""The original PaCa-ViT release: model names, files, published figures, and parameter names in terms of ours."""
+"""The original PaCa-ViT release: model names, files, published figures, and a translation of its keys to ours."""
 
 import re
 
@@ -6,7 +6,7 @@ from torch import Tensor
 
 from vitreous.registry import Published
 
-ALIASES = {  # names of the original repository
+ORIGINAL_NAMES = {  # names of the original repository
     "pacavit_tiny_p2cconv_100_0": "paca_tiny",
     "pacavit_small_p2cconv_100_0": "paca_small",
     "pacavit_small_p2cmlp_100_0": "paca_small_mlp",
@@ -21,12 +21,14 @@ ALIASES = {  # names of the original repository
     "pacavit_small_p2cconv_100": "paca_small_c100",
     "pacavit_small_p2cconv_100_blockwise": "paca_small_blockwise",
 }
-RELEASE = "https://github.com/iVMCL/PaCaViT/releases/download/pacavit/IMNET_224_{}.pth"
-WEIGHTS = {  # all ImageNet models were released except the tiny teacher
-    ours: {"ivmcl_in1k": RELEASE.format(original)} for original, ours in ALIASES.items() if ours != "paca_tiny_teacher"
+RELEASE_URL = "https://github.com/iVMCL/PaCaViT/releases/download/pacavit/IMNET_224_{}.pth"
+PACA_WEIGHTS = {  # all ImageNet models were released except the tiny teacher
+    ours: {"ivmcl_in1k": RELEASE_URL.format(original)}
+    for original, ours in ORIGINAL_NAMES.items()
+    if ours != "paca_tiny_teacher"
 }
 
-PUBLISHED = {  # README of the release; tables 1 and 4 of the arXiv version for generation 1
+PACA_PUBLISHED = {  # README of the release; tables 1 and 4 of the arXiv version for generation 1
     "paca_tiny": Published(12.2, 3.2, 80.9),
     "paca_small": Published(22.0, 5.5, 83.08),
     "paca_small_mlp": Published(22.6, 5.9, 83.13),
@@ -51,7 +53,7 @@ PUBLISHED = {  # README of the release; tables 1 and 4 of the arXiv version for 
 }
 
 # In order; \1 is a stage number from 1 and becomes our number from 0.
-KEYS = [
+PACA_KEYS = [
     (r"^patch_embed\.proj\.0\.", "stem.conv1."),
     (r"^patch_embed\.proj\.1\.", "stem.conv2."),
     (r"^patch_embed\.norm\.", "stem.norm."),
@@ -81,9 +83,9 @@ CLUSTERING_KEY = re.compile(r"(.*\.clustering)\.clustering\.(\d)\.(weight|bias)$
 
 
 def translate_entry(key: str, value: Tensor, state: dict[str, Tensor]) -> tuple[str, Tensor]:
-    """One entry of an original checkpoint in our names and shapes; entries already ours stay as they are."""
+    """Translate one entry of an original checkpoint to our keys and shapes; our own entries stay."""
     clustering = CLUSTERING_KEY.match(key)
-    if clustering:  # the same positions mean other layers in each kind, told apart by how many there are
+    if clustering:  # positions mean different layers in each kind; the number of layers tells the kind
         path, position, kind = clustering.groups()
         count = sum(f"{path}.clustering.{i}.weight" in state for i in (0, 2, 4))
         layers = {3: ("depthwise", "pointwise", "logits"), 2: ("fc1", "logits"), 1: ("logits",)}[count]
@@ -93,7 +95,7 @@ def translate_entry(key: str, value: Tensor, state: dict[str, Tensor]) -> tuple[
     if key.endswith(".pos_embed"):
         side = round(value.shape[1] ** 0.5)
         value = value.transpose(1, 2).unflatten(2, (side, side))
-    for pattern, ours in KEYS:
+    for pattern, ours in PACA_KEYS:
         match = re.search(pattern, key)
         if match and "{" in ours:
             stage = int(match[1])

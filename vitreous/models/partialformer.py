@@ -1,4 +1,4 @@
-"""PartialFormer: full attention for the few tokens that matter, one shared query for all others.
+"""PartialFormer: full attention for the few most important tokens, one shared query for all others.
 
 Vo, Nguyen, Priadana, Jo: "Efficient Vision Transformers with Partial Attention", ECCV 2024, and chapter 5 of the first
 author's dissertation. Built from a description of the text; the layers reproduce the published sizes and costs.
@@ -22,17 +22,24 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.errors import InputError
+from vitreous.layers.channels_first import apply_nchw
 from vitreous.layers.conv_norm import ConvNorm, ConvStem, PositionConv
 from vitreous.layers.drop import drop_path, drop_path_rates
 from vitreous.layers.mlp import ConvMlp
 from vitreous.layers.partial_attention import AttentionSettings, PartialAttention
-from vitreous.layers.picture import picture
-from vitreous.models.arguments import Common, check_counts, check_flags, check_heads, check_rows, check_stem_stride
+from vitreous.models.arguments import (
+    BackboneOptions,
+    check_flags,
+    check_heads,
+    check_positive_ints,
+    check_rows,
+    check_stem_stride,
+)
 from vitreous.models.base import Backbone, Stage
 from vitreous.registry import Published, register
 
 
-class Block(nn.Module):
+class PartialFormerBlock(nn.Module):
     """Position, partial attention and feed-forward, each on a residual branch."""
 
     def __init__(
@@ -47,8 +54,8 @@ class Block(nn.Module):
         self.drop_path = drop_path(drop_rate)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = picture(self.position, x)
-        # Before the norm: after it every token's mean is the same. Never in half precision, which makes many equal.
+        x = apply_nchw(self.position, x)
+        # Before the norm, after which all means are equal. Never in half precision, in which many scores tie.
         score = x.mean(-1, dtype=torch.promote_types(x.dtype, torch.float32))  # (B, H, W)
         x = x + self.drop_path(self.attention(self.norm1(x), score))
         return x + self.drop_path(self.mlp(self.norm2(x)))
@@ -91,11 +98,11 @@ class PartialFormer(Backbone):
         stem_stride: int = 4,
         stem_depthwise: bool = False,
         drop_path_rate: float = 0.0,
-        **common: Unpack[Common],
+        **common: Unpack[BackboneOptions],
     ) -> None:
-        check_shape(dims, depths, heads, fractions, stem_stride)
+        check_partialformer_rows(dims, depths, heads, fractions, stem_stride)
         settings = AttentionSettings(max_foreground, sqa_residual, head_expansion, bottleneck_ratio, project)
-        check_settings(settings)
+        check_attention_settings(settings)
         check_flags(mlp_dw=mlp_dw, sqa_residual=sqa_residual, stem_depthwise=stem_depthwise)
         super().__init__(dims, [stem_stride * 2**i for i in range(len(dims))], head_width=head_width, **common)
         self.stem = ConvStem(self.in_chans, dims[0], stride=stem_stride, depthwise=stem_depthwise)
@@ -103,7 +110,10 @@ class PartialFormer(Backbone):
         self.stages = nn.ModuleList()
         for i, dim in enumerate(dims):
             fraction = Fraction(fractions[i]).limit_denominator(1_000_000)
-            blocks = [Block(dim, heads[i], fraction, settings, mlp_dw=mlp_dw, drop_rate=rate) for rate in rates[i]]
+            blocks = [
+                PartialFormerBlock(dim, heads[i], fraction, settings, mlp_dw=mlp_dw, drop_rate=rate)
+                for rate in rates[i]
+            ]
             downsample = ConvNorm(dims[i - 1], dim, stride=2, bias=True) if i else nn.Identity()
             norm = nn.LayerNorm(dim, 1e-6, elementwise_affine=i == len(dims) - 1)
             self.stages.append(Stage(downsample, blocks, norm))
@@ -116,7 +126,7 @@ class PartialFormer(Backbone):
             module.mixer.reset()
 
 
-def check_shape(dims, depths, heads, fractions, stem_stride) -> None:
+def check_partialformer_rows(dims, depths, heads, fractions, stem_stride) -> None:
     check_rows(dims, depths=depths, heads=heads, fractions=fractions)
     check_heads(dims, heads)
     check_stem_stride(stem_stride)
@@ -127,10 +137,10 @@ def check_shape(dims, depths, heads, fractions, stem_stride) -> None:
         raise InputError(f"dims={tuple(dims)} given; the first must be even, as the stem begins with half of it")
 
 
-def check_settings(settings: AttentionSettings) -> None:
-    check_counts(head_expansion=settings.head_expansion, bottleneck_ratio=settings.bottleneck_ratio)
+def check_attention_settings(settings: AttentionSettings) -> None:
+    check_positive_ints(head_expansion=settings.head_expansion, bottleneck_ratio=settings.bottleneck_ratio)
     if settings.max_foreground is not None:
-        check_counts(max_foreground=settings.max_foreground)
+        check_positive_ints(max_foreground=settings.max_foreground)
     if settings.project not in ("all", "needed"):
         raise InputError(f"project={settings.project!r} given; accepted: 'all', 'needed'")
 

@@ -5,7 +5,7 @@ El-Nouby et al.: "XCiT: Cross-Covariance Image Transformers", arXiv 2106.09681; 
 A column of equal blocks at one stride. In each, every head lets its d channels attend to one another over all
 positions (the tap `attention.channel_attention`, d x d), a depth-wise module exchanges neighbours, and a feed-forward
 layer follows. Two class-attention blocks collect the result in a class token; `class_blocks.<i>.attention.map` shows
-from where.
+where from.
 
 The column is cut into four stages after the blocks that the paper's dense models read. A classification model's maps
 all have the stride of the patches; with `dense=True` (and under timm's `features_only`) each stage has the layers that
@@ -32,12 +32,12 @@ from vitreous.layers.conv_norm import ConvNorm
 from vitreous.layers.drop import drop_path
 from vitreous.layers.mlp import ConvMlp
 from vitreous.layers.tap import Tap
-from vitreous.models.arguments import Common, check_counts, check_flags, check_heads
+from vitreous.models.arguments import BackboneOptions, check_flags, check_heads, check_positive_ints
 from vitreous.models.base import Backbone, Stage
-from vitreous.models.xcit_release import PUBLISHED, WEIGHTS, translate
+from vitreous.models.xcit_release import XCIT_PUBLISHED, XCIT_WEIGHTS, translate_state
 from vitreous.registry import register
 
-EPS = 1e-6
+LAYER_NORM_EPS = 1e-6
 
 
 class PatchStem(nn.Module):
@@ -93,14 +93,14 @@ class LocalInteraction(nn.Module):
         return self.conv2(x).permute(0, 2, 3, 1)
 
 
-class Block(nn.Module):
+class XCiTBlock(nn.Module):
     """Channel attention, local interaction, feed-forward: each normalised before and scaled after its branch."""
 
     def __init__(self, dim: int, heads: int, scale: float, drop_rate: float) -> None:
         super().__init__()
-        self.norm1, self.attention = nn.LayerNorm(dim, EPS), ChannelAttention(dim, heads)
-        self.norm2, self.mlp = nn.LayerNorm(dim, EPS), ConvMlp(dim, 4 * dim, depthwise=False)
-        self.norm3, self.local = nn.LayerNorm(dim, EPS), LocalInteraction(dim)
+        self.norm1, self.attention = nn.LayerNorm(dim, LAYER_NORM_EPS), ChannelAttention(dim, heads)
+        self.norm2, self.mlp = nn.LayerNorm(dim, LAYER_NORM_EPS), ConvMlp(dim, 4 * dim, depthwise=False)
+        self.norm3, self.local = nn.LayerNorm(dim, LAYER_NORM_EPS), LocalInteraction(dim)
         self.gamma1, self.gamma2, self.gamma3 = (nn.Parameter(torch.full((dim,), scale)) for _ in range(3))
         self.drop_path = drop_path(drop_rate)
 
@@ -144,8 +144,8 @@ class ClassBlock(nn.Module):
 
     def __init__(self, dim: int, heads: int, scale: float, tokens_norm: bool) -> None:
         super().__init__()
-        self.norm1, self.attention = nn.LayerNorm(dim, EPS), ClassAttention(dim, heads)
-        self.norm2, self.mlp = nn.LayerNorm(dim, EPS), ConvMlp(dim, 4 * dim, depthwise=False)
+        self.norm1, self.attention = nn.LayerNorm(dim, LAYER_NORM_EPS), ClassAttention(dim, heads)
+        self.norm2, self.mlp = nn.LayerNorm(dim, LAYER_NORM_EPS), ConvMlp(dim, 4 * dim, depthwise=False)
         self.gamma1, self.gamma2 = (nn.Parameter(torch.full((dim,), scale)) for _ in range(2))
         self.tokens_norm = tokens_norm
 
@@ -164,7 +164,7 @@ class ClassBlock(nn.Module):
 class ColumnStage(Stage):
     """Some blocks of the column, and in the dense form the layers that bring their map to the level's stride."""
 
-    def __init__(self, blocks: list[Block], rescale: nn.Module) -> None:
+    def __init__(self, blocks: list[XCiTBlock], rescale: nn.Module) -> None:
         super().__init__(nn.Identity(), blocks, nn.Identity())
         self.rescale = rescale
 
@@ -172,10 +172,10 @@ class ColumnStage(Stage):
         return self.rescale(x.permute(0, 3, 1, 2))  # (B, C, H, W)
 
 
-def rescaling(dim: int, patch: int, stride: int) -> nn.Module:
+def rescale_layers(dim: int, patch: int, stride: int) -> nn.Module:
     """Layers from the patches' stride to a level's: learned when finer, max-pooling when coarser."""
     if stride > patch:
-        # Partial windows at the edge count, so that no size makes a level vanish.
+        # With partial windows at the edge, no level vanishes at any size.
         return nn.MaxPool2d(stride // patch, stride // patch, ceil_mode=True)
     layers: list[nn.Module] = []
     while stride < patch:
@@ -185,7 +185,7 @@ def rescaling(dim: int, patch: int, stride: int) -> nn.Module:
     return nn.Sequential(*layers)
 
 
-def cropped(x: Tensor, height: int, width: int) -> Tensor:
+def crop(x: Tensor, height: int, width: int) -> Tensor:
     """The upper left part, as a copy: strides of a view would tie an exported program to sizes like its example's."""
     return F.pad(x, (0, width - x.shape[3], 0, height - x.shape[2]))
 
@@ -222,11 +222,11 @@ class XCiT(Backbone):
         ends: tuple[int, ...] | None = None,
         dense: bool = False,
         drop_path_rate: float = 0.0,
-        **common: Unpack[Common],
+        **common: Unpack[BackboneOptions],
     ) -> None:
-        check_counts(dim=dim, depth=depth, heads=heads)
+        check_positive_ints(dim=dim, depth=depth, heads=heads)
         ends = ends or stage_ends(depth)
-        check_shape(dim, depth, heads, patch, ends)
+        check_xcit_shape(dim, depth, heads, patch, ends)
         check_flags(tokens_norm=tokens_norm, dense=dense)
         strides = (4, 8, 16, 32) if dense else (patch,) * len(ends)
         if dense:
@@ -240,14 +240,14 @@ class XCiT(Backbone):
         self.stages = nn.ModuleList(
             ColumnStage(
                 # The same rate in every block: the paper does not let it rise.
-                [Block(dim, heads, scale, drop_path_rate) for _ in range(first, last)],
-                rescaling(dim, patch, stride) if dense else nn.Identity(),
+                [XCiTBlock(dim, heads, scale, drop_path_rate) for _ in range(first, last)],
+                rescale_layers(dim, patch, stride) if dense else nn.Identity(),
             )
             for (first, last), stride in zip(pairwise(self.starts), strides, strict=True)
         )
         self.class_token = None if dense else nn.Parameter(torch.zeros(1, 1, dim))
         self.class_blocks = nn.ModuleList(ClassBlock(dim, heads, scale, tokens_norm) for _ in range(0 if dense else 2))
-        self.norm = nn.Identity() if dense else nn.LayerNorm(dim, EPS)
+        self.norm = nn.Identity() if dense else nn.LayerNorm(dim, LAYER_NORM_EPS)
         self.apply(self._init_weights)
         if self.class_token is not None:
             nn.init.trunc_normal_(self.class_token, std=0.02)
@@ -257,12 +257,11 @@ class XCiT(Backbone):
         return x + self.position(x)
 
     def maps(self, x: Tensor, depth: int | None = None) -> list[Tensor]:
-        """Levels end where the image does: enlarging the last, partly empty patches gives rows too many."""
+        """Crop levels to the image: enlarging the last, partly empty patches gives too many rows."""
         levels = zip(super().maps(x, depth), self.strides, strict=False)
         H, W = x.shape[2:]
         return [
-            cropped(level, -(-H // stride), -(-W // stride)) if stride < self.patch else level
-            for level, stride in levels
+            crop(level, -(-H // stride), -(-W // stride)) if stride < self.patch else level for level, stride in levels
         ]
 
     def final(self, last: Tensor) -> Tensor:
@@ -286,7 +285,7 @@ class XCiT(Backbone):
         taken = super().prune_intermediate_layers(indices, prune_norm, prune_head)
         self.class_token, self.class_blocks, self.norm = None, nn.ModuleList(), nn.Identity()
         for i, stage in enumerate(self.stages):
-            if i not in taken:  # nobody reads this map, so its layers would never get a gradient
+            if i not in taken:  # this map is unused, so its layers would never get a gradient
                 stage.rescale = nn.Identity()
         return taken
 
@@ -305,7 +304,7 @@ class XCiT(Backbone):
             super()._init_weights(module)
 
     def translate(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        state = translate(state, self.starts)
+        state = translate_state(state, self.starts)
         if self.class_token is not None:
             return state
         return {key: value for key, value in state.items() if not key.startswith(("class_", "norm."))}
@@ -316,7 +315,7 @@ def stage_ends(depth: int) -> tuple[int, ...]:
     return tuple(depth * part // 12 - 1 for part in (4, 6, 8, 12))
 
 
-def check_shape(dim: int, depth: int, heads: int, patch: int, ends: tuple[int, ...]) -> None:
+def check_xcit_shape(dim: int, depth: int, heads: int, patch: int, ends: tuple[int, ...]) -> None:
     if patch not in (16, 8, 4):
         raise InputError(f"patch={patch!r} given; accepted: 16, 8, or 4 for small images")
     check_heads([dim], [heads])
@@ -324,7 +323,7 @@ def check_shape(dim: int, depth: int, heads: int, patch: int, ends: tuple[int, .
         raise InputError(f"ends={ends} given; four rising block numbers are needed, the last {depth - 1}")
 
 
-SIZES = {  # table of the paper's supplement: width, heads; 24 layers need a small LayerScale to train
+XCIT_SIZES = {  # table of the paper's supplement: width, heads; 24 layers need a small LayerScale to train
     "nano_12": dict(dim=128, depth=12, heads=4, scale=1.0, tokens_norm=False),
     "tiny_12": dict(dim=192, depth=12, heads=4, scale=1.0),
     "tiny_24": dict(dim=192, depth=24, heads=4, scale=1e-5),
@@ -333,12 +332,12 @@ SIZES = {  # table of the paper's supplement: width, heads; 24 layers need a sma
     "medium_24": dict(dim=512, depth=24, heads=8, scale=1e-5, drop_path_rate=0.15),
     "large_24": dict(dim=768, depth=24, heads=16, scale=1e-5),
 }
-VARIANTS = {f"xcit_{size}_p{patch}": dict(row, patch=patch) for size, row in SIZES.items() for patch in (16, 8)}
+VARIANTS = {f"xcit_{size}_p{patch}": dict(row, patch=patch) for size, row in XCIT_SIZES.items() for patch in (16, 8)}
 register(
     XCiT,
     VARIANTS,
     paper="https://arxiv.org/abs/2106.09681",
-    weights=WEIGHTS,
-    published=PUBLISHED,
+    weights=XCIT_WEIGHTS,
+    published=XCIT_PUBLISHED,
     inputs={name: dict(crop_pct=1.0) for name in VARIANTS},
 )

@@ -1,6 +1,6 @@
-"""The original XCiT release: files by tag, published figures, and parameter names in terms of ours.
+"""The original XCiT release: files by tag, published figures, and a translation of its keys to ours.
 
-timm's port of the same weights uses nearly the same names; both layouts are translated.
+Timm's port of the same weights uses nearly the same keys; both layouts are translated.
 """
 
 import re
@@ -12,25 +12,25 @@ from torch import Tensor
 
 from vitreous.registry import Published
 
-HOST = "https://dl.fbaipublicfiles.com/xcit/xcit_"
-SIZES = ("nano_12", "tiny_12", "tiny_24", "small_12", "small_24", "medium_24", "large_24")
-DINO = ("small_12", "medium_24")
+RELEASE_PREFIX = "https://dl.fbaipublicfiles.com/xcit/xcit_"
+RELEASED_SIZES = ("nano_12", "tiny_12", "tiny_24", "small_12", "small_24", "medium_24", "large_24")
+DINO_SIZES = ("small_12", "medium_24")
 
 
 def weights_of(size: str, patch: int) -> dict[str, str | dict[str, Any]]:
-    file = f"{HOST}{size}_p{patch}"
+    file = f"{RELEASE_PREFIX}{size}_p{patch}"
     tags: dict[str, str | dict[str, Any]] = {
         "fb_in1k": f"{file}_224.pth",
         "fb_dist_in1k": f"{file}_224_dist.pth",
         "fb_dist_in1k_384": dict(url=f"{file}_384_dist.pth", input_size=(3, 384, 384)),
     }
-    if size in DINO:
-        tags["fb_dino"] = dict(url=f"{HOST}{size}_cp{patch}_dino.pth", num_classes=0)
+    if size in DINO_SIZES:
+        tags["fb_dino"] = dict(url=f"{RELEASE_PREFIX}{size}_cp{patch}_dino.pth", num_classes=0)
     return tags
 
 
-WEIGHTS = {f"xcit_{size}_p{patch}": weights_of(size, patch) for size in SIZES for patch in (16, 8)}
-PUBLISHED = {  # tables 1 and 2 of the paper's README: 224 pixels, without distillation
+XCIT_WEIGHTS = {f"xcit_{size}_p{patch}": weights_of(size, patch) for size in RELEASED_SIZES for patch in (16, 8)}
+XCIT_PUBLISHED = {  # tables 1 and 2 of the paper's README: 224 pixels, without distillation
     "xcit_nano_12_p16": Published(3, 0.5, 69.9),
     "xcit_nano_12_p8": Published(3, None, 73.8),
     "xcit_tiny_12_p16": Published(7, 1.2, 77.1),
@@ -47,7 +47,7 @@ PUBLISHED = {  # tables 1 and 2 of the paper's README: 224 pixels, without disti
     "xcit_large_24_p8": Published(189, None, 84.4),
 }
 
-KEYS: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
+XCIT_KEYS: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r"^patch_embed\.proj\.(\d)\.0\.", lambda m: f"stem.convs.{int(m[1]) // 2}.conv."),
     (r"^patch_embed\.proj\.(\d)\.1\.", lambda m: f"stem.convs.{int(m[1]) // 2}.norm."),
     (r"^pos_embed(?:er)?\.token_projection\.", "position.projection."),
@@ -60,16 +60,16 @@ KEYS: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
 ]
 
 
-def translate(state: dict[str, Tensor], starts: Sequence[int]) -> dict[str, Tensor]:
-    """A state dict in the original's or timm's names, in ours; one that is ours already stays as it is.
+def translate_state(state: dict[str, Tensor], starts: Sequence[int]) -> dict[str, Tensor]:
+    """Translate a state dict with the original's or timm's keys to ours; one with our keys stays.
 
-    `starts` are the numbers of the blocks with which our stages begin.
+    `starts` are the indices of the blocks with which our stages begin.
     """
     renamed: dict[str, Tensor] = {}
     for key, value in state.items():
-        for pattern, ours in KEYS:
+        for pattern, ours in XCIT_KEYS:
             key = re.sub(pattern, ours, key)
-        key = re.sub(r"^blocks\.(\d+)\.", lambda match: place(int(match[1]), starts), key)
+        key = re.sub(r"^blocks\.(\d+)\.", lambda match: block_path(int(match[1]), starts), key)
         if key == "position.projection.weight":
             value = value.flatten(1)  # a 1x1 convolution in the original
         if re.match(r"class_blocks\.\d+\.attention\.qkv\.", key):
@@ -80,7 +80,7 @@ def translate(state: dict[str, Tensor], starts: Sequence[int]) -> dict[str, Tens
     return renamed
 
 
-def place(number: int, starts: Sequence[int]) -> str:
-    """Block `number` of the column, by stage and place within it."""
+def block_path(number: int, starts: Sequence[int]) -> str:
+    """Path of block `number` of the column: its stage, and its index within the stage."""
     stage = max(i for i, start in enumerate(starts) if number >= start)
     return f"stages.{stage}.blocks.{number - starts[stage]}."

@@ -81,7 +81,7 @@ class Grid(NamedTuple):
     rows: Sequence[tuple[str, ...]]
 
 
-def grids(evaluation: Evaluation, *, most_rows: int | None = None) -> list[Grid]:
+def evaluation_tables(evaluation: Evaluation, *, most_rows: int | None = None) -> list[Grid]:
     """Everything that is shown in rows; with `most_rows`, of many classes only the worst."""
     rows = [(name, as_text(name, value)) for name, value in evaluation.values.items()]
     rows += [("images/s", f"{evaluation.speed.images_per_second:.1f}"), ("with", evaluation.speed.conditions())]
@@ -95,7 +95,7 @@ def grids(evaluation: Evaluation, *, most_rows: int | None = None) -> list[Grid]
         ]
         found.append(Grid("at other sizes", ("size", *names, "images/s"), lines))
     if evaluation.examination is not None:
-        found += class_grids(evaluation.examination, most_rows)
+        found += class_tables(evaluation.examination, most_rows)
     else:
         found += [_class_grid(title, rows, most_rows) for title, rows in parts_by_class(evaluation.metric).items()]
     if evaluation.unreadable:
@@ -108,7 +108,7 @@ def grids(evaluation: Evaluation, *, most_rows: int | None = None) -> list[Grid]
     return found
 
 
-def class_grids(examination: DetailedMetrics, most_rows: int | None) -> list[Grid]:
+def class_tables(examination: DetailedMetrics, most_rows: int | None) -> list[Grid]:
     figures, title = list(examination.accuracy.per_class().items()), "classes"
     if most_rows is not None and len(figures) > most_rows:
         known = [entry for entry in figures if entry[1].recall is not None]
@@ -152,7 +152,7 @@ def _class_grid(title: str, rows: dict[str, dict[str, float | None]], most_rows:
     return Grid(title, ("keypoint" if title.startswith("keypoint") else "class", *measures), lines)
 
 
-def as_table(grid: Grid) -> Table:
+def console_table(grid: Grid) -> Table:
     """For the console. As Text, because the [brackets] of a string would be taken for markup."""
     table = Table(title=Text(printable(grid.title)), title_justify="left")
     for place, heading in enumerate(grid.headings):
@@ -162,11 +162,11 @@ def as_table(grid: Grid) -> Table:
     return table
 
 
-def as_markdown(evaluation: Evaluation, pictures: dict[str, str]) -> str:
+def evaluation_markdown(evaluation: Evaluation, pictures: dict[str, str]) -> str:
     """A report; `pictures` are files beside it with their captions."""
     lines = [f"# Evaluation of {plain(evaluation.model)}", ""]
     lines += [f"- {name}: {plain(str(value))}" for name, value in evaluation.facts().items()]
-    for grid in grids(evaluation):
+    for grid in evaluation_tables(evaluation):
         lines += ["", f"## {plain(grid.title)}", "", *markdown_rows(grid)]
     for file, caption in pictures.items():
         lines += ["", f"![{caption}]({file})"]
@@ -187,7 +187,7 @@ def plain(text: str) -> str:
     return "".join(f"\\{sign}" if sign in "\\`*_[]<>|#" else sign for sign in " ".join(text.split()))
 
 
-def as_json(evaluation: Evaluation) -> dict[str, Any]:
+def evaluation_json(evaluation: Evaluation) -> dict[str, Any]:
     content = evaluation.facts() | {"size": list(evaluation.size)} | evaluation.values
     content |= {"images_per_second": evaluation.speed.images_per_second, "speed": evaluation.speed._asdict()}
     content["sizes"] = [
@@ -223,7 +223,7 @@ def confusion_csv(examination: DetailedMetrics) -> str | None:
     return text.getvalue()
 
 
-def pictures(evaluation: Evaluation) -> dict[str, tuple[Image.Image, str]]:
+def draw_evaluation(evaluation: Evaluation) -> dict[str, tuple[Image.Image, str]]:
     """File name -> picture and caption."""
     found: dict[str, tuple[Image.Image, str]] = {}
     examination = evaluation.examination

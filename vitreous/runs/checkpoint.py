@@ -1,15 +1,15 @@
-"""Checkpoints in generations: each whole or absent, checked when read, the previous one kept in reserve.
+"""Checkpoints in generations: each complete or absent, verified when read, with the previous one kept in reserve.
 
-A reserve is checked again before what is older goes: what is damaged, or what a run that fell back to an older
-generation has left behind it, is no reserve and is removed first.
+A reserve is verified again before older generations are removed. Damaged generations, and newer ones that a run could
+not use, do not count as a reserve and are removed first.
 
     checkpoints/
       step-00000120/   tensors.safetensors, record.json, manifest.json
       step-00000180/   also tensors-1.safetensors, … where the model is split among processes, each writing its rows
       LATEST           "step-00000180"
 
-No pickle anywhere: tensors go to safetensors, numbers to JSON. Nothing depends on how many processes wrote it: the
-rows of a tensor, in the order of the files, are the tensor.
+No pickle anywhere: tensors go to safetensors, numbers to JSON. The number of processes that wrote a checkpoint does not
+matter: concatenating a tensor's rows in the order of the files gives the tensor.
 """
 
 import os
@@ -24,9 +24,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from vitreous.errors import InputError
-from vitreous.files.manifest import DamagedError, read_json, read_manifest, verify_folder
+from vitreous.files.manifest import DamagedError, read_manifest, read_stored_json, verify_folder
 from vitreous.files.storage import discard_folder, publish_folder, replace_file, write_json
-from vitreous.runtime.distributed import ALONE, World
+from vitreous.runtime.distributed import SINGLE_PROCESS, World
 
 TENSORS, RECORD, LATEST = "tensors.safetensors", "record.json", "LATEST"
 GENERATION = re.compile(r"step-\d{8,}")
@@ -34,12 +34,12 @@ PART = re.compile(r"tensors-(\d+)\.safetensors")
 
 
 class StoredTensors(Mapping[str, Tensor]):
-    """The tensors of a generation by name, read when asked for; `rows` reads a part of one."""
+    """The tensors of a generation by name, read on demand; `rows` reads a part of one."""
 
     def __init__(self, generation: Path) -> None:
         others = {int(found[1]): path for path in generation.iterdir() if (found := PART.fullmatch(path.name))}
         paths = [generation / TENSORS, *(others[rank] for rank in sorted(others))]
-        self._lengths: dict[str, dict[Path, int | None]] = {}  # rows in each file; None for a single number
+        self._lengths: dict[str, dict[Path, int | None]] = {}  # rows in each file; None for a scalar
         for path in paths:
             with safe_open(path, "pt") as file:
                 for name in file.keys():  # noqa: SIM118  (it is no dictionary)
@@ -50,7 +50,7 @@ class StoredTensors(Mapping[str, Tensor]):
         return self.rows(name, slice(None))
 
     def rows(self, name: str, wanted: slice) -> Tensor:
-        """Rows of a tensor that has any; other parts of the files are not read."""
+        """Some rows of a tensor; other parts of the files are not read."""
         parts, before = [], 0
         for path, length in self._lengths[name].items():
             with safe_open(path, "pt") as file:
@@ -62,7 +62,7 @@ class StoredTensors(Mapping[str, Tensor]):
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def length(self, name: str) -> int:
-        """How many rows the tensor has in all; 0 for a single number."""
+        """Number of rows of the tensor; 0 for a scalar."""
         return sum(length or 0 for length in self._lengths[name].values())
 
     def __iter__(self) -> Iterator[str]:
@@ -76,7 +76,7 @@ class Checkpoint(NamedTuple):
     step: int
     tensors: StoredTensors
     record: dict[str, Any]
-    notes: tuple[str, ...]  # what was wrong with newer generations; empty if all was well
+    notes: tuple[str, ...]  # what was wrong with newer generations
 
 
 def save_checkpoint(
@@ -86,21 +86,21 @@ def save_checkpoint(
     record: dict[str, Any],
     *,
     keep: int = 2,
-    world: World = ALONE,
+    world: World = SINGLE_PROCESS,
 ) -> None:
-    """Write a generation, point `LATEST` at it, then drop all but the `keep` newest that are whole.
+    """Write a generation, point `LATEST` at it, then remove all but the `keep` newest that are complete.
 
-    Of several processes the first gives all that is not split; each gives its rows of what is.
+    With several processes, the first one gives everything that is not sharded, and each gives its rows of the rest.
     """
     assert keep >= 2, "the previous generation is the reserve if the newest turns out damaged"
 
-    def write(aside: Path) -> list[str]:
+    def write(staging: Path) -> list[str]:
         name = TENSORS if world.main else f"tensors-{world.rank}.safetensors"
         names = [name] if tensors or world.main else []
         if names:
-            save_file({key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}, aside / name)
+            save_file({key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}, staging / name)
         if world.main:
-            write_json(aside / RECORD, {"step": step, **record})
+            write_json(staging / RECORD, {"step": step, **record})
             names.append(RECORD)
         return names
 
@@ -115,16 +115,16 @@ def save_checkpoint(
 
 
 def save_record(folder: Path, step: int, record: dict[str, Any]) -> bool:
-    """Give the generation of this step, whose tensors still hold, another record; whether that could be done.
+    """Replace the record of this step's generation, whose tensors stay the same; returns whether that was possible.
 
-    The tensors are linked, not copied, and keep their checksums: it takes no longer than a small file.
+    The tensors are linked, not copied, and keep their checksums, so this is as fast as writing a small file.
     """
     generation = _place(folder, step)
 
-    def write(aside: Path) -> list[str]:
+    def write(staging: Path) -> list[str]:
         for name in known:
-            os.link(generation / name, aside / name)
-        write_json(aside / RECORD, {"step": step, **record})
+            os.link(generation / name, staging / name)
+        write_json(staging / RECORD, {"step": step, **record})
         return [*known, RECORD]
 
     try:
@@ -137,23 +137,23 @@ def save_record(folder: Path, step: int, record: dict[str, Any]) -> bool:
 
 
 def _surplus(folder: Path, written: Path, reserves: int) -> list[Path]:
-    """Generations to remove, those of no use first; `reserves` that are whole stay beside the one just written."""
+    """Generations to remove, useless ones first; `reserves` complete ones stay beside the one just written."""
     useless, old, kept = [], [], 0
     for generation in _generations(folder):
         if generation == written:
             continue
-        if _number(generation) > _number(written):  # it could not be used, and the run went back behind it
+        if _number(generation) > _number(written):  # unusable: the run fell back to an older one
             useless.append(generation)
         elif kept == reserves:
             old.append(generation)
-        elif _is_whole(generation):
+        elif _is_complete(generation):
             kept += 1
         else:
             useless.append(generation)
     return useless + old
 
 
-def _is_whole(generation: Path) -> bool:
+def _is_complete(generation: Path) -> bool:
     try:
         verify_folder(generation, (TENSORS, RECORD))
     except DamagedError:
@@ -162,9 +162,9 @@ def _is_whole(generation: Path) -> bool:
 
 
 def load_checkpoint(folder: Path) -> Checkpoint | None:
-    """The newest generation that passes its checks, or None if there never was one.
+    """The newest generation that passes its checks, or None if there is none.
 
-    Raises DamagedError if generations exist and none of them can be used.
+    Raises DamagedError if there are generations but none of them is usable.
     """
     generations = _generations(folder)
     notes = _stale_pointer(folder, generations)
@@ -186,7 +186,7 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
 
 def _read(generation: Path) -> tuple[int, StoredTensors, dict[str, Any]]:
     verify_folder(generation, (TENSORS, RECORD))
-    record = read_json(generation / RECORD)
+    record = read_stored_json(generation / RECORD)
     try:
         return int(record.pop("step")), StoredTensors(generation), record
     except (SafetensorError, KeyError, AttributeError, TypeError, ValueError, OSError) as reason:
@@ -210,7 +210,7 @@ def _number(generation: Path) -> int:
 
 
 def _stale_pointer(folder: Path, generations: list[Path]) -> list[str]:
-    """A note if `LATEST` names a generation that is not there: its rename was lost, or someone removed it."""
+    """A note if `LATEST` names a generation that does not exist: its rename was lost, or someone removed it."""
     try:
         named = (folder / LATEST).read_text(encoding="utf-8").strip()
     except (FileNotFoundError, NotADirectoryError):
@@ -219,4 +219,4 @@ def _stale_pointer(folder: Path, generations: list[Path]) -> list[str]:
         named = "nothing readable"
     if named in {path.name for path in generations}:
         return []
-    return [f"{folder / LATEST} names '{named}', which is not there; looking for the newest whole checkpoint"]
+    return [f"{folder / LATEST} names '{named}', which is not there; looking for the newest complete checkpoint"]

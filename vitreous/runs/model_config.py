@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
-from vitreous.files.limits import LARGEST_ARGUMENT, LONGEST_NAME, MOST_CLASSES
-from vitreous.files.manifest import DamagedError, read_json, verify_folder
-from vitreous.files.reading import brief, is_text, reading, shown
-from vitreous.registry import plausible
+from vitreous.files.limits import MAX_ARGUMENT_VALUE, MAX_CLASS_NAME_CHARS, MAX_DATA_CLASSES
+from vitreous.files.manifest import DamagedError, read_stored_json, verify_folder
+from vitreous.files.reading import excerpt, is_text, reading, truncate
+from vitreous.registry import is_plausible_argument
 from vitreous.version import __version__
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
@@ -47,7 +47,7 @@ def read_config(folder: Path) -> ModelConfig:
 
 
 def _checked(path: Path) -> ModelConfig:
-    content = read_json(path)
+    content = read_stored_json(path)
     if not isinstance(content, dict):
         raise DamagedError(f"{path} holds a {type(content).__name__}; a dictionary is needed")
     ours = _field(path, content, "vitreous", dict)
@@ -56,12 +56,16 @@ def _checked(path: Path) -> ModelConfig:
         raise _wrong(path, "architecture", architecture, "the name of a model (vitreous info), not an address")
     model_args = _field(path, content, "model_args", dict)
     for name, value in model_args.items():
-        if not plausible(value):
-            raise _wrong(path, f"model_args.{name}", value, f"made of texts and of numbers up to {LARGEST_ARGUMENT:,}")
+        if not is_plausible_argument(value):
+            raise _wrong(
+                path, f"model_args.{name}", value, f"made of texts and of numbers up to {MAX_ARGUMENT_VALUE:,}"
+            )
     for name in model_args.keys() & RESERVED:
         raise _wrong(path, f"model_args.{name}", model_args[name], "left out: it is no argument of a model")
     classes = _field(path, ours, "classes", list)
-    if len(classes) > MOST_CLASSES or not all(is_text(name) and len(name) <= LONGEST_NAME for name in classes):
+    if len(classes) > MAX_DATA_CLASSES or not all(
+        is_text(name) and len(name) <= MAX_CLASS_NAME_CHARS for name in classes
+    ):
         raise _wrong(path, "classes", classes, "a list of names")
     count = _field(path, content, "num_classes", int)
     if isinstance(count, bool) or count != len(classes):
@@ -88,7 +92,7 @@ def _field(path: Path, content: dict[str, Any], name: str, kind: type) -> Any:
 
 
 def _wrong(path: Path, name: str, given: Any, accepted: str) -> DamagedError:
-    return DamagedError(f"{path}: the field '{name}' is {shown(given)}; it must be {brief(accepted, 400)}")
+    return DamagedError(f"{path}: the field '{name}' is {excerpt(given)}; it must be {truncate(accepted, 400)}")
 
 
 def tuples(value: Any) -> Any:

@@ -21,17 +21,17 @@ from torch import Tensor, nn
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.files.manifest import MANIFEST, DamagedError
-from vitreous.files.reading import brief
-from vitreous.files.storage import publish_folder, published, write_json
+from vitreous.files.reading import truncate
+from vitreous.files.storage import find_published, publish_folder, write_json
 from vitreous.models.arguments import parse_model_arg
-from vitreous.models.weights import MisfitError, check_finite, local_file, local_path, misfit
+from vitreous.models.weights import MisfitError, check_finite, describe_misfit, local_file, local_path
 from vitreous.registry import construction_limit, create_model, resolve_name, stored_bytes
 from vitreous.runs.model_config import CONFIG, WEIGHTS, ModelConfig, make_config, read_config, timm_config
 from vitreous.runs.trained_model import TrainedModel, at_size, is_classifier, number_names
 from vitreous.runs.weights_file import load_file_model
 from vitreous.runtime.device import choose_device
-from vitreous.runtime.distributed import ALONE, World
-from vitreous.runtime.parallel import whole
+from vitreous.runtime.distributed import SINGLE_PROCESS, World
+from vitreous.runtime.parallel import full_tensor
 from vitreous.tasks.base import load_task
 
 WEIGHT_FILES = (".pth", ".pt", ".safetensors", ".bin", ".ckpt", ".th", ".tar")
@@ -49,7 +49,7 @@ def save_model(
     preprocess: Preprocess,
     task_args: Mapping[str, Any] = MappingProxyType({}),
     val_fraction: float | None = None,
-    world: World = ALONE,
+    world: World = SINGLE_PROCESS,
 ) -> None:
     """Write a model folder; one that is already there is replaced only when the new one is complete.
 
@@ -156,7 +156,7 @@ def _model_folder(path: Path) -> Path:
     if (path / CONFIG).exists():
         return path
     for name in PREFERRED:
-        found = published(path / name)
+        found = find_published(path / name)
         if found is not None:
             return found
     if (path / "run.json").exists():
@@ -176,12 +176,12 @@ def build_architecture(folder: Path, config: ModelConfig) -> nn.Module:
             return task.model(create_model(config.architecture, **kind, **config.model_args))
     except InputError as reason:
         raise InputError(
-            f"{folder / CONFIG} describes no model that can be built: {brief(str(reason), 800)}"
+            f"{folder / CONFIG} describes no model that can be built: {truncate(str(reason), 800)}"
         ) from reason
     except Exception as reason:  # arguments that do not fit make models fail in their own ways, all meaning this
         raise InputError(
-            f"{folder / CONFIG}: 'model_args' does not fit the architecture '{brief(config.architecture)}' "
-            f"({type(reason).__name__}: {brief(str(reason), 800)})"
+            f"{folder / CONFIG}: 'model_args' does not fit the architecture '{truncate(config.architecture)}' "
+            f"({type(reason).__name__}: {truncate(str(reason), 800)})"
         ) from reason
 
 
@@ -254,7 +254,7 @@ def _published_classes(model: Any) -> tuple[str, ...]:
 
 
 def _fill(model: nn.Module, state: dict[str, Tensor], origin: Path) -> None:
-    wrong = misfit(model.state_dict(), state)
+    wrong = describe_misfit(model.state_dict(), state)
     if wrong:
         raise MisfitError(
             f"the weights in {origin} do not fit the model in its {CONFIG}", wrong, "take both files from one folder"
@@ -267,7 +267,7 @@ def _storable(state: dict[str, Tensor], world: World) -> dict[str, Tensor]:
     """Contiguous copies on the first process's CPU: safetensors refuses views and tensors that share memory."""
     copies = {}
     for key, tensor in state.items():
-        gathered = whole(tensor.detach())
+        gathered = full_tensor(tensor.detach())
         if world.main:
             copies[key] = gathered.to("cpu").clone().contiguous()
     return copies

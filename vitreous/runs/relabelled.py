@@ -1,4 +1,4 @@
-"""Data in the terms of a trained model: classes are matched by name."""
+"""Data with the class numbers of a trained model: classes are matched by name."""
 
 from dataclasses import replace
 from typing import Any
@@ -30,5 +30,5 @@ class Relabelled(Wrapped):
 
 
 def labelled_for(trained: TrainedModel, images: ImageSet) -> ImageSet:
-    """Match classes by name: the data may have fewer of them, or another order."""
+    """Match classes by name: the data may have fewer classes, or another order."""
     return images if images.classes == trained.classes else Relabelled(images, trained)

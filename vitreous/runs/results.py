@@ -1,13 +1,13 @@
-"""Folders of results: what a verb made of pictures, and a marker file that lists what it wrote.
+"""Result folders: what a verb wrote about pictures, and a marker file that lists its files.
 
-Everything is written aside, in a hidden folder within the result's own, and moved to its place when it is complete:
-whatever fails or interrupts the work before, the earlier result is still there.
+Everything is written to a hidden staging folder inside the result folder, and moved when it is complete. If anything
+fails before that, the earlier result is still there.
 """
 
 import json
+import logging
 import os
 import re
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,34 +18,36 @@ from torch import Tensor
 from vitreous.data.image import ImageError
 from vitreous.data.pictures import Picture
 from vitreous.errors import InputError, printable
-from vitreous.files.limits import LARGEST_RESULTS
+from vitreous.files.limits import MAX_RESULTS_BYTES
 from vitreous.files.reading import read_json
-from vitreous.files.storage import remove, write_json
+from vitreous.files.storage import remove_path, write_json
 
-UNFINISHED = ".unfinished"  # a killed verb leaves it behind; the next one clears it away
+_logger = logging.getLogger(__name__)
+
+UNFINISHED = ".unfinished"  # a killed verb leaves it behind; the next one removes it
 
 
 @contextmanager
 def result_folder(out: Path, marker: str) -> Iterator[Path]:
-    """Where to write a result; when the block ends well, it takes the place of the earlier one in `out`.
+    """A staging folder for a result; when the block succeeds, the result replaces the earlier one in `out`.
 
-    Only an empty place or an earlier result of the same verb is accepted. The block must write `marker`, a JSON file
-    whose "files" names all others.
+    `out` must be empty or hold an earlier result of the same verb. The block must write `marker`, a JSON file whose
+    "files" lists all other files.
     """
     _refuse_foreign_folder(out, marker)
     absent = [path for path in (out, *out.parents) if not path.exists()]
-    aside = out / UNFINISHED
+    staging = out / UNFINISHED
     try:
-        remove(aside)
-        aside.mkdir(parents=True)
+        remove_path(staging)
+        staging.mkdir(parents=True)
     except OSError as reason:
         _remove_empty(absent)
         raise InputError(f"cannot write to folder {out} ({reason.strerror}); choose another --out") from reason
     try:
-        yield aside
-        _publish(aside, out, marker)
+        yield staging
+        _publish(staging, out, marker)
     finally:
-        remove(aside)
+        remove_path(staging)
         _remove_empty(absent)
 
 
@@ -58,40 +60,40 @@ def _refuse_foreign_folder(folder: Path, marker: str) -> None:
         raise InputError(f"folder {folder} is not empty and holds no earlier {marker}; give a new folder with --out")
 
 
-def _publish(aside: Path, out: Path, marker: str) -> None:
-    """Move a result to its place. At every moment the marker there lists all files of ours that are there."""
+def _publish(staging: Path, out: Path, marker: str) -> None:
+    """Move a result to its place. At every moment the marker in `out` lists all of our files in it."""
     earlier = _listed(out / marker)
     if (out / marker).is_file():
-        print(printable(f"replacing the earlier result in {out}"))
-    content = json.loads((aside / marker).read_text(encoding="utf-8"))
+        _logger.info(printable(f"replacing the earlier result in {out}"))
+    content = json.loads((staging / marker).read_text(encoding="utf-8"))
     new = content["files"]
-    write_json(aside / UNFINISHED, content | {"files": sorted({*earlier, *new})})
-    os.replace(aside / UNFINISHED, out / marker)
+    write_json(staging / UNFINISHED, content | {"files": sorted({*earlier, *new})})
+    os.replace(staging / UNFINISHED, out / marker)
     for name in new:
-        os.replace(aside / name, out / name)
+        os.replace(staging / name, out / name)
     for name in set(earlier) - {*new, marker}:
         (out / name).unlink(missing_ok=True)
-    os.replace(aside / marker, out / marker)
+    os.replace(staging / marker, out / marker)
 
 
 def _listed(marker: Path) -> list[str]:
-    """The files an earlier result says it wrote; a path that leads elsewhere was not written by us."""
+    """The files that an earlier result lists; paths that lead elsewhere are not ours."""
     try:
-        names = read_json(marker, LARGEST_RESULTS)["files"]
+        names = read_json(marker, MAX_RESULTS_BYTES)["files"]
         return [name for name in names if Path(name).name == name and (marker.parent / name).is_file()]
     except (OSError, ValueError, KeyError, TypeError):
         return []
 
 
 def _remove_empty(folders: Iterable[Path]) -> None:
-    """Innermost first; one that is not empty ends it: something came of it."""
+    """Remove empty folders, innermost first, up to the first that is not empty."""
     with suppress(OSError):
         for folder in folders:
             folder.rmdir()
 
 
 def require_writable(option: str, file: Path) -> None:
-    """Make sure, before the work, that a file can be written after it."""
+    """Make sure, before the work starts, that its result can be written."""
     if file.is_dir():
         raise InputError(f"{option} {file} is a folder; give the name of a file")
     try:
@@ -111,28 +113,28 @@ def require_positive(**values: int) -> None:
 def require_numbers(model: str, probabilities: Tensor) -> None:
     if not probabilities.isfinite().all():
         raise InputError(
-            f"model {model} answers with values that are no numbers (NaN); its weights are damaged or its training "
-            "diverged: use other weights, or train again with a lower --lr"
+            f"model {model} predicts NaN; its weights are damaged or its training diverged: use other weights, or "
+            "train again with a lower --lr"
         )
 
 
 def file_name(index: int, name: str) -> str:
-    """A file for the picture that no other picture claims and every file system accepts."""
+    """A unique file name for a picture, valid on every file system."""
     stem = re.sub(r"[^A-Za-z0-9._-]+", "_", Path(name).stem)[:60]
     return f"{index:03d}_{stem}.png"
 
 
-def readable(pictures: Iterable[Picture]) -> Iterator[tuple[Picture, Image.Image]]:
-    """Each picture with its pixels; those that cannot be read are named and passed over."""
+def load_readable(pictures: Iterable[Picture]) -> Iterator[tuple[Picture, Image.Image]]:
+    """Each readable picture with its pixels; others are logged and skipped."""
     for picture in pictures:
         try:
             yield picture, picture.load()
         except ImageError as error:
-            print(printable(f"skipped: {error}"), file=sys.stderr)
+            _logger.warning(printable(f"skipped: {error}"))
 
 
 def report_skipped(skipped: int, total: int) -> None:
     if total and skipped == total:
         raise InputError(f"none of the {total} images could be read; the reasons are above")
     if skipped:
-        print(f"{skipped} of {total} images could not be read and were skipped", file=sys.stderr)
+        _logger.warning("%d of %d images could not be read and were skipped", skipped, total)

@@ -1,7 +1,7 @@
 """The run folder: who may write to it, what the run was asked to do, and what it measured.
 
 run.json        every argument, versions, data fingerprint
-metrics.jsonl   one JSON object a line
+metrics.jsonl   one JSON object per line
 checkpoints/    see checkpoint.py
 best/, final/   model folders, see model_folder.py
 """
@@ -16,31 +16,31 @@ from pathlib import Path
 from typing import IO, Any
 
 from vitreous.errors import InputError
-from vitreous.files.manifest import DamagedError, damaged_line, read_json, read_json_lines
-from vitreous.files.storage import recover, replace_file
-from vitreous.files.writing import open_own, refuse_link
+from vitreous.files.manifest import DamagedError, damaged_line, read_json_lines, read_stored_json
+from vitreous.files.storage import recover_folders, replace_file
+from vitreous.files.writing import open_for_writing, refuse_link
 from vitreous.runs.trackers import Tracker
-from vitreous.runtime.distributed import ALONE, World
+from vitreous.runtime.distributed import SINGLE_PROCESS, World
 from vitreous.version import __version__
 
 try:
     import fcntl
-except ImportError:  # Windows has no record locks; the pid in the lock file still tells who was here
+except ImportError:  # Windows has no record locks; the pid in the lock file still says who uses it
     fcntl = None  # type: ignore[assignment]
 
 RUN, METRICS, LOCK = "run.json", "metrics.jsonl", ".lock"
-WRITTEN = (RUN, METRICS, LOCK, "bad_images.jsonl", "checkpoints", "best", "final", "tensorboard")
+RUN_FILES = (RUN, METRICS, LOCK, "bad_images.jsonl", "checkpoints", "best", "final", "tensorboard")
 
-_held: set[Path] = set()  # record locks do not exclude a second run in the same process; this does
+_held: set[Path] = set()  # record locks do not keep out a second run in the same process
 
 
 class RunFolder:
     """Exclusive use of a run folder, from `with` to the end of the block or of the process.
 
-    Several processes share the use: the first holds the lock, reads and writes; what it finds, all of them know.
+    Several processes share it: the first one holds the lock, reads and writes, and tells the others what it finds.
     """
 
-    def __init__(self, path: Path, world: World = ALONE) -> None:
+    def __init__(self, path: Path, world: World = SINGLE_PROCESS) -> None:
         self.path, self.world = path, world
         self.metric_lines = 0
         self._trackers: list[Tracker] = []
@@ -55,9 +55,9 @@ class RunFolder:
             raise self._in_use("this process")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            for name in WRITTEN:
+            for name in RUN_FILES:
                 refuse_link(self.path / name)
-            self._lock = open_own(self.path / LOCK, "a+")  # held until __exit__
+            self._lock = open_for_writing(self.path / LOCK, "a+")  # held until __exit__
         except OSError as reason:
             raise InputError(
                 f"cannot write to output folder '{self.path}' ({reason.strerror}); choose another --out"
@@ -65,7 +65,7 @@ class RunFolder:
         self._acquire()
         try:
             for folder in (self.path, self.path / "checkpoints"):
-                recover(folder)
+                recover_folders(folder)
             self._continue_after(read_metrics(self.path))
         except BaseException:
             self._release()
@@ -80,7 +80,7 @@ class RunFolder:
 
     def _release(self) -> None:
         _held.discard(self.path.resolve())
-        if {path.name for path in self.path.iterdir()} == {LOCK}:  # nothing came of it: leave no trace
+        if {path.name for path in self.path.iterdir()} == {LOCK}:  # the run wrote nothing: leave no trace
             (self.path / LOCK).unlink()
             self.path.rmdir()
         assert self._lock is not None
@@ -92,7 +92,7 @@ class RunFolder:
             if fcntl is not None:
                 # lockf, not flock: loader workers would inherit a flock and keep it after this process dies.
                 fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(self._lock.fileno()).st_nlink == 0:  # its owner was just removing it
+            if os.fstat(self._lock.fileno()).st_nlink == 0:  # its owner is removing it
                 raise BlockingIOError
         except OSError as reason:
             self._lock.seek(0)
@@ -113,9 +113,9 @@ class RunFolder:
     # -- what the run was asked to do ----------------------------------------------------------------------------
 
     def holds(self, arguments: dict[str, Any], data: dict[str, str], *, free: frozenset[str], resume: bool) -> bool:
-        """Whether the folder already holds this run. Another run, or foreign files, are an InputError.
+        """Whether the folder already holds this run. Another run, or other files, are an InputError.
 
-        `free` names arguments that may change between the starts of a run because they do not change its result.
+        `free` names arguments that may change when a run is continued, because they do not change its result.
         """
         return self.world.on_main(lambda: self._holds(arguments, data, free, resume))
 
@@ -127,10 +127,10 @@ class RunFolder:
             raise InputError(
                 f"'{self.path}' already holds a run and --no-resume was given; choose another --out, or remove it"
             )
-        before = self._asked_before()
+        before = self._recorded_request()
         differing = _differences(before["arguments"], json.loads(json.dumps(arguments)), free)
         differing += _differences(before["data"], data, frozenset(), kind="data of split ")
-        if differing and self._never_got_going():
+        if differing and self._never_started():
             return False
         if differing:
             raise InputError(
@@ -139,8 +139,8 @@ class RunFolder:
             )
         return True
 
-    def _asked_before(self) -> dict[str, Any]:
-        before = read_json(self.path / RUN)
+    def _recorded_request(self) -> dict[str, Any]:
+        before = read_stored_json(self.path / RUN)
         for key in ("arguments", "data"):
             if not isinstance(before, dict) or not isinstance(before.get(key), dict):
                 raise DamagedError(
@@ -149,12 +149,12 @@ class RunFolder:
                 )
         return before
 
-    def _never_got_going(self) -> bool:
-        """A first start that failed before its first step leaves nothing worth keeping, so it may be corrected."""
+    def _never_started(self) -> bool:
+        """Whether the run failed before its first step, so that its settings may still change."""
         return not (self.path / "checkpoints").exists() and not read_metrics(self.path)
 
     def begin(self, arguments: dict[str, Any], data: dict[str, str]) -> None:
-        """Record what a new run was asked to do."""
+        """Record the request of a new run."""
         content = {"arguments": arguments, "data": data, "versions": versions(), "command": sys.argv}
         self.world.on_main(lambda: replace_file(self.path / RUN, json.dumps(content, indent=1) + "\n"))
 
@@ -170,16 +170,16 @@ class RunFolder:
 
     @property
     def seconds(self) -> float:
-        """Time spent on the run, without pauses between two starts and without work that was lost."""
+        """Time spent on the run, without pauses between starts and without lost work."""
         return self._spent + time.monotonic() - self._start
 
     def log(self, **values: Any) -> None:
-        """Append a line, with the time, to metrics.jsonl; it is in the file when this returns."""
+        """Append a line with the time to metrics.jsonl; it is in the file when this returns."""
         if not self.world.main:
             return
         line = {**values, "seconds": round(self.seconds, 2)}
         try:
-            with open_own(self.path / METRICS, "a") as file:
+            with open_for_writing(self.path / METRICS, "a") as file:
                 file.write(json.dumps(line) + "\n")
         except OSError as reason:
             raise InputError(
@@ -191,13 +191,13 @@ class RunFolder:
             tracker.log(line)
 
     def follow(self, tracker: Tracker) -> None:
-        """Tell a tracker what has been measured so far, and from now on."""
+        """Send a tracker all lines so far, and every new one."""
         for line in read_metrics(self.path):
             tracker.log(line)
         self._trackers.append(tracker)
 
     def cut_metrics(self, lines: int) -> None:
-        """Forget what was measured after a checkpoint: it is going to be measured again."""
+        """Drop the lines after a checkpoint: they will be measured again."""
         self.world.on_main(lambda: self._cut_metrics(lines))
 
     def _cut_metrics(self, lines: int) -> None:
@@ -212,7 +212,7 @@ class RunFolder:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a run's metrics.jsonl; one torn by a kill is left out, other damage is an InputError."""
+    """The lines of a run's metrics.jsonl. A last line cut off by a kill is left out; other damage is an InputError."""
     lines = read_json_lines(path / METRICS)
     for number, line in enumerate(lines, 1):
         for name in ("step", "seconds"):

@@ -1,6 +1,6 @@
-"""Other programs that watch a run. metrics.jsonl is what counts; a tracker only shows it elsewhere.
+"""Experiment trackers. metrics.jsonl is the record; a tracker only shows it elsewhere.
 
-A new one (Weights & Biases, MLflow, …) is a class with these two methods and a setting that asks for it.
+A new one (Weights & Biases, MLflow, …) is a class with these two methods, and a setting that turns it on.
 """
 
 import time
@@ -9,12 +9,17 @@ from typing import Any, Protocol
 
 from vitreous.errors import InputError, to_install_extra
 
-PLACES = {"step", "epoch", "split", "seconds"}  # of a line: what says where it belongs rather than what was measured
+POSITION_FIELDS = {
+    "step",
+    "epoch",
+    "split",
+    "seconds",
+}  # of a line: its position in the run, not a measurement
 
 
 class Tracker(Protocol):
     def log(self, line: dict[str, Any]) -> None:
-        """Show a line of metrics.jsonl. When a run is continued, the lines that still count come first, all again."""
+        """Show a line of metrics.jsonl. A continued run first sends all lines that still count again."""
 
     def close(self) -> None: ...
 
@@ -29,8 +34,8 @@ def require_tensorboard() -> None:
 class TensorBoard:
     """Scalars named split/metric in a folder for `tensorboard --logdir`.
 
-    Its files are written anew at every start: what was measured after the checkpoint from which a run continues is
-    gone, and nothing is there twice. `spent` is the time in seconds that the run has taken so far.
+    Its files are rewritten at every start, so that a continued run shows no line twice and none that was dropped.
+    `spent` is the time in seconds that the run has taken so far.
     """
 
     def __init__(self, folder: Path, spent: float) -> None:
@@ -43,9 +48,13 @@ class TensorBoard:
         self._start = time.time() - spent
 
     def log(self, line: dict[str, Any]) -> None:
-        numbers = {name: value for name, value in line.items() if name not in PLACES and isinstance(value, int | float)}
+        numbers = {
+            name: value
+            for name, value in line.items()
+            if name not in POSITION_FIELDS and isinstance(value, int | float)
+        }
         for name, value in numbers.items():
-            # The time of the measurement, not of the copy, so that TensorBoard's axis of time is right.
+            # The time of the measurement, so that TensorBoard's time axis is right.
             at = self._start + line.get("seconds", 0.0)
             self._writer.add_scalar(f"{line.get('split', 'train')}/{name}", value, line.get("step", 0), walltime=at)
         self._writer.flush()

@@ -1,9 +1,8 @@
-"""A file of weights becomes a model: which one it belongs to, how many classes it tells apart, and whether it fits."""
+"""From a file of weights to a model: which model it belongs to, how many classes it has, and whether it fits."""
 
 import argparse
 import logging
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,32 +15,34 @@ from timm import get_pretrained_cfg, is_model
 from torch import Tensor
 
 from vitreous.errors import InputError
-from vitreous.files.manifest import read_json
-from vitreous.files.reading import reason_of, shown
+from vitreous.files.manifest import read_stored_json
+from vitreous.files.reading import excerpt, reason_of
 from vitreous.models.base import Backbone
 from vitreous.models.weights import (
-    BOOKKEEPING,
-    WEIGHTS,
+    REBUILT_KEYS,
+    WEIGHTS_FILES,
     MisfitError,
     check_finite,
-    layout_of,
+    describe_layout,
+    describe_misfit,
     local_file,
-    misfit,
     open_checkpoint,
     read_state,
     read_tensors,
 )
 from vitreous.registry import ALIASES, ENTRIES, create_model, resolve_name, stored_arguments
+from vitreous.runs.model_config import CONFIG
 
-CONFIG = "config.json"
-# Beginnings of keys that only models with a head have, in OpenMMLab's toolboxes.
-THEIR_PARTS = ("neck.", "decode_head.", "bbox_head.", "rpn_head.", "roi_head.", "keypoint_head.")
-# Where training scripts note which model they trained, and under which names.
-SETTINGS = ("args", "config", "cfg", "hyper_parameters", "meta")
-HINT = (
+# Prefixes of keys that only models with a head have, in OpenMMLab's toolboxes.
+OPENMMLAB_PREFIXES = ("neck.", "decode_head.", "bbox_head.", "rpn_head.", "roi_head.", "keypoint_head.")
+# Under which keys training scripts store their settings, and in these the name of the model.
+SETTINGS_KEYS = ("args", "config", "cfg", "hyper_parameters", "meta")
+MISFIT_HINT = (
     "give the model they were made for (vitreous info lists all) and its --model-args, or the run folder they are from"
 )
-NAMES = ("architecture", "arch", "model", "model_name", "net")
+MODEL_NAME_KEYS = ("architecture", "arch", "model", "model_name", "net")
+
+_logger = logging.getLogger(__name__)
 
 
 class Guess(NamedTuple):
@@ -50,14 +51,14 @@ class Guess(NamedTuple):
 
 
 def load_file_model(source: str, architecture: str | None, arguments: dict[str, Any]) -> tuple[Any, str]:
-    """A classifier from a file or address, and its name: that which is given, or else told by the file.
+    """A classifier from a file or URL, and its name: the given one, or one found from the file.
 
-    `arguments`: what it was built with, besides those of its name.
+    `arguments`: what it was built with, besides the arguments of its name.
     """
     path = local_file(source)
     content = open_checkpoint(path)
     tensors = read_tensors(content, name=source)
-    if any(key.startswith(THEIR_PARTS) for key in tensors):
+    if any(key.startswith(OPENMMLAB_PREFIXES) for key in tensors):
         raise InputError(
             f"{source} holds a detector or segmenter in the names of OpenMMLab's toolboxes; start a run from it: "
             "vitreous train NAME DATA --task TASK --weights FILE (docs/from-mm.md)"
@@ -65,7 +66,7 @@ def load_file_model(source: str, architecture: str | None, arguments: dict[str, 
     state = read_state(tensors, name=source)
     guess = Guess(architecture, "as given") if architecture is not None else guess_name(source, path, content, state)
     name = resolve_name(guess.name)
-    with accepted(name, arguments):
+    with explain_bad_arguments(name, arguments):
         model = model_with_weights(name, state, source, arguments)
     if not model.num_classes:
         raise InputError(
@@ -73,70 +74,64 @@ def load_file_model(source: str, architecture: str | None, arguments: dict[str, 
             f"vitreous train {name} DATA --weights {source}"
         )
     if isinstance(model, Backbone):
-        require_all(model, state, source, name)
+        require_all_tensors(model, state, source, name)
     if architecture is None:
-        print_guess(path, guess, model.num_classes)
+        _logger.info("%s: %s with %d classes, %s", path.name, guess.name, model.num_classes, guess.reason)
     return model, name
-
-
-def print_guess(path: Path, guess: Guess, classes: int) -> None:
-    print(f"{path.name}: {guess.name} with {classes} classes, {guess.reason}", file=sys.stderr)
 
 
 # Which model it is -------------------------------------------------------------------------------------
 
 
 def guess_name(source: str, path: Path, content: Mapping[str, Any], state: dict[str, Tensor]) -> Guess:
-    """What the file says; else the published file of that name; else the one model of ours with these shapes."""
-    for said, reason in [*told(path, content), *published(path)]:
+    """The name stored in the file; else that of a published file; else the only model with these shapes."""
+    for name, reason in [*stored_names(path, content), *published_names(path)]:
         with suppress(InputError):
-            return Guess(resolve_name(said), reason)
-    fitting = [name for name in ENTRIES if has_shapes_of(name, state)]
-    named = name_within(path.stem)
+            return Guess(resolve_name(name), reason)
+    fitting = [name for name in ENTRIES if fits_model(name, state)]
+    named = name_in_file_name(path.stem)
     if len(fitting) == 1:
         return Guess(fitting[0], "the only model here with tensors of these shapes")
     if named is not None and (named in fitting or not fitting):
         return Guess(named, "as its name says")
-    which = f"it fits {', '.join(fitting)}" if fitting else f"it is {layout_of(state)}"
-    raise InputError(
-        f"{source} does not tell which model it belongs to; {which}. Give it: --model NAME (vitreous info)"
-    )
+    which = f"it fits {', '.join(fitting)}" if fitting else f"it is {describe_layout(state)}"
+    raise InputError(f"{source} does not say which model it belongs to; {which}. Give it: --model NAME (vitreous info)")
 
 
-def told(path: Path, content: Mapping[str, Any]) -> Iterator[Guess]:
-    """Names that are stored in the file, or beside it."""
-    places: list[tuple[str, Any]] = [("", content), *((f"{place}.", content.get(place)) for place in SETTINGS)]
+def stored_names(path: Path, content: Mapping[str, Any]) -> Iterator[Guess]:
+    """Names of models that are stored in the file or beside it."""
+    places: list[tuple[str, Any]] = [("", content), *((f"{place}.", content.get(place)) for place in SETTINGS_KEYS)]
     if path.suffix == ".safetensors":
         with safe_open(path, "pt") as file:
             places.append(("metadata.", file.metadata()))
-    if path.name in WEIGHTS and (path.parent / CONFIG).is_file():
-        places.append((f"{CONFIG}: ", read_json(path.parent / CONFIG)))
+    if path.name in WEIGHTS_FILES and (path.parent / CONFIG).is_file():
+        places.append((f"{CONFIG}: ", read_stored_json(path.parent / CONFIG)))
     for place, values in places:
         known = vars(values) if isinstance(values, argparse.Namespace) else values
         if isinstance(known, Mapping):
-            found = ((name, known.get(name)) for name in NAMES)
+            found = ((name, known.get(name)) for name in MODEL_NAME_KEYS)
             yield from (
                 Guess(value, f"as its entry {place}{key} says") for key, value in found if isinstance(value, str)
             )
 
 
-def published(path: Path) -> Iterator[Guess]:
-    """The published weights that have this file name, with their tag: it tells their image size."""
+def published_names(path: Path) -> Iterator[Guess]:
+    """Published weights with this file name, including their tag, which determines the image size."""
     for entry in ENTRIES.values():
         for full in (f"{entry.name}.{tag}" for tag in entry.tags):
             if str(getattr(get_pretrained_cfg(full), "url", "")).rpartition("/")[2] == path.name:
                 yield Guess(full, "as the published file of that name")
 
 
-def name_within(stem: str) -> str | None:
-    """The longest name of a model that a file name contains; of timm's only one that it begins with."""
+def name_in_file_name(stem: str) -> str | None:
+    """The longest of our models' names in a file name, or one of timm's that it begins with."""
     stem = stem.lower()
     ours = [name for name in (*ENTRIES, *ALIASES) if name in stem.replace("-", "_")]
     theirs = [part for part in (stem, re.split(r"[-.]", stem)[0]) if is_model(part)]
     return max(ours or theirs, key=len, default=None)
 
 
-def has_shapes_of(name: str, state: dict[str, Tensor]) -> bool:
+def fits_model(name: str, state: dict[str, Tensor]) -> bool:
     with torch.device("meta"):
         model: Any = create_model(name)
     try:
@@ -147,7 +142,7 @@ def has_shapes_of(name: str, state: dict[str, Tensor]) -> bool:
 
 
 def trunk_shapes(state: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-    inner = (key for key in state if not key.startswith("head.") and not BOOKKEEPING.search(key))
+    inner = (key for key in state if not key.startswith("head.") and not REBUILT_KEYS.search(key))
     return {key: tuple(state[key].shape) for key in inner}
 
 
@@ -155,15 +150,15 @@ def trunk_shapes(state: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
 
 
 def model_with_weights(name: str, state: dict[str, Tensor], source: str, arguments: dict[str, Any], **kind: Any) -> Any:
-    """The model as its weights were made, with as many classes; or, with features_only=True, what is below those."""
-    check_finite(state, source)  # timm's models would not, and ours would not know the source
+    """The model with the classes of its weights or, with features_only=True, its backbone."""
+    check_finite(state, source)  # timm's models do not check, and ours do not know the source
     architecture = resolve_name(stored_arguments(name)[0])
     classes = classes_in(architecture, state)
     overlay = {"state_dict": state, "num_classes": classes}
     whole: dict[str, Any] = {"num_classes": classes}
     kinds: Iterable[dict[str, Any]] = [kind or whole]
     if kind and architecture.partition(".")[0] not in ENTRIES:
-        kinds = [whole, kind]  # timm compares names only where a whole model is loaded
+        kinds = [whole, kind]  # timm compares keys only when it loads a whole model
     try:
         with quiet_timm():
             for wanted in kinds:
@@ -171,20 +166,20 @@ def model_with_weights(name: str, state: dict[str, Tensor], source: str, argumen
                     architecture, pretrained=True, pretrained_cfg_overlay=overlay, **wanted, **arguments
                 )
     except MisfitError as reason:
-        raise MisfitError(f"the weights {source} do not fit {name}", reason.lines, HINT) from reason
+        raise MisfitError(f"the weights {source} do not fit {name}", reason.lines, MISFIT_HINT) from reason
     except RuntimeError as reason:
         with torch.device("meta"):
             own = timm.create_model(architecture, **whole, **arguments).state_dict()
-        lines = misfit(own, state) or str(reason).splitlines()[:2]
-        raise MisfitError(f"the weights {source} do not fit {name}", lines, HINT) from reason
+        lines = describe_misfit(own, state) or str(reason).splitlines()[:2]
+        raise MisfitError(f"the weights {source} do not fit {name}", lines, MISFIT_HINT) from reason
     for config in (model.pretrained_cfg, model.default_cfg):
-        config.pop("state_dict", None)  # or every copy of the model would carry a copy of them
+        config.pop("state_dict", None)  # otherwise every copy of the model would carry the weights
     return model
 
 
 @contextmanager
-def accepted(name: str, arguments: dict[str, Any]) -> Iterator[None]:
-    """Arguments that do not fit make models fail in their own ways, all meaning this."""
+def explain_bad_arguments(name: str, arguments: dict[str, Any]) -> Iterator[None]:
+    """Turn whatever models raise for bad arguments into one kind of InputError."""
     try:
         yield
     except InputError:
@@ -193,16 +188,16 @@ def accepted(name: str, arguments: dict[str, Any]) -> Iterator[None]:
         if not arguments:
             raise
         raise InputError(
-            f"model '{name}' does not accept {shown_arguments(arguments)} ({reason_of(reason)})"
+            f"model '{name}' does not accept {describe_arguments(arguments)} ({reason_of(reason)})"
         ) from reason
 
 
-def shown_arguments(arguments: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={shown(value)}" for name, value in arguments.items())
+def describe_arguments(arguments: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={excerpt(value)}" for name, value in arguments.items())
 
 
 def classes_in(architecture: str, state: dict[str, Tensor]) -> int:
-    """How many classes the classifier in a file tells apart; 0 if there is none."""
+    """Number of classes of the classifier in a file; 0 if it has none."""
     config = get_pretrained_cfg(architecture)
     classifier = None if config is None else config.classifier
     names = [classifier] if isinstance(classifier, str) else list(classifier or ())
@@ -210,17 +205,17 @@ def classes_in(architecture: str, state: dict[str, Tensor]) -> int:
     return len(heads[0]) if heads else 0
 
 
-def require_all(model: Backbone, state: dict[str, Tensor], source: str, name: str) -> None:
-    """Layers that may start afresh before a training would make every answer a guess."""
-    own = {key: value for key, value in model.state_dict().items() if not BOOKKEEPING.search(key)}
-    lines = misfit(own, model.translate(state), original=state)
+def require_all_tensors(model: Backbone, state: dict[str, Tensor], source: str, name: str) -> None:
+    """Refuse missing layers: training may re-initialise them, but predictions would be random."""
+    own = {key: value for key, value in model.state_dict().items() if not REBUILT_KEYS.search(key)}
+    lines = describe_misfit(own, model.translate(state), original=state)
     if lines:
-        raise MisfitError(f"the weights {source} do not fit {name}", lines, HINT)
+        raise MisfitError(f"the weights {source} do not fit {name}", lines, MISFIT_HINT)
 
 
 @contextmanager
 def quiet_timm() -> Iterator[None]:
-    """Without timm's remarks about keys: what does not fit is said by us, and what may differ needs no words."""
+    """Silence timm's messages about keys: we report what does not fit."""
     logger = logging.getLogger("timm")
     before = logger.level
     logger.setLevel(logging.ERROR)

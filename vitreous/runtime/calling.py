@@ -1,10 +1,10 @@
-"""Verbs called from Python take what people pass: "x" for Path("x"), one picture for several, numpy's numbers.
+"""Verbs called from Python accept what people pass: "x" for Path("x"), one picture for several, numpy scalars.
 
     plot = natural(plot)
     plot("runs/demo", out="curves")      # as plot(("runs/demo",), out=Path("curves"))
 
-The type hints of a function say what it wants, and one rule for each type brings what was given to it. What cannot be
-brought there is refused in words. Keywords are taken in the singular and in the plural, where only one is a parameter.
+The type hints of a function say what it needs, and one converter per type produces it. What cannot be converted is an
+InputError. Keywords may be singular or plural if only one of the two is a parameter.
 """
 
 import ast
@@ -24,120 +24,124 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vitreous.errors import InputError
+from vitreous.runtime.console import messages_on_stderr
 
-P = ParamSpec("P")
-R = TypeVar("R")
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
-WORDS = {bool: "True or False", int: "a whole number", float: "a number", str: "text or a path", Path: "a path"}
-
-
-class Unfit(ValueError):
-    """A value cannot be brought to a type; the message says what is needed."""
+TYPE_NAMES = {bool: "True or False", int: "a whole number", float: "a number", str: "text or a path", Path: "a path"}
 
 
-def natural(function: Callable[P, R], *, pictures: str | None = None, trained: type | None = None) -> Callable[P, R]:
-    """The function, with every argument brought to the type of its parameter.
+class ConversionError(ValueError):
+    """A value cannot be converted to a type; the message says what is needed."""
 
-    `pictures` names a parameter of several texts which takes pictures in memory among them. `trained` is the
-    type of models in memory, which the parameter `model` then takes as they are.
+
+def natural(
+    function: Callable[_P, _R], *, pictures: str | None = None, trained: type | None = None
+) -> Callable[_P, _R]:
+    """The function, with every argument converted to the type of its parameter.
+
+    `pictures` names a parameter for several paths that also takes pictures in memory. `trained` is the type of models
+    in memory, which the parameter `model` then takes as they are.
     """
     signature, hints = inspect.signature(function), get_type_hints(function, include_extras=True)
 
     @functools.wraps(function)
-    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+    def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         known = with_known_names(kwargs, signature)
         bound = signature.bind(*args, **known)
         for name, value in bound.arguments.items():
             if name == "model" and trained is not None and isinstance(value, trained):
                 continue
             try:
-                fit = as_pictures(value) if name == pictures else fitted(value, hints.get(name, Any))
-            except Unfit as reason:
+                fit = to_pictures(value) if name == pictures else convert(value, hints.get(name, Any))
+            except ConversionError as reason:
                 other = ", or what vitreous.load_model gives," if name == "model" and trained is not None else ""
-                raise InputError(f"{name}={shortened(value)} given; {reason}{other} is needed") from None
+                raise InputError(f"{name}={describe_value(value)} given; {reason}{other} is needed") from None
             bound.arguments[name] = fit
-        return function(*bound.args, **bound.kwargs)
+        with messages_on_stderr():
+            return function(*bound.args, **bound.kwargs)
 
     return called
 
 
 def with_known_names(given: dict[str, Any], signature: inspect.Signature) -> dict[str, Any]:
-    """Keywords by the names of the parameters: `method` where `methods` was written, or the other way round."""
+    """Keywords under the parameters' names: `method` for `methods`, or the other way round."""
     known, result = signature.parameters, {}
     for name, value in given.items():
         others = (name.removesuffix("s"), f"{name}s")
         meant = name if name in known else next((other for other in others if other in known), name)
         if meant in result or (meant != name and meant in given):
-            raise InputError(f"{name} and {meant} given, which are the same; give one")
+            raise InputError(f"{name} and {meant} given, which mean the same; give one")
         result[meant] = value
     return result
 
 
-def fitted(value: Any, hint: Any) -> Any:
-    """The value as its type wants it, or `Unfit`."""
+def convert(value: Any, hint: Any) -> Any:
+    """The value as its type requires it, or a `ConversionError`."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return fitted(value, inner[0])
+        return convert(value, inner[0])
     if origin in (Union, UnionType):
-        return of_several(value, inner)
+        return convert_to_any(value, inner)
     if origin is Literal:
         if isinstance(value, str | int) and value in inner:
             return inner[inner.index(value)]
-        raise Unfit(f"one of {', '.join(map(repr, inner))}")
+        raise ConversionError(f"one of {', '.join(map(repr, inner))}")
     if origin is tuple:
-        return as_tuple(value, inner)
-    if hint in RULES:
-        return RULES[hint](value)
+        return to_tuple(value, inner)
+    if hint in CONVERTERS:
+        return CONVERTERS[hint](value)
     if isinstance(hint, type) and not isinstance(value, hint):
-        raise Unfit(f"a {hint.__name__}")
+        raise ConversionError(f"a {hint.__name__}")
     return value
 
 
-def of_several(value: Any, hints: tuple[Any, ...]) -> Any:
-    """The first type that fits, those that it has already first."""
+def convert_to_any(value: Any, hints: tuple[Any, ...]) -> Any:
+    """The first type that fits; the value's own type is tried first."""
     if value is None and NoneType in hints:
         return None
     reasons = []
     for hint in sorted((hint for hint in hints if hint is not NoneType), key=lambda hint: type(value) is not hint):
         try:
-            return fitted(value, hint)
-        except Unfit as reason:
+            return convert(value, hint)
+        except ConversionError as reason:
             reasons.append(str(reason))
-    raise Unfit(" or ".join(dict.fromkeys(reasons)))
+    raise ConversionError(" or ".join(dict.fromkeys(reasons)))
 
 
-def as_tuple(value: Any, inner: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Of any length (one value counts as a tuple of one) or of a fixed one."""
+def to_tuple(value: Any, inner: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A tuple of any length (one value is a tuple of one), or of a fixed length."""
     if isinstance(value, dict) and inner == (str, Ellipsis):
-        return tuple(as_assignment(name, one) for name, one in value.items())
-    several = list(value) if is_several(value) else [value]
+        return tuple(to_assignment(name, one) for name, one in value.items())
+    several = list(value) if is_collection(value) else [value]
     hints = [inner[0]] * len(several) if inner[-1] is Ellipsis else list(inner)
     if len(hints) != len(several):
-        raise Unfit(f"{len(hints)} values")
-    return tuple(fitted(one, hint) for one, hint in zip(several, hints, strict=True))
+        raise ConversionError(f"{len(hints)} values")
+    return tuple(convert(one, hint) for one, hint in zip(several, hints, strict=True))
 
 
-def as_assignment(name: Any, value: Any) -> str:
-    """One entry of a dictionary as on the command line: --model-args depths=(1,1,1,1)."""
-    plain = only_value(value)
+def to_assignment(name: Any, value: Any) -> str:
+    """One entry of a dictionary as the command line takes it: --model-args depths=(1,1,1,1)."""
+    plain = unwrap_scalar(value)
     try:
         same = ast.literal_eval(repr(plain)) == plain
     except (ValueError, SyntaxError):
         same = False
     if not same:
-        raise Unfit("a dictionary of names to numbers, texts and tuples of them")
+        raise ConversionError("a dictionary of names to numbers, texts and tuples of them")
     return f"{name}={plain!r}"
 
 
-def is_several(value: Any) -> bool:
+def is_collection(value: Any) -> bool:
     single = isinstance(value, str | bytes | os.PathLike | dict) or getattr(value, "ndim", 1) == 0
     return isinstance(value, Iterable) and not single
 
 
-def as_pictures(value: Any) -> tuple[Any, ...]:
-    """Names as text, pictures as they are. An array is one picture, unless it has four axes.
+def to_pictures(value: Any) -> tuple[Any, ...]:
+    """Paths as text, pictures as they are. An array is one picture, unless it has four axes.
 
-    The content of a file, or an open one, is one thing and none of these; `as_picture` says what to do with it.
+    Bytes and open files count as one item; `as_picture` says what to do with them.
     """
     several: list[Any]
     if isinstance(value, str | os.PathLike | Image.Image | bytes | bytearray) or hasattr(value, "read"):
@@ -147,62 +151,62 @@ def as_pictures(value: Any) -> tuple[Any, ...]:
     elif isinstance(value, Iterable):
         several = list(value)
     else:
-        raise Unfit("a path or a picture, or several of them,")
-    return tuple(as_text(one) if isinstance(one, str | os.PathLike) else one for one in several)
+        raise ConversionError("a path or a picture, or several of them,")
+    return tuple(to_text(one) if isinstance(one, str | os.PathLike) else one for one in several)
 
 
-# ---- one rule for each type --------------------------------------------------------------------------------------
+# ---- one converter per type ---------------------------------------------------------------------------------------
 
 
-def only_value(value: Any) -> Any:
-    """The number in an array or tensor of one, such as `logits.argmax(1)` of one picture."""
+def unwrap_scalar(value: Any) -> Any:
+    """The number in an array or tensor of one element, such as `logits.argmax(1)` of one picture."""
     return (
         value.item() if isinstance(value, np.generic | np.ndarray | Tensor) and math.prod(value.shape) == 1 else value
     )
 
 
-def as_bool(value: Any) -> bool:
-    value = only_value(value)
+def to_bool(value: Any) -> bool:
+    value = unwrap_scalar(value)
     if isinstance(value, bool) or (isinstance(value, numbers.Integral) and value in (0, 1)):
         return bool(value)
-    raise Unfit(WORDS[bool])
+    raise ConversionError(TYPE_NAMES[bool])
 
 
-def as_int(value: Any) -> int:
-    value = only_value(value)
+def to_int(value: Any) -> int:
+    value = unwrap_scalar(value)
     whole = isinstance(value, numbers.Integral) or (isinstance(value, numbers.Real) and float(value).is_integer())
     if whole and not isinstance(value, bool):
         return int(value)
-    raise Unfit(WORDS[int])
+    raise ConversionError(TYPE_NAMES[int])
 
 
-def as_float(value: Any) -> float:
-    value = only_value(value)
+def to_float(value: Any) -> float:
+    value = unwrap_scalar(value)
     if isinstance(value, numbers.Real) and not isinstance(value, bool):
         return float(value)
-    raise Unfit(WORDS[float])
+    raise ConversionError(TYPE_NAMES[float])
 
 
-def as_text(value: Any) -> str:
+def to_text(value: Any) -> str:
     if isinstance(value, str | os.PathLike):
         return str(os.fspath(value))
     if isinstance(value, torch.device):
         return str(value)
     if isinstance(value, list | tuple) and value and all(isinstance(one, numbers.Real) for one in value):
         return ",".join(str(one) for one in value)  # as on the command line: --region 10,20,200,150
-    raise Unfit(WORDS[str])
+    raise ConversionError(TYPE_NAMES[str])
 
 
-def as_path(value: Any) -> Path:
+def to_path(value: Any) -> Path:
     if isinstance(value, str | os.PathLike):
         return Path(value)
-    raise Unfit(WORDS[Path])
+    raise ConversionError(TYPE_NAMES[Path])
 
 
-RULES: dict[Any, Callable[[Any], Any]] = {bool: as_bool, int: as_int, float: as_float, str: as_text, Path: as_path}
+CONVERTERS: dict[Any, Callable[[Any], Any]] = {bool: to_bool, int: to_int, float: to_float, str: to_text, Path: to_path}
 
 
-def shortened(value: Any) -> str:
+def describe_value(value: Any) -> str:
     """What was given, for a message."""
     named = isinstance(value, np.ndarray | Tensor | Image.Image | nn.Module)
     text = f"<{type(value).__name__}>" if named or "\n" in repr(value) else repr(value)

@@ -1,30 +1,60 @@
-"""What a run shows on the console: one row per epoch, and how fast it goes."""
+"""What users see on the console: messages of library code, one row per epoch, and how fast a run goes."""
 
+import logging
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from rich.console import Console
 
-NARROWEST = 8  # columns; the usual ones and the mark fit into 80
+MIN_COLUMN_CHARS = 8  # columns; the usual ones and the mark fit into 80
+
+
+class _StderrHandler(logging.Handler):
+    """Writes bare messages to what `sys.stderr` is at that moment."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), file=sys.stderr, flush=True)
+
+
+@contextmanager
+def messages_on_stderr() -> Iterator[None]:
+    """Show what library code logs, while a verb runs. Otherwise the library is silent, as logging configures it."""
+    logger = logging.getLogger("vitreous")
+    if any(isinstance(handler, _StderrHandler) for handler in logger.handlers):  # one verb calls another
+        yield
+        return
+    handler, level = _StderrHandler(logging.INFO), logger.level
+    logger.addHandler(handler)
+    logger.setLevel(min(level, logging.INFO) or logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
 
 
 class EpochTable:
-    """Rows under a heading that is printed once."""
+    """Rows under a heading, which is printed once."""
 
     def __init__(self) -> None:
         self.console = Console(soft_wrap=True, highlight=False)
         self._widths: dict[str, int] = {}
 
     def row(self, values: dict[str, str], *, mark: bool) -> None:
-        """Print a row, preceded by the heading if it is the first; `mark` shows a new best."""
+        """Print a row, and before the first row the heading; `mark` highlights a new best."""
         if not self._widths:
-            self._widths = {name: max(NARROWEST, len(name) + 1, len(value) + 1) for name, value in values.items()}
+            self._widths = {
+                name: max(MIN_COLUMN_CHARS, len(name) + 1, len(value) + 1) for name, value in values.items()
+            }
             self.console.print("".join(f"{name:>{width}}" for name, width in self._widths.items()), style="bold")
         cells = "".join(f"{values[name]:>{width}}" for name, width in self._widths.items())
         self.console.print(cells + (" best" if mark else ""), style="green" if mark else None)
 
 
-class Clock:
-    """Images per second since it was last asked."""
+class Throughput:
+    """Images per second since the last call of `rate`."""
 
     def __init__(self) -> None:
         self.images, self._start = 0, time.perf_counter()
@@ -36,19 +66,19 @@ class Clock:
         return rate
 
 
-class Pace:
-    """How long the rest will take if it goes on as since this start."""
+class RemainingTime:
+    """How long the remaining steps will take at the average speed since this object was made."""
 
     def __init__(self, done: int) -> None:
         self._done, self._start = done, time.perf_counter()
 
     def left(self, done: int, total: int) -> float:
-        """Seconds from `done` to `total` steps."""
+        """Estimated seconds from step `done` to step `total`."""
         return (time.perf_counter() - self._start) * (total - done) / max(done - self._done, 1)
 
 
-def duration(seconds: float) -> str:
-    """A time in at most seven characters, as exact as one needs it: 8.4s, 12m05s, 3h20m, 12d03h."""
+def format_duration(seconds: float) -> str:
+    """A time in at most seven characters: 8.4s, 12m05s, 3h20m, 12d03h."""
     if seconds < 60:
         return f"{seconds:.1f}s"
     minutes, hours = divmod(round(seconds), 60), divmod(round(seconds / 60), 60)

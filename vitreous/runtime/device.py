@@ -1,6 +1,7 @@
-"""Where the numbers are crunched, and in which precision."""
+"""Devices, precision, and settings of the CPU and its memory allocator."""
 
 import ctypes
+import logging
 import os
 import signal
 import subprocess
@@ -13,14 +14,16 @@ import torch
 from vitreous.errors import InputError
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
-ONEDNN_LIMIT = "ONEDNN_MAX_CPU_ISA"  # environment variable
+ONEDNN_ISA_VARIABLE = "ONEDNN_MAX_CPU_ISA"  # environment variable
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's mallopt
+
+_logger = logging.getLogger(__name__)
 
 
 def choose_device(name: str, *, local_rank: int | None = None) -> torch.device:
-    """`auto` takes a CUDA device, else Apple's, else the CPU.
+    """`auto` prefers CUDA, then Apple's GPU, then the CPU.
 
-    Of several processes on one machine, each with its `local_rank`, every one takes its own CUDA device.
+    With `local_rank`, each of several processes on one machine takes its own CUDA device.
     """
     if local_rank is not None:
         return _own_device(name, local_rank)
@@ -54,7 +57,7 @@ def _own_device(name: str, local_rank: int) -> torch.device:
 
 
 def autocast(device: torch.device, amp: str) -> AbstractContextManager[object]:
-    """Mixed precision for the block; `off` changes nothing."""
+    """Mixed precision within the block; `off` changes nothing."""
     if amp == "off":
         return nullcontext()
     if device.type == "cpu":
@@ -64,26 +67,27 @@ def autocast(device: torch.device, amp: str) -> AbstractContextManager[object]:
 
 @cache
 def avoid_broken_amx() -> None:
-    """Keep oneDNN, which multiplies matrices on the CPU, from instructions that would end the process.
+    """Keep oneDNN, the CPU matrix library, from instructions that would crash the process.
 
-    Some virtual machines announce Intel's matrix tiles (AMX) though using them is an illegal instruction. Only a try
-    tells, and only in a process of its own. oneDNN reads its limit when it is first used, so this must come before.
+    Some virtual machines announce Intel's matrix tiles (AMX), yet using them is an illegal instruction. The only way to
+    know is to try it in a separate process. oneDNN reads its limit at first use, so call this before.
     """
-    if ONEDNN_LIMIT in os.environ or not torch.cpu._is_amx_tile_supported():
+    if ONEDNN_ISA_VARIABLE in os.environ or not torch.cpu._is_amx_tile_supported():
         return
     attempt = "import torch; x = torch.ones(64, 64, dtype=torch.bfloat16); x @ x"
-    tried = subprocess.run([sys.executable, "-c", attempt], capture_output=True)  # noqa: S603  (our own words)
+    tried = subprocess.run([sys.executable, "-c", attempt], capture_output=True)  # noqa: S603  (a constant)
     if tried.returncode == -signal.SIGILL:
-        os.environ[ONEDNN_LIMIT] = "AVX512_CORE_FP16"
-        note = "matrix tiles (AMX) are announced by this machine but cannot be used; mixed precision goes without them"
-        print(note, file=sys.stderr)
+        os.environ[ONEDNN_ISA_VARIABLE] = "AVX512_CORE_FP16"
+        _logger.warning(
+            "this machine announces matrix tiles (AMX) but cannot use them; mixed precision goes without them"
+        )
 
 
 def keep_freed_memory(device: torch.device) -> None:
-    """On the CPU, let the process keep the memory of tensors that are gone, for those of the next step.
+    """On the CPU, let the process reuse the memory of freed tensors.
 
-    Otherwise glibc returns large pieces to the system at once, and asks for new pages whenever a tensor is made: about
-    a tenth of a small model's training time. The most memory that is ever in use stays about the same.
+    Otherwise glibc returns large blocks to the system at once and asks for new pages whenever a tensor is made: about a
+    tenth of a small model's training time. Peak memory stays about the same.
     """
     if device.type == "cpu" and sys.platform == "linux":
         libc = ctypes.CDLL(None)

@@ -1,13 +1,13 @@
 """The processes that share one run: who they are, how they agree, and how all of them end when one cannot go on.
 
 `torchrun` starts them and tells each its rank. Without it there is one process, and everything here is trivial.
-Two ways of waiting: a step's exchanges end the run after `--rank-timeout`, because a process that hangs must not
-hang the others; work that takes as long as it takes (opening data, writing checkpoints) is waited for patiently, as
-long as the heart of the process that does it beats.
+There are two kinds of waiting. The exchanges of a step end the run after `--rank-timeout`, so that a process that hangs
+does not hang the others. Work without a time limit (opening data, writing checkpoints) may go on for as long as the
+heartbeat of its process is seen.
 """
 
+import logging
 import os
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -24,21 +24,29 @@ from vitreous.errors import InputError, printable
 from vitreous.runtime.device import choose_device
 from vitreous.runtime.heartbeat import Heartbeat
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
-MEETING = timedelta(minutes=10)  # machines of one run may start minutes apart
-RANK_TIMEOUT = 25.0  # seconds; with the 30 that torchrun grants a process to end by itself, all end within a minute
-PATIENCE = timedelta(minutes=30)
-GLANCE = 0.05  # seconds between two looks for the others
-BAD_INPUT = 2  # exit code of the processes that leave the message to another one
-HEARING = 3.0  # seconds: torchrun ends all processes when one has ended, and the first must have said why
-LOST = 75  # exit code when another process is gone or silent: sysexits.h calls it a temporary failure
-FAILED_EXCHANGES = ("gloo", "Connection", "NCCL", "pair closure", "Timed out waiting")  # parts of the messages
-SPOKEN = "spoken"  # counts, in the store all processes share, who wants to explain the end
+RENDEZVOUS_TIMEOUT = timedelta(minutes=10)  # the machines of a run may start minutes apart
+RANK_TIMEOUT_SECONDS = 25.0  # with the 30 s that torchrun gives a process to end by itself, all end within a minute
+SLOW_WORK_TIMEOUT = timedelta(minutes=30)
+RENDEZVOUS_POLL_SECONDS = 0.05
+BAD_INPUT = 2  # exit code of processes that leave the message to another one
+STDERR_GRACE_SECONDS = 3.0  # torchrun ends all processes when one has ended; the first must have said why by then
+LOST_CONTACT = 75  # exit code when another process is gone or silent; sysexits.h: a temporary failure
+FAILED_EXCHANGES = (
+    "gloo",
+    "Connection",
+    "NCCL",
+    "pair closure",
+    "Timed out waiting",
+)  # in the messages of torch and gloo
+EXPLAINED_KEY = "spoken"  # in the shared store: how many processes have explained the end
+
+_logger = logging.getLogger(__name__)
 
 
-class Refusal(InputError):
-    """An InputError that all processes raise together: one of them says it."""
+class CollectiveInputError(InputError):
+    """An InputError that all processes raise together; only the first one prints it."""
 
 
 @dataclass(frozen=True)
@@ -48,16 +56,16 @@ class World:
     device: torch.device
     rank: int = 0
     size: int = 1
-    patient: Any = None  # group of all processes for work without a time limit
-    store: Any = None  # small values that outlive a process
+    slow_group: Any = None  # process group for work without a time limit
+    store: Any = None  # key-value store that outlives a process
 
     @property
     def main(self) -> bool:
-        """Whether this is the process that writes files and talks."""
+        """Whether this is the process that writes files and prints."""
         return self.rank == 0
 
-    def agree(self, action: Callable[[], T]) -> T:
-        """Every process acts; an InputError of any of them is raised in all."""
+    def agree(self, action: Callable[[], _T]) -> _T:
+        """Every process acts; an InputError of any of them is raised by all."""
         if self.size == 1:
             return action()
         result, refused = None, None
@@ -69,11 +77,11 @@ class World:
         for rank, message in enumerate(refusals):
             if message is not None:
                 everyone = all(other == message for other in refusals)
-                raise Refusal(message if everyone else f"process {rank} of {self.size}: {message}")
+                raise CollectiveInputError(message if everyone else f"process {rank} of {self.size}: {message}")
         return result  # type: ignore[return-value]
 
-    def on_main(self, action: Callable[[], T]) -> T:
-        """The first process acts; all get its result, or raise its InputError."""
+    def on_main(self, action: Callable[[], _T]) -> _T:
+        """Only the first process acts; all get its result, or raise its InputError."""
         if self.size == 1:
             return action()
         outcome: list[Any] = [None, None]  # result, message
@@ -82,28 +90,28 @@ class World:
                 outcome[0] = action()
             except InputError as error:
                 outcome[1] = str(error)
-        dist.broadcast_object_list(outcome, src=0, group=self.patient)
+        dist.broadcast_object_list(outcome, src=0, group=self.slow_group)
         if outcome[1] is not None:
-            raise Refusal(outcome[1])
+            raise CollectiveInputError(outcome[1])
         return outcome[0]
 
-    def gather(self, own: T) -> list[T]:
-        """What every process has, in the order of their ranks."""
+    def gather(self, own: _T) -> list[_T]:
+        """The values of all processes, in the order of their ranks."""
         if self.size == 1:
             return [own]
         found: list[Any] = [None] * self.size
-        dist.all_gather_object(found, own, group=self.patient)
+        dist.all_gather_object(found, own, group=self.slow_group)
         return found
 
     def exchange(self, *numbers: float) -> list[list[float]]:
-        """As `gather` for each of a few numbers, quick enough for every step; no answer in time ends the run."""
+        """Like `gather` for each of a few numbers; fast enough for every step, and subject to the time limit."""
         if self.size == 1:
             return [[number] for number in numbers]
         found = torch.empty(self.size, len(numbers), dtype=torch.float64)
         dist.all_gather_into_tensor(found.view(-1), torch.tensor(numbers, dtype=torch.float64))
         return found.T.tolist()
 
-    def share(self, tensors: dict[str, Tensor] | None) -> dict[str, Tensor]:
+    def broadcast(self, tensors: dict[str, Tensor] | None) -> dict[str, Tensor]:
         """The first process's tensors, on the CPU, for all; the others give None."""
         if self.size == 1:
             assert tensors is not None
@@ -112,24 +120,24 @@ class World:
         if tensors is None:
             tensors = {name: torch.empty(shape, dtype=dtype) for name, (shape, dtype) in outlines.items()}
         for name in outlines:
-            dist.broadcast(tensors[name], src=0, group=self.patient)
+            dist.broadcast(tensors[name], src=0, group=self.slow_group)
         return tensors
 
 
-ALONE = World(torch.device("cpu"))
+SINGLE_PROCESS = World(torch.device("cpu"))
 
 
 @contextmanager
-def processes(device: str, *, timeout: float = RANK_TIMEOUT) -> Iterator[World]:
+def processes(device: str, *, timeout: float = RANK_TIMEOUT_SECONDS) -> Iterator[World]:
     """Join the other processes of this run, if torchrun started any; all but the first are silent in the block.
 
-    However the block ends, the other processes end as well, and one of them says why.
+    However the block ends, all processes end, and one of them says why.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield World(choose_device(device))
         return
     world = _join(device, timeout)
-    heart = Heartbeat(world.store, world.rank, world.size, timeout=timeout, exit_code=LOST)
+    heart = Heartbeat(world.store, world.rank, world.size, timeout=timeout, exit_code=LOST_CONTACT)
     heart.start()
     try:
         with ExitStack() as quiet:
@@ -138,15 +146,15 @@ def processes(device: str, *, timeout: float = RANK_TIMEOUT) -> Iterator[World]:
                 quiet.enter_context(redirect_stdout(nowhere))
                 quiet.enter_context(redirect_stderr(nowhere))
             yield world
-    except SystemExit:  # by agreement, after a signal
-        _part(heart, world)
+    except SystemExit:  # all agreed on it, after a signal
+        _leave_together(heart, world)
         raise
     except Exception as error:
-        # The group is left as it is: tearing it down waits for processes that may be gone.
+        # Destroying the group would wait for processes that may be gone.
         heart.stop()
-        _end(world, error, timeout)
+        _exit_together(world, error, timeout)
     else:
-        _part(heart, world)
+        _leave_together(heart, world)
 
 
 def _join(device: str, timeout: float) -> World:
@@ -167,35 +175,34 @@ def _join(device: str, timeout: float) -> World:
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     try:
-        everyones, _, _ = next(dist.rendezvous("env://", timeout=MEETING))
-        meeting = _meet(everyones, rank, size)
+        everyones, _, _ = next(dist.rendezvous("env://", timeout=RENDEZVOUS_TIMEOUT))
+        meeting = _rendezvous(everyones, rank, size)
         own = dist.PrefixStore(meeting, everyones)
         dist.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=limit)
-        patient = dist.new_group(backend="gloo", timeout=PATIENCE)
-        # A connection of our own to the store: torch holds its one while it waits.
+        slow_group = dist.new_group(backend="gloo", timeout=SLOW_WORK_TIMEOUT)
+        # Our own connection to the store: torch blocks its connection while it waits.
         store = dist.PrefixStore(meeting, dist.TCPStore(address, port, is_master=False, timeout=limit))
     except RuntimeError as error:
         if not _lost_contact(error):
             raise
-        print(
+        _logger.error(
             f"vitreous: process {rank} of {size} did not meet the others at {address}:{port} within "
-            f"{MEETING.total_seconds():g} s, or lost them again: is the address right, reachable and free, and were "
-            f"all {size} started? ({str(error).splitlines()[0]})",
-            file=sys.stderr,
+            f"{RENDEZVOUS_TIMEOUT.total_seconds():g} s, or lost them again: is the address right, reachable and free, "
+            f"and were all {size} started? ({str(error).splitlines()[0]})"
         )
-        raise SystemExit(LOST) from error
-    return World(place, rank, size, patient, store)
+        raise SystemExit(LOST_CONTACT) from error
+    return World(place, rank, size, slow_group, store)
 
 
-def _meet(store: Any, rank: int, size: int) -> str:
-    """A name for this meeting, once all are there: only from then on is one that does not answer lost.
+def _rendezvous(store: Any, rank: int, size: int) -> str:
+    """A name for this start of the run, once all processes are present; only then can one be lost.
 
-    torchrun keeps one store over all restarts, and machines may count these differently. So every process shows a
-    number of its own making, the first one calls a meeting of the numbers it sees, and calls another when they
-    change; what the dead have left is never agreed to.
+    torchrun keeps one store over all restarts, and machines may count restarts differently. So every process publishes
+    a random id; the first one proposes a meeting of the ids it sees, and another when they change. Ids that dead
+    processes left behind are never agreed to.
     """
     own, seen, meeting, agreed = uuid.uuid4().hex, None, "", ""
-    deadline = time.monotonic() + MEETING.total_seconds()
+    deadline = time.monotonic() + RENDEZVOUS_TIMEOUT.total_seconds()
     keys = [f"vitreous/present/{number}" for number in range(size)]
     store.set(keys[rank], own)
     while time.monotonic() < deadline:
@@ -212,51 +219,50 @@ def _meet(store: Any, rank: int, size: int) -> str:
             agreed = meeting
         if meeting and store.add(f"{meeting}/agreed", 0) == size:
             return meeting
-        time.sleep(GLANCE)
-    raise dist.DistError("some did not come")
+        time.sleep(RENDEZVOUS_POLL_SECONDS)
+    raise dist.DistError("some processes did not join")
 
 
-def _part(heart: Heartbeat, world: World) -> None:
-    """All is done: leave together, so that nobody takes the first to leave, which may keep the store, for lost."""
+def _leave_together(heart: Heartbeat, world: World) -> None:
+    """Leave at the same time: the first process may hold the store, and must not look lost to the others."""
     if not world.main:
         heart.stop()
-    dist.barrier(group=world.patient)
+    dist.barrier(group=world.slow_group)
     heart.stop()
     dist.destroy_process_group()
 
 
-def _end(world: World, error: Exception, timeout: float) -> None:
-    """Raise what this process should end with, such that all of them end and one says why."""
-    if isinstance(error, Refusal):
+def _exit_together(world: World, error: Exception, timeout: float) -> None:
+    """Raise what this process ends with, so that all of them end and one says why."""
+    if isinstance(error, CollectiveInputError):
         if world.main:
             raise error
-        time.sleep(HEARING)
+        time.sleep(STDERR_GRACE_SECONDS)
         raise SystemExit(BAD_INPUT) from error
-    first = _speaks_first(world)
+    first = _is_first_to_explain(world)
     if _lost_contact(error):
         if first:
-            print(
+            _logger.error(
                 f"vitreous: process {world.rank} of {world.size} lost contact with another one: it was ended, its "
                 f"machine is gone, or it did not answer for {timeout:g} s (--rank-timeout). Checkpoints are intact: "
-                f"the same command continues ({str(error).splitlines()[0]})",
-                file=sys.stderr,
+                f"the same command continues ({str(error).splitlines()[0]})"
             )
-        raise SystemExit(LOST) from error
+        raise SystemExit(LOST_CONTACT) from error
     if not isinstance(error, InputError) or world.main:
         raise error
-    print(printable(f"vitreous: process {world.rank} of {world.size}: {error}", keep="\n"), file=sys.stderr)
+    _logger.error(printable(f"vitreous: process {world.rank} of {world.size}: {error}", keep="\n"))
     raise SystemExit(BAD_INPUT) from error
 
 
-def _speaks_first(world: World) -> bool:
-    """Whether no other process has explained the end yet; asked once by each process that fails by itself."""
-    with suppress(RuntimeError):  # the store is gone together with the process that kept it
-        return world.store.add(SPOKEN, 1) == 1
+def _is_first_to_explain(world: World) -> bool:
+    """Whether no other process has explained the end yet. Each process that fails asks once."""
+    with suppress(RuntimeError):  # the store is gone with the process that held it
+        return world.store.add(EXPLAINED_KEY, 1) == 1
     return True
 
 
 def _lost_contact(error: Exception) -> bool:
-    """Whether an exchange between processes failed; gloo has no exception type of its own."""
+    """Whether an exchange between processes failed. Gloo has no exception type of its own."""
     if isinstance(error, dist.DistError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in FAILED_EXCHANGES)

@@ -1,16 +1,14 @@
 """Threads in each process that show the others it is alive, and end the process when another one is not.
 
-An exchange that waits for a frozen or vanished process cannot be interrupted from within, and work that is waited for
-patiently has no time limit by which to tell. Beats are counted, not timed: a process that was itself frozen for a
-while counts none, and blames nobody.
+An exchange that waits for a frozen or vanished process cannot be interrupted from within, and slow work has no time
+limit. Beats are counted, not timed: a process that was itself frozen counts none, and blames nobody.
 """
 
 import os
-import sys
 import threading
 from typing import Any
 
-BEATS = 10  # within the time limit
+BEATS_PER_TIMEOUT = 10
 
 
 class Heartbeat:
@@ -24,7 +22,7 @@ class Heartbeat:
         self._listener = threading.Thread(target=self._listen, daemon=True)
 
     def start(self) -> None:
-        # Two threads: who asks a store that has vanished gets no answer, and could not count any more.
+        # Two threads: the one that asks a vanished store never returns, so the other one counts.
         threading.Thread(target=self._beat, daemon=True).start()
         self._listener.start()
 
@@ -33,7 +31,7 @@ class Heartbeat:
         self._listener.join()
 
     def _beat(self) -> None:
-        while not self._stop.wait(self.timeout / BEATS):
+        while not self._stop.wait(self.timeout / BEATS_PER_TIMEOUT):
             try:
                 self.store.add(f"beat/{self.rank}", 1)
                 heard = {name: self.store.add(f"beat/{rank}", 0) for rank, name in self.others.items()}
@@ -43,16 +41,15 @@ class Heartbeat:
 
     def _listen(self) -> None:
         before, silent = self._heard, dict.fromkeys(self._heard, 0)
-        while not self._stop.wait(self.timeout / BEATS):
+        while not self._stop.wait(self.timeout / BEATS_PER_TIMEOUT):
             heard = self._heard
             silent = {name: silent[name] + 1 if heard[name] == before[name] else 0 for name in heard}
             before = heard
-            lost = [name for name, beats in silent.items() if beats > BEATS]
+            lost = [name for name, beats in silent.items() if beats > BEATS_PER_TIMEOUT]
             if lost:
-                print(
+                message = (
                     f"vitreous: {lost[0]} has shown no sign of life for {self.timeout:g} s (--rank-timeout). "
-                    "Checkpoints are intact: the same command continues",
-                    file=sys.__stderr__,
-                    flush=True,
+                    "Checkpoints are intact: the same command continues\n"
                 )
+                os.write(2, message.encode())  # sys.stderr may be redirected
                 os._exit(self.exit_code)

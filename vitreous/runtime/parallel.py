@@ -1,6 +1,6 @@
 """One model on several processes: a copy on each of them (DDP), or a part of it on each (FSDP2).
 
-Either way gradients are averaged over the processes: who sums over a shared batch multiplies by their number.
+Either way gradients are averaged over the processes: to sum over a shared batch, multiply by their number.
 """
 
 import inspect
@@ -16,11 +16,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from vitreous.errors import InputError
 
-UNITS = ("stages", "blocks", "layers")  # lists of modules whose members are brought together one at a time
+SHARDED_LISTS = ("stages", "blocks", "layers")  # lists of modules, each of which FSDP gathers on its own
 
 
 class _Copy(nn.Module):
-    """The model and a parameter without use. DDP looks for such and warns, on every process, where there is none."""
+    """The model and an unused parameter. DDP looks for unused parameters, and warns if there are none."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -31,68 +31,65 @@ class _Copy(nn.Module):
         return self.model(*args, **kwargs)
 
 
-def copy_on_each(model: nn.Module, device: torch.device) -> DistributedDataParallel:
-    """The model to train with: a backward pass leaves the average of all processes' gradients.
+def replicate(model: nn.Module, device: torch.device) -> DistributedDataParallel:
+    """The model wrapped in DDP: a backward pass leaves the average of all processes' gradients.
 
-    DDP arranges gradients for exchange by how the first backward pass of a process goes, and among three or more
-    processes the arrangement decides in which order numbers are added. Looking for unused parameters is the one
-    public way to keep the arrangement, and with it the bits, the same after a restart.
+    DDP orders its gradient buckets by the first backward pass, and with three or more processes the order decides how
+    sums are rounded. `find_unused_parameters` is the only public option that keeps the order, and with it the bits, the
+    same after a restart.
     """
-    # Batch norms over all processes keep their statistics equal by themselves.
-    alike = "forward_sync_buffers" if "forward_sync_buffers" in _ddp_options() else "broadcast_buffers"
+    # Synchronised batch norms keep their statistics equal by themselves.
+    known = inspect.signature(DistributedDataParallel).parameters
+    sync = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
     device_ids = [device] if device.type == "cuda" else None
-    # Kernels of one channel have two layouts that mean the same.
+    # Kernels with one channel have two equivalent memory layouts.
     warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
-    options: dict[str, Any] = {"find_unused_parameters": True, "gradient_as_bucket_view": True, alike: False}
+    options: dict[str, Any] = {"find_unused_parameters": True, "gradient_as_bucket_view": True, sync: False}
     return DistributedDataParallel(_Copy(model), device_ids=device_ids, **options)
 
 
-def _ddp_options() -> set[str]:
-    return set(inspect.signature(DistributedDataParallel).parameters)
-
-
-def require_splittable(model: nn.Module, processes: int) -> None:
+def require_shardable(model: nn.Module, processes: int) -> None:
     if processes == 1:
         raise InputError(
-            "--shard splits a model among several processes and there is one; start more "
+            "--shard splits a model among several processes, but there is only one; start more "
             "(torchrun --nproc-per-node 2 -m vitreous train …), or leave it out"
         )
     for name, parameter in model.named_parameters():
         if parameter.ndim == 0:
-            raise InputError(f"--shard cannot split the single number {name}; train this model without it")
+            raise InputError(f"--shard cannot split the scalar {name}; train this model without it")
 
 
-def part_on_each(model: nn.Module, device: torch.device) -> None:
-    """Split every parameter by rows among the processes, in place; a unit is whole only while it computes."""
+def shard(model: nn.Module, device: torch.device) -> None:
+    """Split every parameter by rows among the processes, in place; a unit is gathered only while it computes."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-    # Our blocks return views on purpose and never change their input in place.
+    # Our blocks return views on purpose, and never change their input in place.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
     for unit in [*_units(model), model]:
         fully_shard(unit, mesh=mesh, reshard_after_forward=True)
 
 
 def _units(model: nn.Module) -> Iterator[nn.Module]:
-    """Inner ones first, as FSDP wants them."""
+    """Inner modules first, as FSDP requires."""
     for name, module in reversed(list(model.named_modules())):
         holder, _, number = name.rpartition(".")
-        if number.isdigit() and holder.endswith(UNITS) and any(True for _ in module.parameters()):
+        if number.isdigit() and holder.endswith(SHARDED_LISTS) and any(True for _ in module.parameters()):
             yield module
 
 
-def is_split(model: nn.Module) -> bool:
+def is_sharded(model: nn.Module) -> bool:
     return any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 
-def own_part(tensor: Tensor) -> Tensor:
-    """The rows of a tensor that this process holds: all, unless it is split."""
+def local_part(tensor: Tensor) -> Tensor:
+    """The rows of a tensor that this process holds: all, unless it is sharded."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def own_rows(tensor: Tensor) -> slice:
-    """Which rows of a split tensor this process holds."""
+def local_rows(tensor: Tensor) -> slice:
+    """Which rows of a sharded tensor this process holds."""
     assert isinstance(tensor, DTensor)
     rows, each = len(tensor), -(-len(tensor) // dist.get_world_size())
     start = min(rows, dist.get_rank() * each)
@@ -101,6 +98,6 @@ def own_rows(tensor: Tensor) -> slice:
     return mine
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """The tensor with the rows of all processes; every process must ask for it."""
+def full_tensor(tensor: Tensor) -> Tensor:
+    """The tensor with the rows of all processes; all processes must call this."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -1,6 +1,6 @@
-"""How long work shows itself: a bar with rate and remaining time, or now and then a plain line.
+"""Progress of long work: a bar with rate and remaining time on a terminal, else a plain line every few seconds.
 
-Everything goes to the error stream, so that a verb's output can be piped.
+Everything goes to stderr, so that a verb's output can be piped.
 """
 
 import sys
@@ -10,17 +10,17 @@ from typing import TypeVar
 
 from vitreous.errors import printable
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
-SECONDS_BETWEEN_LINES = 10.0
+LINE_INTERVAL_SECONDS = 10.0
 
 
-def track(items: Iterable[T], *, total: int | None, label: str, unit: str = "images") -> Iterator[T]:
-    """Pass items on, showing how many have been worked on, how fast and for how much longer.
+def track(items: Iterable[_T], *, total: int | None, label: str, unit: str = "images") -> Iterator[_T]:
+    """Yield the items, showing how many are done, how fast, and how much time is left.
 
     Args:
-        items: What is worked on, one after the other.
-        total: How many there are; None if nobody knows.
+        items: What is processed, one at a time.
+        total: How many there are; None if unknown.
         label: What is being done, as in "drawing train".
         unit: What is counted.
     """
@@ -31,7 +31,7 @@ def track(items: Iterable[T], *, total: int | None, label: str, unit: str = "ima
         yield from _lines(items, total, label, unit)
 
 
-def _bar(items: Iterable[T], total: int | None, label: str, unit: str) -> Iterator[T]:
+def _bar(items: Iterable[_T], total: int | None, label: str, unit: str) -> Iterator[_T]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -51,14 +51,14 @@ def _bar(items: Iterable[T], total: int | None, label: str, unit: str) -> Iterat
             progress.update(task, completed=done, rate=_rate(done, time.monotonic() - start, unit))
 
 
-def _lines(items: Iterable[T], total: int | None, label: str, unit: str) -> Iterator[T]:
+def _lines(items: Iterable[_T], total: int | None, label: str, unit: str) -> Iterator[_T]:
     start = last = time.monotonic()
     done = 0
     for item in items:
         yield item
         done += 1
         now = time.monotonic()
-        if now - last >= SECONDS_BETWEEN_LINES and done != total:
+        if now - last >= LINE_INTERVAL_SECONDS and done != total:
             last = now
             print(_line(label, done, total, now - start, unit), file=sys.stderr, flush=True)
     print(_line(label, done, total, time.monotonic() - start, unit), file=sys.stderr, flush=True)

@@ -1,10 +1,10 @@
-"""Several pieces of work at a time, one thread each, instead of all threads together in every operation of one piece.
+"""Several pieces of work at once, one thread each, instead of all threads sharing every operation of one piece.
 
     for result in side_by_side(work, tools, pieces):      # work(tool, *piece), in the order of the pieces
         ...
 
-Threads that share an operation wait for each other at its end, hundreds of times in a network, and where a neighbour
-takes half of one core, the other core is left waiting as well. Threads with a piece of their own never wait.
+Threads that share an operation wait for each other at its end, hundreds of times in a network; if another program takes
+half of one core, the other core waits as well. Threads with a piece of their own never wait.
 """
 
 from collections import deque
@@ -17,39 +17,39 @@ from typing import Any, TypeVar
 
 import torch
 
-MOST = 4  # pieces at a time; of more threads than that, several share each piece
+MAX_CONCURRENT_PIECES = 4  # with more threads than that, several share each piece
 
 Tool = TypeVar("Tool")
 Result = TypeVar("Result")
 
 
-def at_a_time() -> int:
-    """How many pieces the threads of torch are enough for."""
-    return min(MOST, torch.get_num_threads())
+def concurrent_pieces() -> int:
+    """How many pieces to run at once, given the number of torch's threads."""
+    return min(MAX_CONCURRENT_PIECES, torch.get_num_threads())
 
 
-@cache  # threads are kept: matrix libraries do not give back the memory of those that end
-def pool(pieces: int, threads: int) -> ThreadPoolExecutor:
-    """A thread for each of the pieces, whose operations run on `threads`."""
+@cache  # matrix libraries never free the memory of threads that end, so threads are reused
+def thread_pool(pieces: int, threads: int) -> ThreadPoolExecutor:
+    """One thread per piece, each of which runs its operations on `threads` threads."""
     before = torch.get_num_threads()
-    made = ThreadPoolExecutor(pieces, "side by side", initializer=begin, initargs=(threads,))
+    made = ThreadPoolExecutor(pieces, "side by side", initializer=set_threads, initargs=(threads,))
     all_there = Barrier(pieces)
     list(made.map(lambda _: all_there.wait(), range(pieces)))
-    torch.set_num_threads(before)  # the number set last is also what threads to come begin with
+    torch.set_num_threads(before)  # new threads start with the number that was set last
     return made
 
 
-def begin(threads: int) -> None:
-    torch.get_num_threads()  # else the first operation would set the default, over what is set here
+def set_threads(threads: int) -> None:
+    torch.get_num_threads()  # otherwise the first operation would reset it to the default
     torch.set_num_threads(threads)
 
 
-def side_by_side(
+def map_concurrently(
     work: Callable[..., Result], tools: Sequence[Tool], pieces: Iterable[tuple[Any, ...]]
 ) -> Iterator[Result]:
-    """The result of every piece; at no time do two of them hold the same tool.
+    """The results of all pieces, in order. No two pieces hold the same tool at the same time.
 
-    While a result is looked at the pieces begun go on, and one more: whoever looks may need the processor too.
+    While the caller uses a result, the started pieces go on, plus one more: the caller may need the processor too.
     """
     free: SimpleQueue[Tool] = SimpleQueue()
     for tool in tools:
@@ -62,7 +62,7 @@ def side_by_side(
         finally:
             free.put(tool)
 
-    threads = pool(len(tools), max(1, torch.get_num_threads() // len(tools)))
+    threads = thread_pool(len(tools), max(1, torch.get_num_threads() // len(tools)))
     coming: deque[Future[Result]] = deque()
     try:
         for piece in pieces:

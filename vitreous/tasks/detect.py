@@ -22,7 +22,7 @@ from vitreous.data.source import ImageSet
 from vitreous.data.transforms import Preprocess
 from vitreous.drawing.annotate import draw_objects, enlarge_small
 from vitreous.errors import InputError, to_install
-from vitreous.heads.boxes import Detector, settled
+from vitreous.heads.boxes import Detector, suppress_overlaps
 from vitreous.heads.detect import DETECTORS, build_detector, paste_masks
 from vitreous.heads.openmmlab.conversion import Conversion
 from vitreous.heads.openmmlab.detect import load_detector
@@ -274,7 +274,7 @@ class DetectTask(TaskWithHead):
         assert isinstance(model, Detector)
         (boxes,) = output
         sure = boxes["scores"] > model.selection.score
-        answers = settled(boxes["boxes"][sure], boxes["labels"][sure], boxes["scores"][sure], model.selection)
+        answers = suppress_overlaps(boxes["boxes"][sure], boxes["labels"][sure], boxes["scores"][sure], model.selection)
         return matched_scores([target for _, target in found], answers)
 
     def truth_view(self, preprocess: Preprocess) -> PictureView:

@@ -19,7 +19,7 @@ from vitreous.data.source import ImageSet
 from vitreous.data.transforms import Preprocess
 from vitreous.drawing.annotate import draw_keypoints, draw_place, enlarge_small
 from vitreous.errors import InputError, to_install
-from vitreous.heads.keypoints import SimpleBaseline, build_keypoints, decode, flip_test
+from vitreous.heads.keypoints import SimpleBaseline, build_keypoints, decode_keypoints, flip_test
 from vitreous.heads.openmmlab.conversion import Conversion
 from vitreous.heads.openmmlab.segment import load_keypoints
 from vitreous.metrics.coco import CocoMetric, box_sides
@@ -172,7 +172,7 @@ class KeypointsTask(TaskWithHead):
         detector goes first. `peaks` (K, 2) are row and column in the heat maps, `grid` is these maps' size.
         """
         heatmaps = flip_test(model, images, self.pairs) if self.inference.flip else model(images)
-        points = decode(heatmaps, targets["to_picture"]).cpu()
+        points = decode_keypoints(heatmaps, targets["to_picture"]).cpu()
         sure = targets["box_scores"].cpu() if "box_scores" in targets else points.new_ones(len(points))
         peaks = torch.stack(torch.unravel_index(heatmaps.flatten(2).argmax(2), heatmaps.shape[2:]), -1).cpu()
         grid = torch.tensor(heatmaps.shape[2:])

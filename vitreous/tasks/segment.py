@@ -24,7 +24,7 @@ from vitreous.drawing.annotate import BACKGROUND_NAME, draw_classes, draw_outlin
 from vitreous.errors import InputError
 from vitreous.heads.openmmlab.conversion import Conversion
 from vitreous.heads.openmmlab.segment import load_segmenter
-from vitreous.heads.segment import SEGMENTERS, Segmenter, build_segmenter, multi_scale, slide, winners
+from vitreous.heads.segment import SEGMENTERS, Segmenter, best_classes, build_segmenter, multi_scale, sliding_window
 from vitreous.layers.patch import resize
 from vitreous.metrics.segmentation import SegmentationMetric
 from vitreous.tasks.base import PictureView, Prediction, Targets, TaskWithHead
@@ -148,7 +148,7 @@ class SegmentTask(TaskWithHead):
         logits_of: Any = model
         if self.inference.slide:
             height, width = (max(1, 2 * side // 3) for side in self.crop)
-            logits_of = partial(slide, model, crop=self.crop, stride=(height, width))
+            logits_of = partial(sliding_window, model, crop=self.crop, stride=(height, width))
         if self.inference.flip or self.inference.scales:
             return multi_scale(logits_of, images, self.inference.scales or (1.0,), flip=self.inference.flip)
         return logits_of(images)
@@ -284,9 +284,9 @@ def labels_of(logits: Tensor, padded: Sequence[int], size: Sequence[int], origin
     """The class (H, W) of every pixel of a picture, from logits (K, h, w) of the same scaled to `size` and padded."""
     height, width = size
     if tuple(size) == tuple(original):
-        return winners(logits, padded)[:height, :width]
+        return best_classes(logits, padded)[:height, :width]
     # Padding can be cut off at the size of the images only.
-    return winners(resize(logits[None].float(), padded)[0, :, :height, :width], original)
+    return best_classes(resize(logits[None].float(), padded)[0, :, :height, :width], original)
 
 
 TASK = SegmentTask

@@ -1,4 +1,4 @@
-"""The images of a run that could not be read: listed once each in `bad_images.jsonl`, and not too many.
+"""Images of a run that could not be read: each is listed once in `bad_images.jsonl`, and too many stop the run.
 
 {"split": "train", "index": 7, "name": "train/cat/7.jpg", "reason": "image '…/train/cat/7.jpg' cannot be decoded: …"}
 """
@@ -12,16 +12,16 @@ from vitreous.data.loader import Unreadable
 from vitreous.errors import InputError
 from vitreous.files.manifest import damaged_line, read_json_lines
 from vitreous.files.storage import replace_file
-from vitreous.files.writing import open_own
+from vitreous.files.writing import open_for_writing
 
-FILE = "bad_images.jsonl"
+BAD_IMAGES_FILE = "bad_images.jsonl"
 
-Key = tuple[str, int]  # split and index
+ImageKey = tuple[str, int]  # split and index
 Gather = Callable[[list[tuple[str, Unreadable]]], list[list[tuple[str, Unreadable]]]]
 
 
 class BadImages:
-    """What was met so far. Each process notes what it meets; `settle` brings it together and writes the list.
+    """The unreadable images so far. Each process collects its own; `settle` merges and writes them.
 
     Args:
         folder: The run folder.
@@ -31,15 +31,15 @@ class BadImages:
     """
 
     def __init__(self, folder: Path, images: dict[str, ImageSet], limit: float, *, writes: bool = True) -> None:
-        self.file, self.images, self.limit, self.writes = folder / FILE, images, limit, writes
-        self._known: dict[Key, None] = {}  # in the order of the list
-        self._new: dict[Key, str] = {}
+        self.file, self.images, self.limit, self.writes = folder / BAD_IMAGES_FILE, images, limit, writes
+        self._known: dict[ImageKey, None] = {}  # in the order of the list
+        self._new: dict[ImageKey, str] = {}
 
     def __len__(self) -> int:
         return len(self._known)
 
     def note(self, split: str, unreadable: Iterable[Unreadable]) -> None:
-        """Remember what a batch met; too much of it is an InputError."""
+        """Add the unreadable images of a batch; too many are an InputError."""
         fresh = {(split, sample): reason for sample, reason in unreadable if (split, sample) not in self._known}
         self._new |= fresh
         if fresh:
@@ -50,7 +50,7 @@ class BadImages:
                 raise
 
     def settle(self, gather: Gather = lambda own: [own]) -> int:
-        """Share what all processes met since last time, and add it to the list; returns how much was new."""
+        """Merge what all processes found since the last call into the list; returns how many are new."""
         own = [(split, Unreadable(sample, reason)) for (split, sample), reason in self._new.items()]
         self._new = {}
         met = sorted({(split, one.sample): one.reason for part in gather(own) for split, one in part}.items())
@@ -62,7 +62,7 @@ class BadImages:
         return len(fresh)
 
     def restore(self, count: int) -> None:
-        """Go back to the first `count` of the list: those of the checkpoint from which the run continues."""
+        """Go back to the first `count` entries: those of the checkpoint from which the run continues."""
         entries = read_json_lines(self.file)[:count]
         for number, entry in enumerate(entries, 1):
             split, index = entry.get("split"), entry.get("index")
@@ -72,15 +72,15 @@ class BadImages:
         if self.file.exists() and self.writes:
             replace_file(self.file, "".join(json.dumps(entry) + "\n" for entry in entries))
 
-    def _list(self, fresh: dict[Key, str]) -> None:
+    def _list(self, fresh: dict[ImageKey, str]) -> None:
         if not fresh or not self.writes:
             return
-        with open_own(self.file, "a") as file:
+        with open_for_writing(self.file, "a") as file:
             for (split, sample), reason in fresh.items():
                 entry = {"split": split, "index": sample, "name": self.images[split].name(sample), "reason": reason}
                 file.write(json.dumps(entry) + "\n")
 
-    def _check(self, split: str, found: Iterable[Key]) -> None:
+    def _check(self, split: str, found: Iterable[ImageKey]) -> None:
         samples, total = [sample for where, sample in found if where == split], len(self.images[split])
         if len(samples) > self.limit * total:
             first = self.images[split].name(samples[0])

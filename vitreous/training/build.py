@@ -1,4 +1,4 @@
-"""From settings to a model that can be trained, and to the teacher it may learn from."""
+"""From settings to a model to train, and its teacher if it has one."""
 
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -20,7 +20,7 @@ from vitreous.registry import construction_limit, create_model, stored_arguments
 from vitreous.runs.model_config import RESERVED, WEIGHTS, read_config
 from vitreous.runs.model_folder import find_model_folder, is_weights_file, load_classifier, weights_path
 from vitreous.runs.trained_model import class_columns, refusal_of_size
-from vitreous.runs.weights_file import THEIR_PARTS, accepted, model_with_weights, shown_arguments
+from vitreous.runs.weights_file import OPENMMLAB_PREFIXES, describe_arguments, explain_bad_arguments, model_with_weights
 from vitreous.tasks.base import Task, load_task
 from vitreous.tasks.distill import Distillation, Teacher
 from vitreous.training.settings import TrainSettings
@@ -28,13 +28,13 @@ from vitreous.training.settings import TrainSettings
 INITIAL_WEIGHTS, INITIAL_HEAD = 0, 3  # first number of the key, as in train.py
 
 
-class Built(NamedTuple):
+class BuiltModel(NamedTuple):
     model: nn.Module
-    notes: tuple[str, ...]  # what the user should know about where it starts from
+    notes: tuple[str, ...]  # for the user: where its weights come from
 
 
-class Assembled(NamedTuple):
-    """All that a run trains, and with what."""
+class TrainingParts(NamedTuple):
+    """What a run trains, and on what terms."""
 
     model: nn.Module
     model_args: dict[str, Any]
@@ -43,7 +43,7 @@ class Assembled(NamedTuple):
     notes: tuple[str, ...]
 
 
-def assemble(settings: TrainSettings, images: ImageSet, device: torch.device) -> Assembled:
+def build_training(settings: TrainSettings, images: ImageSet, device: torch.device) -> TrainingParts:
     """The model, whole or of backbone and head, and the task it is to learn on these images."""
     arguments, kind = model_arguments(settings), load_task(settings.task)
     task = kind.from_settings(settings, images)
@@ -53,23 +53,23 @@ def assemble(settings: TrainSettings, images: ImageSet, device: torch.device) ->
         distillation = build_distillation(settings, images.classes, preprocess, device)
         if distillation is not None:
             task.learn_from(distillation)
-        return Assembled(model, arguments, task, preprocess, notes)
+        return TrainingParts(model, arguments, task, preprocess, notes)
     backbone, notes = build_backbone(settings, arguments)
     preprocess = preprocess_for(backbone, settings)
     seed_everything(settings.seed, INITIAL_HEAD)  # the same head whatever the backbone starts from
     model = task.model(backbone)
     if settings.weights is not None and (dense := dense_folder(settings.weights)) is not None:
-        notes = (adopt(model, backbone, load_file(dense / WEIGHTS), settings.weights),)
-    elif settings.weights is not None and is_release(settings.weights):
+        notes = (load_dense_weights(model, backbone, load_file(dense / WEIGHTS), settings.weights),)
+    elif settings.weights is not None and is_openmmlab_release(settings.weights):
         report = str(task.load_release(model, local_file(settings.weights))).splitlines()[0]
         notes = (f"weights: {settings.weights}, in the names of OpenMMLab's toolboxes: {report}",)
-    return Assembled(model, arguments, task, preprocess, notes)
+    return TrainingParts(model, arguments, task, preprocess, notes)
 
 
 def model_arguments(settings: TrainSettings) -> dict[str, Any]:
-    """What is stored with the model or its weights, and above it what the user asked for: all it takes to build it.
+    """All arguments to build the model: those stored with it or its weights, overridden by the user's.
 
-    Models of timm that are built for one image size are told which.
+    Models of timm for a fixed image size also get the size.
     """
     architecture, stored = stored_arguments(settings.model)
     if settings.weights is not None and (folder := _folder(settings.weights)) is not None:
@@ -82,9 +82,9 @@ def model_arguments(settings: TrainSettings) -> dict[str, Any]:
     return arguments | settings.model_arguments()
 
 
-def build_model(settings: TrainSettings, arguments: dict[str, Any], classes: int) -> Built:
+def build_model(settings: TrainSettings, arguments: dict[str, Any], classes: int) -> BuiltModel:
     seed_everything(settings.seed, INITIAL_WEIGHTS)
-    with accepted(settings.model, arguments), _limit_of(settings):
+    with explain_bad_arguments(settings.model, arguments), _limit_of(settings):
         model, notes = _initial_model(settings, arguments, classes)
     refusal = refusal_of_size(model, settings.size)
     if refusal is not None:
@@ -94,15 +94,18 @@ def build_model(settings: TrainSettings, arguments: dict[str, Any], classes: int
             "another size as --model-args"
         )
     _set_checkpointing(model, settings)
-    return Built(model, notes)
+    return BuiltModel(model, notes)
 
 
-def build_backbone(settings: TrainSettings, arguments: dict[str, Any]) -> Built:
-    """A model that gives feature maps, for a head to stand on."""
+def build_backbone(settings: TrainSettings, arguments: dict[str, Any]) -> BuiltModel:
+    """A model that gives feature maps, for a head."""
     seed_everything(settings.seed, INITIAL_WEIGHTS)
     notes: tuple[str, ...] = ()
     try:
-        if settings.weights is not None and not brings_head(settings.weights):
+        with_head = settings.weights is not None and (
+            dense_folder(settings.weights) is not None or is_openmmlab_release(settings.weights)
+        )
+        if settings.weights is not None and not with_head:
             with _limit_of(settings):
                 model: Any = _from_weights(settings, settings.weights, arguments, features_only=True)
             notes = (f"weights: the backbone's are those of {settings.weights}; the head is new",)
@@ -115,23 +118,23 @@ def build_backbone(settings: TrainSettings, arguments: dict[str, Any]) -> Built:
     except Exception as reason:
         if not arguments and not isinstance(reason, TypeError | AttributeError | RuntimeError):
             raise
-        # These are how timm's say that they give no maps.
-        given = f", {shown_arguments(arguments)}" if arguments else ""
+        # This is how timm's models say that they give no maps.
+        given = f", {describe_arguments(arguments)}" if arguments else ""
         raise InputError(f"model '{settings.model}'{given} cannot be a backbone ({reason_of(reason)})") from reason
     _set_checkpointing(getattr(model, "model", model), settings)
-    return Built(model, notes)
+    return BuiltModel(model, notes)
 
 
 def _limit_of(settings: TrainSettings) -> AbstractContextManager[None]:
-    """Arguments that come from the folder of the weights must not ask for more than those weights can fill."""
+    """Arguments stored with weights must not ask for a larger model than these weights can fill."""
     folder = None if settings.weights is None else _folder(settings.weights)
     return nullcontext() if folder is None else construction_limit(stored_bytes(folder))
 
 
-def adopt(model: nn.Module, backbone: nn.Module, state: dict[str, Tensor], source: str) -> str:
-    """Take over the weights of a run with a head: all that fit if it has the same, else those of its backbone.
+def load_dense_weights(model: nn.Module, backbone: nn.Module, state: dict[str, Tensor], source: str) -> str:
+    """Load the weights of a run with a head: all of them if it is the same head, else the backbone's and what fits.
 
-    Returns what the user should know about it.
+    Returns a note for the user.
     """
     check_finite(state, source)
     own = model.state_dict()
@@ -163,7 +166,7 @@ def _set_checkpointing(model: Any, settings: TrainSettings) -> None:
     part = {} if settings.grad_checkpointing == "blocks" else {"part": settings.grad_checkpointing}
     try:
         model.set_grad_checkpointing(True, **part)
-    except (AssertionError, AttributeError, TypeError) as reason:  # timm's know no parts
+    except (AssertionError, AttributeError, TypeError) as reason:  # timm's models have no parts to choose
         raise InputError(
             f"model '{settings.model}' cannot save memory this way; leave out --grad-checkpointing, "
             "or cut the batches into pieces with --accumulate"
@@ -201,18 +204,14 @@ def dense_folder(weights: str) -> Path | None:
     return folder if folder is not None and load_task(read_config(folder).task).on_feature_maps else None
 
 
-def is_release(weights: str) -> bool:
-    """Whether this is a file that one of OpenMMLab's toolboxes wrote, of a model with a head."""
+def is_openmmlab_release(weights: str) -> bool:
+    """Whether this is a file that one of OpenMMLab's toolboxes wrote, with a head."""
     path = local_file(weights)
-    return path.is_file() and any(key.startswith(THEIR_PARTS) for key in read_tensors(path))
-
-
-def brings_head(weights: str) -> bool:
-    return dense_folder(weights) is not None or is_release(weights)
+    return path.is_file() and any(key.startswith(OPENMMLAB_PREFIXES) for key in read_tensors(path))
 
 
 def preprocess_for(model: Any, settings: TrainSettings) -> Preprocess:
-    """The colour statistics the model was made for, at the size asked for."""
+    """The model's own colour statistics, at the requested size."""
     config = model.pretrained_cfg
     return Preprocess(
         size=(settings.size, settings.size),
@@ -224,7 +223,7 @@ def preprocess_for(model: Any, settings: TrainSettings) -> Preprocess:
 
 
 def teacher_fingerprint(teacher: str) -> str:
-    """Tells whether a run goes on with the teacher it began with."""
+    """Identifies the teacher, so that a run continues with the one it began with."""
     if is_weights_file(teacher):
         return f"{teacher} {sha256(weights_path(teacher))[:16]}"
     folder = find_model_folder(teacher)
@@ -234,13 +233,13 @@ def teacher_fingerprint(teacher: str) -> str:
 def build_distillation(
     settings: TrainSettings, classes: tuple[str, ...], shown: Preprocess, device: torch.device
 ) -> Distillation | None:
-    """The teacher, ready on its device, that the settings ask for."""
+    """The teacher that the settings ask for, on its device."""
     if settings.teacher is None:
         return None
     trained = load_classifier(settings.teacher, size=None, device=str(device))
     if len(trained.classes) != len(classes):
         raise InputError(
-            f"teacher '{settings.teacher}' tells {len(trained.classes)} classes apart and the data has {len(classes)}; "
+            f"teacher '{settings.teacher}' has {len(trained.classes)} classes and the data has {len(classes)}; "
             "a teacher must know exactly the classes of the data: fine-tune one on them first"
         )
     teacher = Teacher(

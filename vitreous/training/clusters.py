@@ -1,7 +1,7 @@
-"""Training for explanations: what `vitreous train` asks of the clusters of a PaCa model, and what it learns of them.
+"""Training for explanations: dropout and loss terms of the clusters of a PaCa model.
 
-Every stage with clusters is told once how to treat them; in each training pass it notes the terms of the loss that its
-assignments give, and the loop takes them. There is no second pass, and inference knows nothing of it.
+Every stage with clusters is configured once. In each forward pass it stores the loss terms of its assignments, which
+the training loop takes. There is no second pass, and inference is unaffected.
 """
 
 from typing import Any
@@ -14,17 +14,21 @@ from vitreous.layers.cluster_training import ClusterTraining
 from vitreous.models.paca import ClusterStage
 
 # settings of `vitreous train`
-DROPOUT = ("cluster_dropout", "cluster_group_dropout")
-TERMS = {"cluster_overlap": "overlap", "cluster_map_entropy": "map_entropy", "cluster_place_entropy": "place_entropy"}
+DROPOUT_SETTINGS = ("cluster_dropout", "cluster_group_dropout")
+TERM_OF_SETTING = {
+    "cluster_overlap": "overlap",
+    "cluster_map_entropy": "map_entropy",
+    "cluster_place_entropy": "place_entropy",
+}
 
 
 class ClusterLoss:
-    """The terms of a run's loss that its clusters give, by the names of their settings; none if all are off."""
+    """The cluster terms of a run's loss, by the names of their settings; none if all are off."""
 
     def __init__(self, model: nn.Module, settings: Any) -> None:
-        self.weights = {name: getattr(settings, name) for name in TERMS if getattr(settings, name)}
+        self.weights = {name: getattr(settings, name) for name in TERM_OF_SETTING if getattr(settings, name)}
         self.stages: list[ClusterStage] = []
-        rates = {name: getattr(settings, name) for name in DROPOUT}
+        rates = {name: getattr(settings, name) for name in DROPOUT_SETTINGS}
         asked = {name: value for name, value in (rates | self.weights).items() if value}
         if not asked:
             return
@@ -32,26 +36,26 @@ class ClusterLoss:
         if not stages:
             name, value = next(iter(asked.items()))
             raise InputError(
-                f"model '{settings.model}' has no clusters, which {name} {value} is about; leave it out, or train a "
-                "PaCa model with clusters, for example paca_b0 or paca_tiny"
+                f"model '{settings.model}' has no clusters, but {name} {value} is about clusters; leave it out, or "
+                "train a PaCa model with clusters, for example paca_b0 or paca_tiny"
             )
-        noted = tuple(TERMS[name] for name in self.weights)
+        noted = tuple(TERM_OF_SETTING[name] for name in self.weights)
         learning = ClusterTraining(settings.cluster_dropout, settings.cluster_group_dropout, noted)
         for stage in stages:
             stage.cluster_training = learning
         self.stages = stages if self.weights else []
 
     def take(self) -> dict[str, Tensor]:
-        """The terms of the latest forward pass, not weighted: the mean over the stages, as numbers of full precision.
+        """The unweighted terms of the latest forward pass: the mean over the stages, in float32.
 
-        They are removed from the model, which would otherwise hold the whole graph that they hang on.
+        They are removed from the model, which would otherwise keep the whole graph alive.
         """
         found = []
         for stage in self.stages:
             assert stage.cluster_terms is not None, "no forward pass in training mode came before"
             found.append(stage.cluster_terms)
             stage.cluster_terms = None
-        return {name: torch.stack([terms[TERMS[name]] for terms in found]).mean() for name in self.weights}
+        return {name: torch.stack([terms[TERM_OF_SETTING[name]] for terms in found]).mean() for name in self.weights}
 
     def weighted(self, terms: dict[str, Tensor]) -> dict[str, Tensor]:
         return {name: self.weights[name] * term for name, term in terms.items()}

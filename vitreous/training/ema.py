@@ -6,14 +6,14 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from vitreous.runtime.parallel import own_part
+from vitreous.runtime.parallel import local_part
 
 
 class WeightAverage:
     """Average of parameters and floating-point buffers; counters are copied.
 
     The decay rises with the step as (1 + step) / (10 + step) until it reaches the given one, so that short runs do
-    not drag their random initialisation along. Being a function of the step, it need not be stored.
+    not keep their random initialisation. It is a function of the step, so nothing needs to be stored.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -31,7 +31,7 @@ class WeightAverage:
 
     @cached_property
     def _pairs(self) -> tuple[list[Tensor], list[Tensor], list[tuple[Tensor, Tensor]]]:
-        """(averages, sources, pairs to copy); gathered once, as both models keep their tensors while they train."""
+        """(averages, sources, pairs to copy); collected once: both models keep their tensors while they train."""
         average, source = _state(self.model), _state(self.source)
         averaged = [name for name, tensor in source.items() if tensor.is_floating_point()]
         copied = [(average[name], source[name]) for name in source if name not in set(averaged)]
@@ -40,4 +40,4 @@ class WeightAverage:
 
 def _state(model: nn.Module) -> dict[str, Tensor]:
     """Detached views of parameters (this process's part) and buffers, those outside `state_dict` included."""
-    return {name: own_part(tensor).detach() for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
+    return {name: local_part(tensor).detach() for name, tensor in [*model.named_parameters(), *model.named_buffers()]}

@@ -1,4 +1,4 @@
-"""Failures of a training step that settings or the machine are to blame for, as messages of one line."""
+"""Failures of a training step that the settings or the machine caused, as messages of one line."""
 
 import traceback
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from vitreous.errors import InputError, limit_reached
 
-# Parts of torch's messages when a norm is to take the variance of a single number.
-ONE_VALUE = ("Expected more than 1 value per channel", "Expected more than 1 spatial element")
+# Parts of torch's messages about the variance of a single value.
+SINGLE_VALUE_MESSAGES = ("Expected more than 1 value per channel", "Expected more than 1 spatial element")
 
 
 @contextmanager
@@ -20,7 +20,7 @@ def failures_explained() -> Iterator[None]:
     except InputError:
         raise
     except (ValueError, RuntimeError, OSError, MemoryError) as reason:
-        if any(words in str(reason) for words in ONE_VALUE):
+        if any(words in str(reason) for words in SINGLE_VALUE_MESSAGES):
             raise InputError(
                 f"{_norm_in(reason)} normalises over the images of a batch, and gets a single value of each "
                 "channel; raise --batch-size to 2 or more, lower --accumulate, raise --size, or take a model without "
@@ -33,7 +33,7 @@ def failures_explained() -> Iterator[None]:
 
 
 def _norm_in(error: BaseException) -> str:
-    """The layer in which an error arose, as a message names it: the outermost module on the way there is the model."""
+    """The norm layer in which an error arose, by its name in the outermost module of the traceback."""
     holders = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
     modules = [holder for holder in holders if isinstance(holder, nn.Module)]
     norms = [module for module in modules if isinstance(module, _NormBase)]

@@ -8,7 +8,7 @@ from timm.models import group_parameters
 from torch import Tensor, nn
 
 from vitreous.errors import InputError
-from vitreous.runtime.parallel import own_part
+from vitreous.runtime.parallel import local_part
 
 
 def build_optimizer(
@@ -21,13 +21,12 @@ def build_optimizer(
     layer_decay: float = 1.0,
     head_lr: float = 1.0,
 ) -> torch.optim.AdamW:
-    """AdamW; biases, norms, other 1-D tensors and what the model names in `no_weight_decay()` are not decayed.
+    """AdamW without weight decay for biases, norms, other 1-D tensors and what `no_weight_decay()` of the model names.
 
-    With `layer_decay` below 1 each layer learns by that factor slower than the one after it. A head on a backbone
-    comes after its last layer, and `head_lr` is a factor on its learning rate. A group's `initial_lr` is what the
-    schedule scales.
+    With `layer_decay` below 1 the learning rate of each layer is that factor times the next layer's. A head comes after
+    the last layer of its backbone; `head_lr` is a factor on its learning rate. The schedule scales `initial_lr`.
     """
-    path, _ = described_part(model)
+    path, _ = layered_part(model)
     exempt, scales = exempt_parameters(model), layer_scales(model, layer_decay)
     if path:
         scales |= {name: head_lr for name, _ in model.named_parameters() if not name.startswith(path)}
@@ -41,11 +40,11 @@ def build_optimizer(
     return torch.optim.AdamW(list(groups.values()), lr=lr, betas=betas, eps=eps, fused=True)
 
 
-def described_part(model: nn.Module) -> tuple[str, Any]:
-    """The part of a model that tells its layers, as timm's and our models do, and the path of its parameters.
+def layered_part(model: nn.Module) -> tuple[str, Any]:
+    """The part of a model that describes its layers, as timm's and our models do, and the prefix of its parameters.
 
-    That is the whole of a classifier, and the backbone of a model with a head. Some backbones of timm tell nothing but
-    their maps.
+    That is all of a classifier, and the backbone of a model with a head. Some backbones of timm describe only their
+    maps.
     """
     for sign in ("group_matcher", "feature_info"):
         for path, module in model.named_modules():
@@ -55,8 +54,8 @@ def described_part(model: nn.Module) -> tuple[str, Any]:
 
 
 def exempt_parameters(model: Any) -> set[str]:
-    """Names of parameters that do not decay. Models of timm may name theirs by shell-style patterns."""
-    path, trunk = described_part(model)
+    """Names of parameters without weight decay. Models of timm may give shell-style patterns."""
+    path, trunk = layered_part(model)
     patterns = [path + name for name in trunk.no_weight_decay()] if hasattr(trunk, "no_weight_decay") else []
     return {
         name
@@ -69,10 +68,10 @@ def layer_scales(model: Any, decay: float) -> dict[str, float]:
     """Name -> factor on the learning rate: 1 for the last layer group of the model, `decay` for the one before, …"""
     if decay == 1:
         return {}
-    path, trunk = described_part(model)
+    path, trunk = layered_part(model)
     if not hasattr(trunk, "group_matcher"):
         raise InputError(
-            f"layer_decay {decay} given, but {type(model).__name__} does not tell its layers; leave it out"
+            f"layer_decay {decay} given, but {type(model).__name__} does not describe its layers; leave it out"
         )
     layers = group_parameters(trunk, trunk.group_matcher(coarse=False), reverse=True)
     last = max(layers.values()) + bool(path)
@@ -85,7 +84,7 @@ def set_lr(optimizer: torch.optim.Optimizer, factor: float) -> None:
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimiser's memory as tensors named `<parameter>/<quantity>`; all else in it comes from the settings."""
+    """The optimiser's state as tensors named `<parameter>/<quantity>`; the rest comes from the settings."""
     return {
         f"{name}/{quantity}": torch.as_tensor(value)
         for name, parameter in model.named_parameters()
@@ -94,18 +93,18 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
 
 
 def restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """From the tensors of `optimizer_tensors`; of a parameter that is split among processes, from this one's rows."""
+    """Inverse of `optimizer_tensors`; for sharded parameters, from the rows of this process."""
     parameters = dict(model.named_parameters())
     for key, value in tensors.items():
         name, _, quantity = key.rpartition("/")
         parameter = parameters[name]
         state: dict[str, Any] = optimizer.state[parameter]
-        fits = value.shape == own_part(parameter).shape
+        fits = value.shape == local_part(parameter).shape
         state[quantity] = _laid_out_like(parameter, value) if fits else value.to(parameter.device)
 
 
 def _laid_out_like(parameter: Tensor, value: Tensor) -> Tensor:
-    """The fused kernel walks through memory: moments need the strides of their parameter, channels-last or not."""
+    """The fused kernel needs moments with the strides of their parameter, channels-last or not."""
     memory = torch.empty_like(parameter, dtype=value.dtype, memory_format=torch.preserve_format)
-    own_part(memory).copy_(value)
+    local_part(memory).copy_(value)
     return memory

@@ -1,15 +1,15 @@
-"""Recipes: settings under a name, kept as YAML in `vitreous/recipes` or in a file of one's own.
+"""Recipes: named settings, as YAML in `vitreous/recipes` or in your own file.
 
-    family: paca              # optional: models the recipe was made for, as timm groups them
+    family: paca              # optional: the models the recipe was made for, as timm groups them
     epochs: 300               # any setting of `vitreous train` except those in PERSONAL
-    variants:                 # optional: what differs for models whose name fits a pattern; later ones win
+    variants:                 # optional: what differs for models whose name matches a pattern; later ones win
       paca_base*:
         clip_grad: 1.0
-    heads:                    # optional: what differs with a head, the recipe's own or another that is given
+    heads:                    # optional: what differs with a head, the recipe's own or a given one
       maskrcnn:
         head_args: [channels=64]
 
-What is given to `train` goes before the recipe, and the recipe before the defaults.
+What is given to `train` overrides the recipe, and the recipe overrides the defaults.
 """
 
 import inspect
@@ -23,20 +23,20 @@ import yaml
 from timm.models import is_model_in_modules, list_modules
 
 from vitreous.errors import InputError, nearest
-from vitreous.files.limits import LARGEST_RECIPE
+from vitreous.files.limits import MAX_RECIPE_BYTES
 from vitreous.files.reading import PlainLoader, require_regular
 from vitreous.registry import stored_arguments
 from vitreous.tasks.base import load_task
 from vitreous.training.settings import TrainSettings
 
-FOLDER = Path(__file__).parents[1] / "recipes"
-PERSONAL = frozenset(
-    {"model", "data", "follow", "out", "recipe", "any_model", "print", "resume"}
-)  # no business of a recipe
-COUNTS = frozenset({"train_count", "val_count"})  # of the embedded shapes: a recipe uses all of any other data
-SHORT_RUN_WARMUP = 0.1  # share of a run that a warm-up takes at most which was not asked for
-HINTS = get_type_hints(TrainSettings)
-KEYS = [name for name in inspect.signature(TrainSettings).parameters if name not in PERSONAL]
+RECIPES_FOLDER = Path(__file__).parents[1] / "recipes"
+NOT_IN_RECIPES = frozenset({"model", "data", "follow", "out", "recipe", "any_model", "print", "resume"})
+SHAPES_COUNTS = frozenset(
+    {"train_count", "val_count"}
+)  # only for the embedded shapes; a recipe uses all of any other data
+MAX_WARMUP_SHARE = 0.1  # of a run, unless the warm-up was asked for
+SETTING_TYPES = get_type_hints(TrainSettings)
+RECIPE_KEYS = [name for name in inspect.signature(TrainSettings).parameters if name not in NOT_IN_RECIPES]
 
 
 class Recipe(NamedTuple):
@@ -47,7 +47,7 @@ class Recipe(NamedTuple):
     heads: dict[str, dict[str, Any]]  # name of a head -> what differs with it
 
     def values_for(self, architecture: str, head: str | None) -> dict[str, tuple[Any, str]]:
-        """Each setting with where it stands in the recipe; `head` is the one given, if any."""
+        """Each setting with its place in the recipe; `head` is the one given, if any."""
         found = {key: (value, f"recipe {self.name}") for key, value in self.values.items()}
         for pattern, values in self.variants.items():
             if fnmatchcase(architecture, pattern):
@@ -58,7 +58,7 @@ class Recipe(NamedTuple):
 
 
 def with_recipe(*args: Any, **kwargs: Any) -> TrainSettings:
-    """Settings made of what is given, the recipe it names, and the defaults, in this order."""
+    """Settings from what is given, then the recipe it names, then the defaults."""
     given = inspect.signature(TrainSettings).bind(*args, **kwargs).arguments
     origins, notes = dict.fromkeys(given, "given"), []
     known: dict[str, tuple[Any, str]] = {}
@@ -70,7 +70,7 @@ def with_recipe(*args: Any, **kwargs: Any) -> TrainSettings:
             _require_family(recipe, architecture)
         known = recipe.values_for(architecture, given.get("head"))
         if not str(given["data"]).startswith("shapes"):
-            known = {key: value for key, value in known.items() if key not in COUNTS}
+            known = {key: value for key, value in known.items() if key not in SHAPES_COUNTS}
     if (warmup := _shortened_warmup(given, known)) is not None:
         known["warmup_epochs"] = warmup.value, warmup.origin
         notes = [warmup.note] if given.get("recipe") is not None else []
@@ -95,10 +95,10 @@ class _Warmup(NamedTuple):
 
 
 def _shortened_warmup(given: dict[str, Any], known: dict[str, tuple[Any, str]]) -> _Warmup | None:
-    """The warm-up of a run that is too short for the one nobody asked for; None where that one fits.
+    """A shorter warm-up for a run that is too short for the usual one; None if that one fits or one was given.
 
-    The default takes at most a tenth of the run. That of a recipe belongs to the recipe's own number of epochs: in a
-    run with fewer it takes at most a tenth, or its share in the recipe if that is more.
+    The default warm-up takes at most a tenth of the run. A recipe's warm-up belongs to its number of epochs: a shorter
+    run takes at most a tenth, or the share that it has in the recipe if that is more.
     """
     if "warmup_epochs" in given:
         return None
@@ -106,9 +106,9 @@ def _shortened_warmup(given: dict[str, Any], known: dict[str, tuple[Any, str]]) 
     whole, _ = known.get("epochs", (default.epochs, ""))
     epochs, (usual, origin) = given.get("epochs", whole), known.get("warmup_epochs", (default.warmup_epochs, "default"))
     if origin == "default":
-        share = SHORT_RUN_WARMUP
+        share = MAX_WARMUP_SHARE
     elif epochs < whole:
-        share = max(SHORT_RUN_WARMUP, usual / whole)
+        share = max(MAX_WARMUP_SHARE, usual / whole)
     else:
         return None
     if usual <= share * epochs:
@@ -119,12 +119,12 @@ def _shortened_warmup(given: dict[str, Any], known: dict[str, tuple[Any, str]]) 
 
 
 def recipe_names() -> list[str]:
-    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+    return sorted(path.stem for path in RECIPES_FOLDER.glob("*.yaml"))
 
 
 def load_recipe(name: str) -> Recipe:
-    """A recipe of ours by its name, or a file of the user's; whatever is wrong with it is one line."""
-    own = FOLDER / f"{name}.yaml" if name in recipe_names() else None
+    """One of our recipes by name, or a user's file; whatever is wrong with it is one line."""
+    own = RECIPES_FOLDER / f"{name}.yaml" if name in recipe_names() else None
     path = Path(name).expanduser() if own is None else own
     if not path.is_file():
         known = recipe_names()
@@ -140,10 +140,10 @@ def load_recipe(name: str) -> Recipe:
 
 
 def as_recipe(settings: TrainSettings) -> str:
-    """The settings as a recipe that gives the same ones again; a comment tells where each came from."""
+    """The settings as an equivalent recipe; a comment says where each comes from."""
     family = load_recipe(settings.recipe).family if settings.recipe is not None else None
     rows = [] if family is None or settings.any_model else [(f"family: {_text(family)}", f"recipe {settings.recipe}")]
-    for key in KEYS:
+    for key in RECIPE_KEYS:
         value = getattr(settings, key)
         shown = list(value) if isinstance(value, tuple) else value
         rows.append((f"{key}: {_text(shown)}", settings.origins.get(key, "default")))
@@ -158,7 +158,7 @@ class _Loader(PlainLoader):
     """Repeated keys are refused."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        mapping = super().construct_mapping(node, deep)  # refuses keys that are no single values
+        mapping = super().construct_mapping(node, deep)  # refuses keys that are not scalars
         seen = set()
         for key in (self.construct_object(key) for key, _ in node.value):
             if key in seen:
@@ -168,7 +168,7 @@ class _Loader(PlainLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Texts in quotes, so that none is taken for a number."""
+    """Quotes all strings, so that none is read as a number."""
 
 
 _Dumper.add_representer(str, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"'))
@@ -180,7 +180,7 @@ def _text(value: Any) -> str:
 
 def _read(path: Path) -> Any:
     try:
-        require_regular(path, LARGEST_RECIPE)
+        require_regular(path, MAX_RECIPE_BYTES)
         return yaml.load(path.read_bytes().decode(), _Loader)  # noqa: S506  (derived from SafeLoader)
     except OSError as reason:
         raise InputError(f"it cannot be read ({reason.strerror})") from reason
@@ -220,7 +220,7 @@ def _checked(name: str, content: Any) -> Recipe:
 
 
 def _parts(values: dict[Any, Any], section: str, accepted: str) -> dict[str, dict[str, Any]]:
-    """A section with settings under names, taken out of `values`."""
+    """A section of settings by name, removed from `values`."""
     content = values.pop(section, None)
     parts = {} if content is None else _mapping(section, content)
     for name, changes in parts.items():
@@ -238,15 +238,15 @@ def _mapping(what: str, value: Any) -> dict[Any, Any]:
 
 def _conforming(values: dict[Any, Any], extra: tuple[str, ...] = ()) -> dict[str, Any]:
     for key in values:
-        if key in PERSONAL:
+        if key in NOT_IN_RECIPES:
             raise InputError(f"the key '{key}' does not belong in a recipe; give it to `vitreous train`")
-        if key not in KEYS:
-            raise InputError(f"unknown key {_short(key)}; nearest: {nearest(str(key), [*KEYS, *extra], 1)}")
-    return {key: _conform(key, value, HINTS[key]) for key, value in values.items()}
+        if key not in RECIPE_KEYS:
+            raise InputError(f"unknown key {_short(key)}; nearest: {nearest(str(key), [*RECIPE_KEYS, *extra], 1)}")
+    return {key: _conform(key, value, SETTING_TYPES[key]) for key, value in values.items()}
 
 
 def _conform(key: str, value: Any, hint: Any) -> Any:
-    """The value as the setting holds it, if it is of its type."""
+    """The value converted to the type of the setting."""
     try:
         return _convert(value, hint)
     except (TypeError, OverflowError) as reason:
@@ -283,7 +283,7 @@ def _described(hint: Any) -> str:
 
 
 def _require_family(recipe: Recipe, architecture: str) -> None:
-    """A recipe misused costs days, a word more costs a second: so it is an error, with a way around it."""
+    """A misused recipe can waste days, so it is an error unless --any-model is given."""
     if recipe.family is not None and not is_model_in_modules(architecture, [recipe.family]):
         raise InputError(
             f"recipe {recipe.name} was made for the family {recipe.family}, and {architecture} is not of it; "

@@ -10,9 +10,8 @@ from typing import Literal
 class Schedule:
     """Factor on the highest learning rate at an optimiser step, counted from 0.
 
-    Rises linearly from `start` over `warmup` steps, the first of which already learns; then falls until `steps`:
-    along half a cosine, as a power of the share of steps that is left, or in jumps. It never falls below `floor`,
-    and stays there afterwards.
+    Rises linearly from `start` over `warmup` steps, starting above it, then falls until `steps`: along half a cosine,
+    as a power of the remaining share of steps, or in jumps. It never falls below `floor`, and stays there afterwards.
 
     >>> cosine = Schedule("cosine", steps=6, warmup=2)
     >>> [round(cosine(step), 2) for step in range(8)]
@@ -24,7 +23,7 @@ class Schedule:
     warmup: int = 0
     start: float = 0.0
     floor: float = 0.0
-    milestones: tuple[int, ...] = ()  # of `step`: from these steps on it is multiplied once more by `factor`
+    milestones: tuple[int, ...] = ()  # of `step`: at each of these steps it is multiplied by `factor`
     factor: float = 0.1
     power: float = 1.0  # of `poly`
 

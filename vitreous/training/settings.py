@@ -18,7 +18,7 @@ from vitreous.data.mixup import Mixup
 from vitreous.data.transforms import LARGEST_SIDE, RAND_AUGMENT, Augmentation, Preprocess
 from vitreous.errors import InputError
 from vitreous.models.arguments import parse_model_arg
-from vitreous.runtime.distributed import RANK_TIMEOUT
+from vitreous.runtime.distributed import RANK_TIMEOUT_SECONDS
 from vitreous.tasks.base import load_task, load_tasks
 from vitreous.training.schedule import Schedule
 
@@ -215,7 +215,7 @@ class TrainSettings:
     ] = False
     rank_timeout: Annotated[
         float, Doc("Seconds after which processes of torchrun give up on one that does not respond.")
-    ] = RANK_TIMEOUT
+    ] = RANK_TIMEOUT_SECONDS
     workers: Annotated[int, Doc("Processes that load images; 0 = load in the main process.")] = 2
     worker_timeout: Annotated[float, Doc("Seconds without a new image after which a worker counts as hung.")] = (
         WORKER_TIMEOUT

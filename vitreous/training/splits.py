@@ -4,7 +4,7 @@ from pathlib import Path
 
 from vitreous.data.source import ImageSet, open_data
 from vitreous.errors import InputError
-from vitreous.runtime.distributed import Refusal, World
+from vitreous.runtime.distributed import CollectiveInputError, World
 from vitreous.tasks.base import load_task
 from vitreous.training.settings import TrainSettings
 
@@ -48,6 +48,6 @@ def require_same_data(world: World, fingerprints: dict[str, str]) -> None:
     for rank, other in enumerate(world.gather(fingerprints)):
         for split, fingerprint in fingerprints.items():
             if other[split] != fingerprint:
-                raise Refusal(
+                raise CollectiveInputError(
                     f"process {rank} has different data in split '{split}' from process {world.rank}; all need the same"
                 )

@@ -1,4 +1,4 @@
-"""All that changes while a run trains, so that it can be stored and brought back whole."""
+"""Everything that changes while a run trains, so that it can be saved and restored."""
 
 import math
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ from torch.distributed.tensor import DTensor
 
 from vitreous.files.manifest import DamagedError
 from vitreous.runs.checkpoint import RECORD, Checkpoint, load_checkpoint, save_checkpoint, save_record
-from vitreous.runtime.distributed import ALONE, World
-from vitreous.runtime.parallel import is_split, own_part, own_rows
+from vitreous.runtime.distributed import SINGLE_PROCESS, World
+from vitreous.runtime.parallel import is_sharded, local_part, local_rows
 from vitreous.training.ema import WeightAverage
 from vitreous.training.optim import optimizer_tensors, restore_optimizer
 
@@ -37,7 +37,7 @@ class Position:
 class TrainState:
     """Model, optimiser, loss scaler, averaged weights and position.
 
-    There is no random state: whatever is random in a run is keyed by seed and position.
+    There is no random state: all random numbers of a run are functions of seed and position.
     """
 
     model: nn.Module
@@ -47,18 +47,20 @@ class TrainState:
     position: Position
 
     @property
-    def shown_model(self) -> nn.Module:
-        """The weights that are validated and kept: averaged ones if there are any."""
+    def evaluated_model(self) -> nn.Module:
+        """The weights that are validated and kept: the averaged ones if there are any."""
         return self.model if self.ema is None else self.ema.model
 
-    def save(self, folder: Path, world: World = ALONE) -> None:
+    def save(self, folder: Path, world: World = SINGLE_PROCESS) -> None:
         tensors = self._weights() | _under("optimizer/", optimizer_tensors(self.model, self.optimizer))
-        own = {name: own_part(tensor) for name, tensor in tensors.items() if world.main or isinstance(tensor, DTensor)}
+        own = {
+            name: local_part(tensor) for name, tensor in tensors.items() if world.main or isinstance(tensor, DTensor)
+        }
         own = {name: part for name, part in own.items() if world.main or len(part)}
         save_checkpoint(folder, self.position.step, own, self._record(), world=world)
 
-    def save_position(self, folder: Path, world: World = ALONE) -> None:
-        """As `save` after a `save` at the same step, since when nothing but the position has changed."""
+    def save_position(self, folder: Path, world: World = SINGLE_PROCESS) -> None:
+        """Like `save`, when only the position has changed since a `save` at the same step."""
         if not world.on_main(lambda: save_record(folder, self.position.step, self._record())):
             self.save(folder, world)
 
@@ -66,20 +68,20 @@ class TrainState:
         return {"position": _json(asdict(self.position)), "scaler": self.scaler.state_dict()}
 
     def stored_bytes(self) -> int:
-        """How much a checkpoint takes, also before the first step, when the optimiser remembers nothing yet."""
+        """Size of a checkpoint, even before the first step, when the optimiser has no state yet."""
         moments = 2 * sum(_bytes(parameter) for parameter in self.model.parameters() if parameter.requires_grad)
         return sum(map(_bytes, self._weights().values())) + moments
 
     @torch.no_grad()
-    def load(self, folder: Path, world: World = ALONE) -> tuple[str, ...] | None:
-        """Bring back the newest whole checkpoint; returns what was wrong with newer ones, None if there is none."""
+    def load(self, folder: Path, world: World = SINGLE_PROCESS) -> tuple[str, ...] | None:
+        """Restore the newest complete checkpoint; returns what was wrong with newer ones, or None if there is none."""
         checkpoint = world.on_main(lambda: load_checkpoint(folder))
         if checkpoint is None:
             return None
-        if is_split(self.model):
+        if is_sharded(self.model):
             tensors = self._own_part_of(checkpoint)
         else:
-            tensors = world.share(dict(checkpoint.tensors) if world.main else None)
+            tensors = world.broadcast(dict(checkpoint.tensors) if world.main else None)
         weights = self._weights()
         if weights.keys() != {name for name in tensors if not name.startswith("optimizer/")}:
             raise DamagedError(
@@ -87,7 +89,7 @@ class TrainState:
                 "install the versions named in run.json, or choose another --out"
             )
         for name, tensor in weights.items():
-            own_part(tensor).copy_(tensors[name])
+            local_part(tensor).copy_(tensors[name])
         restore_optimizer(self.model, self.optimizer, _below("optimizer/", tensors))
         try:
             self.scaler.load_state_dict(checkpoint.record["scaler"])
@@ -105,14 +107,14 @@ class TrainState:
         return _under("model/", self.model.state_dict()) | averaged
 
     def _own_part_of(self, checkpoint: Checkpoint) -> dict[str, Tensor]:
-        """Of each stored tensor the rows that this process holds; not one is ever whole."""
+        """The rows of each stored tensor that this process holds; no full tensor is ever loaded."""
         stored, holders = checkpoint.tensors, self._weights()
         parameters = _under("optimizer/", dict(self.model.named_parameters()))
         for name in stored:
             holder = parameters.get(name.rpartition("/")[0])
-            if holder is not None and stored.length(name):  # what an optimiser remembers is split like its parameter
+            if holder is not None and stored.length(name):  # optimiser state is sharded like its parameter
                 holders[name] = holder
-        split = {name: own_rows(tensor) for name, tensor in holders.items() if isinstance(tensor, DTensor)}
+        split = {name: local_rows(tensor) for name, tensor in holders.items() if isinstance(tensor, DTensor)}
         return {name: stored.rows(name, split[name]) if name in split else stored[name] for name in stored}
 
 
@@ -125,7 +127,7 @@ def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()  # of all processes together, if it is split among them
+    return tensor.numel() * tensor.element_size()  # over all processes, if it is sharded
 
 
 def _json(values: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Signals that ask a run to end: noted at once, obeyed at the next place where the state is whole."""
+"""Signals that ask a run to end: recorded at once, obeyed at the next point where the state is consistent."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from vitreous.data.loader import STOP_SIGNALS
 
 
 class StopRequested(Exception):
-    """Raised between steps, by all processes together, after a signal to any of them."""
+    """Raised between steps, by all processes, after a signal to any of them."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -20,10 +20,10 @@ class StopRequested(Exception):
 
 
 class StopSignals:
-    """While the `with` block runs, a stop signal is only noted in `received`.
+    """While the `with` block runs, a stop signal is only recorded in `received`.
 
-    A second SIGINT interrupts at once. SIGHUP, of a lost terminal, stays ignored where nohup has made it so. Outside
-    the main thread signals are left alone, as Python demands.
+    A second SIGINT interrupts at once. SIGHUP, sent when a terminal is lost, stays ignored under nohup. Outside the
+    main thread signals are left alone, as Python requires.
     """
 
     def __init__(self) -> None:
@@ -46,11 +46,11 @@ class StopSignals:
             raise KeyboardInterrupt
         self.received = number
         if signal.Signals(number).name == "SIGHUP":
-            _give_up_lost_terminal()
+            _detach_lost_terminal()
 
 
-def _give_up_lost_terminal() -> None:
-    """Whatever is shown on a terminal that is gone raises an error: before the checkpoint, if it is not prevented."""
+def _detach_lost_terminal() -> None:
+    """Redirect output to nowhere: printing to a lost terminal would raise an error before the checkpoint."""
     for handle in (1, 2):
         with suppress(OSError):
             if stat.S_ISCHR(os.fstat(handle).st_mode) and not os.isatty(handle):  # it was one: pipes and files differ

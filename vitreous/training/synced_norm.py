@@ -1,6 +1,6 @@
 """Batch norm over all processes: the statistics of the whole batch, however many processes share it.
 
-torch has one for GPUs. The one below is for CPUs: each process sends count, mean and variance of its images, and all
+Torch has one for GPUs. This one is for CPUs: each process sends the count, mean and variance of its images, and all
 combine them in the same order, so that they compute the same bits.
 
 C channels, W processes
@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 def synchronise_norms(model: nn.Module, device: torch.device) -> nn.Module:
-    """The model with every batch norm made one over all processes; parameters and their names stay."""
+    """The model with synchronised batch norms; parameters keep their names."""
     if device.type == "cuda":
         return convert_sync_batchnorm(model)
     for module in model.modules():
@@ -30,7 +30,7 @@ def synchronise_norms(model: nn.Module, device: torch.device) -> nn.Module:
 
 
 class SyncedBatchNorm(_BatchNorm):
-    """As BatchNorm1d, 2d and 3d; outside training nothing is exchanged."""
+    """Like BatchNorm1d, 2d and 3d; outside training nothing is exchanged."""
 
     def _check_input_dim(self, input: Tensor) -> None:
         pass  # any: statistics are taken over all axes but the second

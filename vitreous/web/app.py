@@ -22,7 +22,7 @@ from starlette.types import ASGIApp
 from vitreous.errors import InputError
 from vitreous.web.explorer import Explorer
 from vitreous.web.guard import BROKEN, BUSY, Guard, Limits, RefusedRequest, Uploads, refusal_body
-from vitreous.web.pictures import Pictures, ShownPicture, UnknownPicture
+from vitreous.web.pictures import Pictures, ServedPicture, UnknownPicture
 from vitreous.web.worker import AnswerCache, Busy, Worker
 
 STATIC_FILES = {  # address -> package, file and media type
@@ -62,7 +62,7 @@ class Service(NamedTuple):
 def create_app(
     explorer: Explorer,
     *,
-    examples: Iterable[ShownPicture] = (),
+    examples: Iterable[ServedPicture] = (),
     limits: Limits | None = None,
     hosts: Collection[str] = (),
 ) -> ASGIApp:
@@ -136,7 +136,7 @@ def picture_routes(service: Service) -> APIRouter:
             )
         content = await service.uploads.read(request)
         shown = "".join(letter if letter.isprintable() else " " for letter in name)[:LONGEST_UPLOAD_NAME] or "picture"
-        item = await asyncio.wrap_future(service.worker.submit(partial(explorer.open_upload, content, shown)))
+        item = await asyncio.wrap_future(service.worker.submit(partial(explorer.receive, content, shown)))
         pictures.add(item)
         return {"id": item.id, "name": item.name}
 

@@ -39,13 +39,13 @@ from vitreous.faithfulness.scoring import NO_BETTER
 from vitreous.layers.tap import record
 from vitreous.runs.model_folder import TrainedModel
 from vitreous.runs.results import require_numbers
-from vitreous.web.pictures import ShownPicture, identify_picture
+from vitreous.web.pictures import ServedPicture, served_picture
 
 LISTED_CLASSES = 5
 LARGEST_MAP = 28  # finer maps are averaged down to this: more cannot be told apart with a pointer
 MAX_PARTIAL_FORWARDS = 4  # pictures and stages whose first layers are kept computed, to switch clusters off quickly
 CLUSTERS_PER_STEP = 4  # removed by a thread before other questions get a chance
-ONLY_IMAGE = torch.tensor([0])  # index of the image in a batch of one
+FIRST_IMAGE = torch.tensor([0])  # the only image of a batch
 RANKINGS_WITHOUT_GROUPS = {"masking"}  # their sum over a group says nothing about the group
 
 Answer = dict[str, Any]
@@ -82,13 +82,13 @@ class Explorer:
             "colours": HEAT_COLOURS,
             "stages": [{"stage": stage, "clusters": self.clusters(stage)} for stage in self.stages],
             "rankings": [
-                {"name": ranking.name, "says": ranking.unit, "groups": ranking.name not in RANKINGS_WITHOUT_GROUPS}
+                {"name": ranking.name, "summary": ranking.unit, "groups": ranking.name not in RANKINGS_WITHOUT_GROUPS}
                 for ranking in RANKINGS.values()
                 if ranking.name != "random"
             ],
             "methods": [self.method_card(method) for method in self.methods()],
-            "chosen": {"method": self.chosen.method, "says": self.chosen.reason},
-            "has": self.has(),
+            "chosen": {"method": self.chosen.method, "reason": self.chosen.reason},
+            "inside": self.has(),
         }
 
     def methods(self) -> list[Method]:
@@ -98,7 +98,7 @@ class Explorer:
     def method_card(self, method: Method) -> Answer:
         return {
             "name": method.name,
-            "says": method.summary,
+            "summary": method.summary,
             "passes": method.needs.passes,
             "target": method.needs.target,
             "staged": takes_stage(method),
@@ -126,34 +126,34 @@ class Explorer:
 
     # ---- a picture -----------------------------------------------------------------------------------------------
 
-    def open_upload(self, content: bytes, name: str) -> ShownPicture:
-        return self.open_picture(load_image(content, name=name), name)
+    def receive(self, content: bytes, name: str) -> ServedPicture:
+        return self.see(load_image(content, name=name), name)
 
-    def open_picture(self, image: Image.Image, name: str, label: str | None = None) -> ShownPicture:
+    def see(self, image: Image.Image, name: str, label: str | None = None) -> ServedPicture:
         """A picture as the model sees it; `label` is its true class, where it is known."""
         known = label if label in self.trained.classes else None
-        return identify_picture(name, self.trained.preprocess.picture(image), label=known)
+        return served_picture(name, self.trained.preprocess.picture(image), label=known)
 
-    def network(self, item: ShownPicture) -> nn.Module:
+    def network(self, item: ServedPicture) -> nn.Module:
         """What answers about a picture."""
         return self.model
 
-    def png(self, item: ShownPicture, number: int | None) -> bytes:
+    def png(self, item: ServedPicture, number: int | None) -> bytes:
         """The picture, with what is explained outlined if it lies somewhere in it."""
         return item.png
 
-    def drawing(self, item: ShownPicture) -> bytes:
+    def drawing(self, item: ServedPicture) -> bytes:
         """A PNG of all that was found."""
         raise InputError("a classifier finds nothing that could be drawn; ask for the picture itself")
 
-    def inputs(self, item: ShownPicture) -> Tensor:
+    def inputs(self, item: ServedPicture) -> Tensor:
         return self.trained.preprocess.normalise(to_unit_tensor(item.picture).to(self.device))[None]
 
-    def predict(self, item: ShownPicture) -> Answer:
+    def predict(self, item: ServedPicture) -> Answer:
         probabilities = self.probabilities(self.output(item))
         return {"id": item.id, "name": item.name, "true": item.label, "classes": self.likeliest(probabilities, item)}
 
-    def output(self, item: ShownPicture) -> Any:
+    def output(self, item: ServedPicture) -> Any:
         """Of the network. Where there are clusters, switching them off comes next, and begins with the same pass."""
         if self.stages:
             return self.rest(item, None).output
@@ -165,20 +165,20 @@ class Explorer:
         require_numbers(self.trained.name, probabilities)
         return probabilities
 
-    def likeliest(self, probabilities: Tensor, item: ShownPicture) -> list[Answer]:
+    def likeliest(self, probabilities: Tensor, item: ServedPicture) -> list[Answer]:
         """The likeliest classes, and the true one where it is known."""
         shown = probabilities.topk(min(LISTED_CLASSES, len(probabilities))).indices.tolist()
         if item.label in self.trained.classes and (true := self.trained.classes.index(item.label)) not in shown:
             shown.append(true)
         return [{"number": k, "name": self.trained.classes[k], "probability": probabilities[k].item()} for k in shown]
 
-    def target(self, item: ShownPicture, number: int | None, output: Any) -> Target:
+    def target(self, item: ServedPicture, number: int | None, output: Any) -> Target:
         """What is explained: on this page a class by its number, or the predicted one."""
         return as_target(number, output, 1)
 
     # ---- clusters ------------------------------------------------------------------------------------------------
 
-    def rest(self, item: ShownPicture, stage: int | None) -> PartialForward:
+    def rest(self, item: ServedPicture, stage: int | None) -> PartialForward:
         """What follows the clusters of a stage, everything before it computed."""
         layer = cluster_layer(self.model, stage)
         key = item.id, layer.stage
@@ -189,7 +189,7 @@ class Explorer:
         self.rests.move_to_end(key)
         return self.rests[key]
 
-    def stage(self, item: ShownPicture, stage: int, number: int | None) -> Answer:
+    def stage(self, item: ServedPicture, stage: int, number: int | None) -> Answer:
         """The maps of a stage, who looks at them, which are alike, and a quick estimate of their importance."""
         rest = self.rest(item, stage)
         maps, attention = self.look(rest)
@@ -214,12 +214,12 @@ class Explorer:
         """Cluster maps, and attention of positions to clusters averaged over heads and the blocks that use them."""
         taps = [f"stages.{rest.layer.stage - 1}.blocks.{j}.attention.map" for j in users(self.model, rest.layer)]
         with torch.no_grad(), record(trunk(self.model), rest.layer.tap, *taps) as recorded:
-            rest.run(ONLY_IMAGE)
+            rest.run(FIRST_IMAGE)
         attention = torch.stack([recorded[tap][0].float().mean(0) for tap in taps]).mean(0)  # (M, H, W)
         trimmed = (of_picture(maps, rest.model).cpu() for maps in (recorded[rest.layer.tap][0].float(), attention))
         return next(trimmed), next(trimmed)
 
-    def importance(self, item: ShownPicture, stage: int, number: int | None, by: str) -> Steps:
+    def importance(self, item: ServedPicture, stage: int, number: int | None, by: str) -> Steps:
         """One ranking of the clusters, and of the groups of clusters that look alike."""
         known = [name for name in RANKINGS if name != "random"]
         if by not in known:
@@ -239,7 +239,7 @@ class Explorer:
             values = RANKINGS[by](rest.model, rest.images, target, rest.layer)[0]
             groups = added(values, label)
         named = {"values": numbers(values)} | ({} if by in RANKINGS_WITHOUT_GROUPS else {"groups": numbers(groups)})
-        return {"by": by, "says": RANKINGS[by].unit, **named}
+        return {"by": by, "summary": RANKINGS[by].unit, **named}
 
     def groups(self, rest: PartialForward) -> Tensor:
         """The group of each cluster, (M,)."""
@@ -255,20 +255,20 @@ class Explorer:
             yield
         return (rest.score(target) - torch.cat(left)).cpu()
 
-    def ablate(self, item: ShownPicture, stage: int, number: int | None, off: Sequence[int]) -> Answer:
+    def ablate(self, item: ServedPicture, stage: int, number: int | None, off: Sequence[int]) -> Answer:
         """The prediction with these clusters removed."""
         rest = self.rest(item, stage)
         gate = without(off, rest.count).to(self.device)
         target = self.target(item, number, rest.output).on("log_odds")
         with torch.no_grad():
-            output = rest.run(ONLY_IMAGE, logit_gate=gate)
+            output = rest.run(FIRST_IMAGE, logit_gate=gate)
         return self.compared(item, target, rest.output, output) | {
             "off": sorted(set(off)),
             "log_odds": target(output).item(),
             "log_odds_before": rest.score(target).item(),
         }
 
-    def compared(self, item: ShownPicture, target: Target, before: Any, after: Any) -> Answer:
+    def compared(self, item: ServedPicture, target: Target, before: Any, after: Any) -> Answer:
         """The shown classes in two outputs of the network, and whether the answer changed."""
         before, after = self.probabilities(before), self.probabilities(after)
         shown = [row["number"] for row in self.likeliest(before, item)]
@@ -286,7 +286,7 @@ class Explorer:
             "changed": first != int(before.argmax()),
         }
 
-    def load(self, item: ShownPicture, number: int | None) -> Steps:
+    def load(self, item: ServedPicture, number: int | None) -> Steps:
         """How much the answer depends on each stage's clusters at all."""
         images, output, found = self.inputs(item), self.output(item), []
         target = self.target(item, number, output)
@@ -306,7 +306,7 @@ class Explorer:
 
     # ---- any model -----------------------------------------------------------------------------------------------
 
-    def heat(self, item: ShownPicture, name: str, stage: int | None, number: int | None) -> Answer:
+    def heat(self, item: ServedPicture, name: str, stage: int | None, number: int | None) -> Answer:
         """The map of one method; at a stage, where the method has one to choose."""
         method = self.method(name)
         if stage is not None and takes_stage(method):
@@ -316,9 +316,9 @@ class Explorer:
         low, high = heat.min().item(), heat.max().item()
         # Where a method tells for from against, the map shows what speaks for: zero and below is dark.
         shown = heat.clamp_min(0) / max(high, 1e-12) if low < 0 else stretch(heat)
-        return {"method": name, "says": method.summary, "low": low, "high": high, "map": packed(shown)}
+        return {"method": name, "summary": method.summary, "low": low, "high": high, "map": packed(shown)}
 
-    def faithfulness(self, item: ShownPicture, name: str, number: int | None) -> Answer:
+    def faithfulness(self, item: ServedPicture, name: str, number: int | None) -> Answer:
         """Insertion minus deletion of a method's map on this picture, as in the report."""
         network, images = self.network(item), self.inputs(item)
         target = self.target(item, number, self.output(item))
@@ -329,7 +329,7 @@ class Explorer:
     def method(self, name: str) -> Method:
         return find_method(name, self.model)
 
-    def report(self, item: ShownPicture, stage: int | None, number: int | None, top_k: int) -> str:
+    def report(self, item: ServedPicture, stage: int | None, number: int | None, top_k: int) -> str:
         """The page that `vitreous explain` writes, for this picture."""
         explanation = explain_image(
             self.model,

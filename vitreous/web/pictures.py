@@ -14,7 +14,7 @@ class UnknownPicture(LookupError):
 
 
 @dataclass(frozen=True, eq=False)
-class ShownPicture:
+class ServedPicture:
     """A picture as the model sees it."""
 
     id: str
@@ -29,10 +29,10 @@ class ShownPicture:
         return len(self.png) + self.picture.width * self.picture.height * 3
 
 
-def identify_picture(name: str, picture: Image.Image, *, label: str | None = None) -> ShownPicture:
+def served_picture(name: str, picture: Image.Image, *, label: str | None = None) -> ServedPicture:
     """Equal pictures of the same name have the same id, so that nothing is computed twice."""
     identity = hashlib.sha256(f"{name}\0{label}\0{picture.size}\0".encode() + picture.tobytes())
-    return ShownPicture(identity.hexdigest()[:32], name, label, picture, as_png(picture))
+    return ServedPicture(identity.hexdigest()[:32], name, label, picture, as_png(picture))
 
 
 def as_png(picture: Image.Image) -> bytes:
@@ -42,12 +42,12 @@ def as_png(picture: Image.Image) -> bytes:
 
 
 class Pictures:
-    def __init__(self, examples: Iterable[ShownPicture], kept_bytes: int) -> None:
+    def __init__(self, examples: Iterable[ServedPicture], kept_bytes: int) -> None:
         self.examples = {item.id: item for item in examples}
-        self.uploads: OrderedDict[str, ShownPicture] = OrderedDict()
+        self.uploads: OrderedDict[str, ServedPicture] = OrderedDict()
         self.kept_bytes, self.size = kept_bytes, 0
 
-    def add(self, item: ShownPicture) -> None:
+    def add(self, item: ServedPicture) -> None:
         """Keep an upload; the ones unused for longest make room."""
         if item.id in self.examples or item.id in self.uploads:
             return
@@ -56,7 +56,7 @@ class Pictures:
         while self.size > self.kept_bytes and len(self.uploads) > 1:
             self.size -= self.uploads.popitem(last=False)[1].footprint
 
-    def __getitem__(self, id: str) -> ShownPicture:
+    def __getitem__(self, id: str) -> ServedPicture:
         if id in self.examples:
             return self.examples[id]
         if id not in self.uploads:

@@ -205,14 +205,14 @@ def test_a_damaged_index_is_built_again(root, scanned):
 
 
 def test_a_folder_that_cannot_be_written(root, scanned, monkeypatch):
-    make = shard_index.tempfile.mkstemp
+    make = shard_index.atomic_file
 
-    def refuse(dir, **options):
-        if Path(dir) == root:
+    def refuse(path, **options):
+        if path.parent == root:
             raise PermissionError(13, "Permission denied")
-        return make(dir=dir, **options)
+        return make(path, **options)
 
-    monkeypatch.setattr(shard_index.tempfile, "mkstemp", refuse)
+    monkeypatch.setattr(shard_index, "atomic_file", refuse)
     opened(root)
     scanned.clear()
     opened(root)

@@ -25,7 +25,7 @@ from tests.support.original_weights import paca_original, xcit_original
 from vitreous.errors import InputError
 from vitreous.heads.keypoints import build_keypoints
 from vitreous.heads.openmmlab.conversion import Conversion
-from vitreous.heads.openmmlab.segment import Release, describe, load_keypoints, load_segmenter
+from vitreous.heads.openmmlab.segment import Release, describe_segmenter, load_keypoints, load_segmenter
 from vitreous.heads.segment import Segmenter, build_segmenter
 from vitreous.models.xcit import XCiT
 
@@ -63,7 +63,7 @@ def assert_accounted(report: Conversion, state: dict[str, Tensor], model: nn.Mod
 def test_semantic_fpn(tmp_path: Path) -> None:
     state, expected = semantic_fpn()
     torch.save({"meta": {"CLASSES": ("wall",)}, "state_dict": state}, tmp_path / "sem_fpn.pth")
-    release = describe(tmp_path / "sem_fpn.pth")
+    release = describe_segmenter(tmp_path / "sem_fpn.pth")
     assert release == Release("fpn", CLASSES, dict(pyramid=12, width=10), (6, 7, 6, 0))
     model = built(release)
     report = load_segmenter(model, tmp_path / "sem_fpn.pth")
@@ -74,7 +74,7 @@ def test_semantic_fpn(tmp_path: Path) -> None:
 
 def test_upernet_with_its_auxiliary_head() -> None:
     state, expected = upernet()
-    release = describe(state)
+    release = describe_segmenter(state)
     assert release == Release("upernet", CLASSES, dict(width=10, auxiliary_width=6), (6, 7, 6, 0))
     model = built(release)
     assert_accounted(load_segmenter(model, state), state, model)
@@ -104,7 +104,7 @@ def test_paca_head() -> None:
         state[f"decode_head.{key}"] = value
     assert "decode_head.convs.3.bn.running_var" in state
     assert "decode_head.clustering.0.conv.weight" in state
-    release = describe(state)
+    release = describe_segmenter(state)
     assert release == Release("paca", CLASSES, dict(width=10), (6, 7, 6, 0))
     model = built(release)
     assert_accounted(load_segmenter(model, state), state, model)
@@ -122,7 +122,7 @@ def test_xcit_and_what_its_dense_form_has_no_use_for() -> None:
     backbone.load_weights(names)
     head, beside = awake(UPerHead((16,) * 4, 6, 3)).eval(), awake(FCNHead(16, 4, 3)).eval()
     state = whole(names, {"decode_head": head, "auxiliary_head": beside})
-    release = describe(state)
+    release = describe_segmenter(state)
     assert release == Release("upernet", 3, dict(width=6, auxiliary_width=4), None)
     fresh = timm.create_model("xcit_nano_12_p16", features_only=True, **XCIT)
     model = build_segmenter(fresh, release.head, release.classes, **release.head_args).eval()
@@ -139,7 +139,7 @@ def test_keypoints(part: str) -> None:
     backbone = paca()
     head = awake(SimpleHead(32, 6, 17)).eval()
     state = whole(paca_original(backbone.state_dict()), {part: head})
-    release = describe(state)
+    release = describe_segmenter(state)
     assert release == Release("keypoints", 17, dict(width=6), (6, 7, 6, 0))
     model = build_keypoints(timm.create_model("paca_tiny", features_only=True, **PACA), 17, **release.head_args).eval()
     assert_accounted(load_keypoints(model, state), state, model)
@@ -165,7 +165,7 @@ def test_other_classes_and_clusters_start_afresh_by_name() -> None:
 
 def test_what_does_not_fit_is_named_and_nothing_is_touched() -> None:
     state, _ = semantic_fpn()
-    model = built(describe(state))
+    model = built(describe_segmenter(state))
     before = {key: value.clone() for key, value in model.state_dict().items()}
     damaged = dict(state)
     damaged["roi_head.bbox_head.fc_cls.weight"] = torch.zeros(3, 3)
@@ -189,13 +189,13 @@ def test_what_does_not_fit_is_named_and_nothing_is_touched() -> None:
 
 def test_what_is_no_such_checkpoint() -> None:
     state, _ = semantic_fpn()
-    model = built(describe(state))
+    model = built(describe_segmenter(state))
     with pytest.raises(InputError, match=r"has no part 'backbone\.'; it has: stem"):
         load_segmenter(model, {"stem.weight": torch.zeros(1)})
     with pytest.raises(InputError, match=r"no known head among the parts of this checkpoint \(backbone\)"):
-        describe({"backbone.x": torch.zeros(1)})
-    with pytest.raises(InputError, match="lacks the layer that names the classes"):
-        describe({key: value for key, value in state.items() if "conv_seg" not in key})
+        describe_segmenter({"backbone.x": torch.zeros(1)})
+    with pytest.raises(InputError, match="lacks the classification layer"):
+        describe_segmenter({key: value for key, value in state.items() if "conv_seg" not in key})
     state["decode_head.conv_seg.bias"] = torch.full((CLASSES,), torch.nan)
     with pytest.raises(InputError, match=r"NaN or infinite values in 1 tensors, first decoder\.classifier\.bias"):
         load_segmenter(model, state)

@@ -23,8 +23,8 @@ from PIL import Image
 from vitreous.data.image_set import ImageSet, own_splits, require_split
 from vitreous.data.layouts.base import Layout, expanded
 from vitreous.errors import InputError
-from vitreous.files.limits import LONGEST_NAME, MOST_CLASSES
-from vitreous.files.reading import brief, is_text, reading, require_regular
+from vitreous.files.limits import MAX_CLASS_NAME_CHARS, MAX_DATA_CLASSES
+from vitreous.files.reading import is_text, reading, require_regular, truncate
 
 _REMEDY = "write it again with numpy.savez"
 _PICTURE_ARRAY = re.compile(r"x_(?P<after>\w+)|(?P<before>\w+)_images")  # name of an array -> split
@@ -99,7 +99,7 @@ def _array(path: Path, file: Any, name: str) -> NDArray[Any]:
             raise ValueError("it holds Python objects; only plain numbers and texts are read (allow_pickle is off)")
         if promised != stored:
             raise ValueError(
-                f"its header announces {brief(str(shape))} {dtype}, {promised:,} bytes, but it has {stored:,}"
+                f"its header announces {truncate(str(shape))} {dtype}, {promised:,} bytes, but it has {stored:,}"
             )
         if promised > memory_bytes():
             raise ValueError(f"it has {promised:,} bytes, this machine's memory {memory_bytes():,}")
@@ -141,10 +141,10 @@ def _labels(path: Path, file: Any, name: str) -> NDArray[np.int64]:
         raise InputError(
             f"{name} in '{path}' is {array.dtype} of shape {array.shape}; labels are whole numbers from 0 up, one each"
         )
-    if array.max() >= MOST_CLASSES:
+    if array.max() >= MAX_DATA_CLASSES:
         raise InputError(
             f"{name} in '{path}' holds the label {array.max()}; labels count the classes from 0, and at most "
-            f"{MOST_CLASSES:,} are told apart"
+            f"{MAX_DATA_CLASSES:,} are told apart"
         )
     return array.reshape(-1).astype(np.int64)
 
@@ -154,9 +154,10 @@ def _classes(path: Path, file: Any, labels: dict[str, NDArray[np.int64]]) -> tup
     if "classes" not in file.files:
         return tuple(map(str, range(highest + 1)))
     named = _array(path, file, "classes").reshape(-1)
-    if len(named) > MOST_CLASSES or named.dtype.itemsize > 4 * LONGEST_NAME:
+    if len(named) > MAX_DATA_CLASSES or named.dtype.itemsize > 4 * MAX_CLASS_NAME_CHARS:
         raise InputError(
-            f"'{path}' names {len(named):,} classes; at most {MOST_CLASSES:,} of {LONGEST_NAME:,} characters"
+            f"'{path}' names {len(named):,} classes; at most {MAX_DATA_CLASSES:,} of "
+            f"{MAX_CLASS_NAME_CHARS:,} characters"
         )
     names = tuple(map(str, named))
     if not all(map(is_text, names)):

@@ -22,7 +22,7 @@ from vitreous.data.image_set import require_split
 from vitreous.data.layouts.arrays import ArraySet
 from vitreous.data.layouts.base import Layout, expanded
 from vitreous.errors import InputError
-from vitreous.files.limits import LARGEST_ARCHIVE
+from vitreous.files.limits import MAX_ARCHIVE_BYTES
 from vitreous.files.reading import read_bytes, reason_of
 
 CIFAR_SIDE = 32
@@ -87,7 +87,7 @@ def open_cifar(path: Path, split: str) -> ArraySet:
 def _stored(folder: Path, file: str) -> bytes:
     if not (folder / file).is_file():
         raise InputError(f"'{folder}' lacks {file}; download it again")
-    return read_bytes(folder / file, LARGEST_ARCHIVE)
+    return read_bytes(folder / file, MAX_ARCHIVE_BYTES)
 
 
 def _archive_reader(place: Path, edition: Edition) -> Callable[[str], bytes]:
@@ -98,8 +98,8 @@ def _archive_reader(place: Path, edition: Edition) -> Callable[[str], bytes]:
     try:
         with tarfile.open(place, "r:gz") as archive:
             for member in archive:
-                if member.offset_data + member.size > LARGEST_ARCHIVE:
-                    raise InputError(f"'{place}' unpacks to more than {LARGEST_ARCHIVE:,} bytes; download it again")
+                if member.offset_data + member.size > MAX_ARCHIVE_BYTES:
+                    raise InputError(f"'{place}' unpacks to more than {MAX_ARCHIVE_BYTES:,} bytes; download it again")
                 if member.name in wanted and member.isreg():
                     content = archive.extractfile(member)
                     assert content is not None

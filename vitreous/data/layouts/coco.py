@@ -25,8 +25,14 @@ from vitreous.data.annotations import (
 from vitreous.data.image_set import SPLITS, find_split, own_splits, require_split
 from vitreous.data.layouts.base import Layout, expanded
 from vitreous.errors import InputError
-from vitreous.files.limits import FARTHEST_POINT, LARGEST_ANNOTATIONS, LONGEST_NAME, MOST_CLASSES, MOST_KEYPOINTS
-from vitreous.files.reading import is_text, problem_of_path, read_json, reason_of, shown
+from vitreous.files.limits import (
+    MAX_ANNOTATIONS_BYTES,
+    MAX_CLASS_NAME_CHARS,
+    MAX_COORDINATE_PIXELS,
+    MAX_DATA_CLASSES,
+    MAX_KEYPOINTS,
+)
+from vitreous.files.reading import excerpt, is_text, problem_of_path, read_json, reason_of
 
 _FILE_PREFIXES = {  # kind of targets -> how files that may belong to a split begin, best first
     "boxes": ("instances_", "", "annotations_", "person_keypoints_"),
@@ -135,7 +141,7 @@ def _records(
         except Exception as error:  # whatever a value of the file makes of our questions
             problem = f"cannot be understood: {reason_of(error)}"
         if problem:
-            called = shown(row["id"]) if isinstance(row, dict) and "id" in row else f"number {place + 1}"
+            called = excerpt(row["id"]) if isinstance(row, dict) and "id" in row else f"number {place + 1}"
             faults.note(f"annotation {called} of {file} {problem}", _REMEDY)
         else:
             known.add(row["id"])
@@ -154,19 +160,19 @@ def _problem(row: Any, sizes: dict[int, Any], labels: dict[int, int], known: set
     if not isinstance(row, dict):
         return "is not a dictionary"
     if not _whole(row.get("id")):
-        return f"has the id {shown(row.get('id'))}; a whole number is needed"
+        return f"has the id {excerpt(row.get('id'))}; a whole number is needed"
     if row["id"] in known:
         return "has the same id as another one"
     if not _one_of(row.get("image_id"), sizes):
-        return f"is for image {shown(row.get('image_id'))}, which the file does not list"
+        return f"is for image {excerpt(row.get('image_id'))}, which the file does not list"
     if not _one_of(row.get("category_id"), labels):
-        return f"has the category {shown(row.get('category_id'))}, which the file does not list"
+        return f"has the category {excerpt(row.get('category_id'))}, which the file does not list"
     if not _numbers(row.get("bbox"), 4):
-        return f"has the box {shown(row.get('bbox'))}; x, y, width and height are needed"
-    if not (row.get("area") is None or _numbers([row["area"]], 1, FARTHEST_POINT**2)):
-        return f"has the area {shown(row['area'])}; a number is needed"
+        return f"has the box {excerpt(row.get('bbox'))}; x, y, width and height are needed"
+    if not (row.get("area") is None or _numbers([row["area"]], 1, MAX_COORDINATE_PIXELS**2)):
+        return f"has the area {excerpt(row['area'])}; a number is needed"
     if row.get("iscrowd", 0) not in (0, 1, None):
-        return f"has the iscrowd {shown(row['iscrowd'])}; 0 or 1 is needed"
+        return f"has the iscrowd {excerpt(row['iscrowd'])}; 0 or 1 is needed"
     if keypoints and row.get("keypoints") and not _numbers(row["keypoints"], 3 * keypoints):
         return f"has keypoints that are not the {3 * keypoints} numbers of the {keypoints} that its categories list"
     return _mask_problem(row.get("segmentation"), sizes[row["image_id"]])
@@ -182,7 +188,7 @@ def _mask_problem(segmentation: Any, size: tuple[int, int] | None) -> str:
         if isinstance(counts, list) and not all(_whole(count) and count >= 0 for count in counts):
             return "has run lengths that are not numbers of pixels"
         if size is not None and segmentation.get("size") != list(size):
-            return f"has a mask of {shown(segmentation.get('size'))} (height, width), but its picture is {list(size)}"
+            return f"has a mask of {excerpt(segmentation.get('size'))} (height, width), but its picture is {list(size)}"
         return ""
     polygons = segmentation if isinstance(segmentation, list) else [segmentation]
     if not all(isinstance(one, list) and len(one) >= 6 and _numbers(one, len(one) // 2 * 2) for one in polygons):
@@ -195,16 +201,16 @@ def _mask_problem(segmentation: Any, size: tuple[int, int] | None) -> str:
 
 def _content(file: Path, follow: bool = False) -> dict[str, Any]:
     """Images are in order; categories and annotations are checked later."""
-    content = read_json(file, LARGEST_ANNOTATIONS)
+    content = read_json(file, MAX_ANNOTATIONS_BYTES)
     for part in ("images", "annotations", "categories"):
         if not isinstance(content, dict) or not isinstance(content.get(part), list):
             raise InputError(f"annotations {file} have no list of {part}; COCO's format is needed")
     known: set[int] = set()
     for image in content["images"]:
         if not isinstance(image, dict) or not _whole(image.get("id")) or not isinstance(image.get("file_name"), str):
-            raise InputError(f"an image of {file} is {shown(image)}; it needs a whole number as id and a file_name")
+            raise InputError(f"an image of {file} is {excerpt(image)}; it needs a whole number as id and a file_name")
         if problem := problem_of_path(image["file_name"], follow=follow):
-            raise InputError(f"the file_name {shown(image['file_name'])} of image {image['id']} in {file} {problem}")
+            raise InputError(f"the file_name {excerpt(image['file_name'])} of image {image['id']} in {file} {problem}")
         if image["id"] in known:
             raise InputError(f"two images of {file} have the id {image['id']}; give each its own")
         known.add(image["id"])
@@ -216,16 +222,16 @@ def _content(file: Path, follow: bool = False) -> dict[str, Any]:
 def _categories(listed: list[Any], file: str) -> list[dict[str, Any]]:
     if not listed:
         raise InputError(f"annotations {file} list no categories")
-    if len(listed) > MOST_CLASSES:
-        raise InputError(f"annotations {file} list {len(listed):,} categories; at most {MOST_CLASSES:,} are read")
+    if len(listed) > MAX_DATA_CLASSES:
+        raise InputError(f"annotations {file} list {len(listed):,} categories; at most {MAX_DATA_CLASSES:,} are read")
     for category in listed:
         if not isinstance(category, dict) or not _whole(category.get("id")) or not _is_name(category.get("name")):
-            raise InputError(f"a category of {file} is {shown(category)}; it needs a whole number as id and a name")
+            raise InputError(f"a category of {file} is {excerpt(category)}; it needs a whole number as id and a name")
         points = category.get("keypoints") or []
-        if not isinstance(points, list) or len(points) > MOST_KEYPOINTS or not all(map(is_text, points)):
+        if not isinstance(points, list) or len(points) > MAX_KEYPOINTS or not all(map(is_text, points)):
             raise InputError(
                 f"category {category['name']!r} of {file} has keypoints that are not a list of at most "
-                f"{MOST_KEYPOINTS} names"
+                f"{MAX_KEYPOINTS} names"
             )
     for key in ("id", "name"):
         seen: set[str] = set()
@@ -237,7 +243,7 @@ def _categories(listed: list[Any], file: str) -> list[dict[str, Any]]:
 
 
 def _is_name(value: Any) -> bool:
-    return (is_text(value) and len(value) <= LONGEST_NAME) or _whole(value)
+    return (is_text(value) and len(value) <= MAX_CLASS_NAME_CHARS) or _whole(value)
 
 
 @lru_cache(maxsize=4)
@@ -267,7 +273,7 @@ def _keypoints(categories: list[dict[str, Any]], file: Path) -> KeypointScheme:
     lines = next(category.get("skeleton") or [] for category in categories if category.get("keypoints"))
     # Drawings alone need it, so a line between keypoints that are not there is no reason to refuse the file.
     if not isinstance(lines, list):
-        raise InputError(f"{file} has the skeleton {shown(lines)}; a list of pairs of keypoints is needed")
+        raise InputError(f"{file} has the skeleton {excerpt(lines)}; a list of pairs of keypoints is needed")
     joined = tuple((line[0] - 1, line[1] - 1) for line in lines if _joins(line, len(names)))
     return KeypointScheme(names, mirrored_pairs(names), joined)
 
@@ -307,7 +313,7 @@ def _one_of(value: Any, known: dict[int, Any]) -> bool:
     return isinstance(value, int | float) and value in known
 
 
-def _numbers(values: Any, count: int, limit: float = FARTHEST_POINT) -> bool:
+def _numbers(values: Any, count: int, limit: float = MAX_COORDINATE_PIXELS) -> bool:
     """Neither NaN, which is not below the limit, nor a whole number that no float holds."""
     return (
         isinstance(values, list)

@@ -8,8 +8,8 @@ from vitreous.data.image import ImageError
 from vitreous.data.image_set import EncodedSet, digest, own_splits, require_split
 from vitreous.data.layouts.base import Layout, expanded
 from vitreous.errors import InputError
-from vitreous.files.limits import LARGEST_DESCRIPTION
-from vitreous.files.reading import is_text, read_json, reading, reason_of, shown
+from vitreous.files.limits import MAX_DESCRIPTION_BYTES
+from vitreous.files.reading import excerpt, is_text, read_json, reading, reason_of
 
 ONE, SEVERAL = "state.json", "dataset_dict.json"  # marks of a folder with one split, or with several
 LABELS = ("label", "labels", "fine_label")  # names preferred where several columns hold classes
@@ -56,7 +56,7 @@ class HuggingFaceSet(EncodedSet):
             return stored["bytes"]
         if stored.get("path") and not self._follow:
             raise ImageError(
-                f"image {self.name(index)!r} is not among the data, but the file {shown(stored['path'])}; "
+                f"image {self.name(index)!r} is not among the data, but the file {excerpt(stored['path'])}; "
                 "if that is meant, add --follow"
             )
         if stored.get("path"):
@@ -82,8 +82,8 @@ def hugging_face_splits(root: Path) -> tuple[str, ...]:
 def _splits(root: Path) -> list[str]:
     with reading(f"'{root}'", remedy="save it again with save_to_disk"):
         if (root / SEVERAL).is_file():
-            return [name for name in read_json(root / SEVERAL, LARGEST_DESCRIPTION)["splits"] if is_text(name)]
-        return [str(read_json(root / ONE, LARGEST_DESCRIPTION).get("_split") or "train")]
+            return [name for name in read_json(root / SEVERAL, MAX_DESCRIPTION_BYTES)["splits"] if is_text(name)]
+        return [str(read_json(root / ONE, MAX_DESCRIPTION_BYTES).get("_split") or "train")]
 
 
 def _columns(features: Any, folder: Path) -> tuple[str, str]:

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from vitreous.data.layouts.class_tree import LARGEST_VALUE, RGB, values_or_colours
 from vitreous.errors import InputError
-from vitreous.files.limits import LARGEST_DESCRIPTION
-from vitreous.files.reading import PlainLoader, names_in, parse_json, read_text, reading, rows_in, shown
+from vitreous.files.limits import MAX_DESCRIPTION_BYTES
+from vitreous.files.reading import PlainLoader, excerpt, names_in, parse_json, read_text, reading, rows_in
 
 IGNORE = 255  # class number of pixels that count neither as right nor as wrong
 MOST_MASK_CLASSES = 255
@@ -76,7 +76,7 @@ class MaskClasses:
             raise InputError(f"the masks have {len(self.names)} classes; at most {MOST_MASK_CLASSES} can be told apart")
         for value in self.values:
             if not 0 <= value <= LARGEST_VALUE:
-                raise InputError(f"masks cannot hold the value {shown(value)}; give values from 0 to {LARGEST_VALUE}")
+                raise InputError(f"masks cannot hold the value {excerpt(value)}; give values from 0 to {LARGEST_VALUE}")
 
     def numbers(self, mask: NDArray[np.integer]) -> NDArray[np.int16]:
         """(H, W) of values or (H, W, 3) of colours to class numbers; `UNKNOWN_CLASS` where none is known."""
@@ -130,7 +130,7 @@ def listed_classes(root: Path, masks: Path) -> MaskClasses | None:
 
 
 def _read_list(file: Path, reader: Callable[[str], MaskClasses]) -> MaskClasses:
-    text = read_text(file, LARGEST_DESCRIPTION)
+    text = read_text(file, MAX_DESCRIPTION_BYTES)
     with reading(f"the classes in {file}", remedy="correct the file"):
         return reader(text)
 

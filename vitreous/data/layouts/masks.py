@@ -32,8 +32,8 @@ from vitreous.data.layouts.mask_classes import (
     with_ignored,
 )
 from vitreous.errors import InputError
-from vitreous.files.limits import LARGEST_ANNOTATIONS, MOST_PIXELS
-from vitreous.files.reading import MACHINE, reason_of, require_regular
+from vitreous.files.limits import MAX_ANNOTATIONS_BYTES, MAX_PICTURE_PIXELS
+from vitreous.files.reading import MACHINE_REMEDIES, reason_of, require_regular
 
 MASK_FOLDERS = (  # folders of pictures and of masks
     ("images/{}", "masks/{}"),
@@ -132,11 +132,12 @@ class MaskSet(PairedFiles):
 def read_mask(file: Path, *, coloured: bool = False) -> NDArray[np.integer]:
     """(H, W) as stored, values of a palette unchanged; or (H, W, 3) if it is stored in colours that are known."""
     try:
-        require_regular(file, LARGEST_ANNOTATIONS)
+        require_regular(file, MAX_ANNOTATIONS_BYTES)
         with file.open("rb") as opened, header(opened) as image:
-            if image.width * image.height > MOST_PIXELS:
+            if image.width * image.height > MAX_PICTURE_PIXELS:
                 raise ImageError(
-                    f"mask '{file}' has {image.width} x {image.height} pixels; at most {MOST_PIXELS:,} in all are read"
+                    f"mask '{file}' has {image.width} x {image.height} pixels; at most {MAX_PICTURE_PIXELS:,} "
+                    "in all are read"
                 )
             if image.format == "JPEG":
                 raise ImageError(f"mask '{file}' is a JPEG, whose values are not exact; save masks as PNG")
@@ -155,7 +156,7 @@ def read_mask(file: Path, *, coloured: bool = False) -> NDArray[np.integer]:
     except FileNotFoundError:
         raise ImageError(f"mask '{file}' does not exist; add it, or remove its picture") from None
     except Exception as reason:  # decoders meet damage with almost any exception type
-        if isinstance(reason, OSError) and reason.errno in MACHINE:
+        if isinstance(reason, OSError) and reason.errno in MACHINE_REMEDIES:
             raise
         raise ImageError(f"mask '{file}' cannot be read: {reason_of(reason)}; copy or download it again") from reason
 

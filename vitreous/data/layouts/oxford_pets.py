@@ -21,8 +21,8 @@ from vitreous.data.layouts.base import Layout, expanded
 from vitreous.data.layouts.mask_classes import IGNORE
 from vitreous.data.layouts.masks import read_mask, require_same_size
 from vitreous.errors import InputError
-from vitreous.files.limits import LARGEST_LIST
-from vitreous.files.reading import problem_of_path, read_bytes, shown
+from vitreous.files.limits import MAX_LIST_BYTES
+from vitreous.files.reading import excerpt, problem_of_path, read_bytes
 
 _LISTS = {"train": ("trainval.txt", "train.txt"), "val": ("val.txt",), "test": ("test.txt",)}
 _TRIMAP_CLASSES = {1: 1, 2: 0, 3: IGNORE}  # value -> place in ("background", "pet")
@@ -115,11 +115,11 @@ def _class_in(stem: str) -> str:
 
 
 def _stems(file: Path, follow: bool) -> list[str]:
-    lines = os.fsdecode(read_bytes(file, LARGEST_LIST)).splitlines()
+    lines = os.fsdecode(read_bytes(file, MAX_LIST_BYTES)).splitlines()
     words = [line.split()[0] for line in lines if line.strip() and not line.startswith("#")]
     for word in words:
         if problem := problem_of_path(word, follow=follow):
-            raise InputError(f"{file} names {shown(word)}, which {problem}")
+            raise InputError(f"{file} names {excerpt(word)}, which {problem}")
     return list(dict.fromkeys(map(_stem, words)))
 
 

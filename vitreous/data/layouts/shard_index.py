@@ -9,7 +9,6 @@ import os
 import re
 import sys
 import tarfile
-import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,8 +20,9 @@ from numpy.typing import NDArray
 from vitreous.data.image import SUFFIXES
 from vitreous.data.image_set import digest
 from vitreous.errors import InputError
-from vitreous.files.limits import LARGEST_LABEL, LONGEST_NAME, LONGEST_PATH
-from vitreous.files.reading import brief, parse_json, reading, reason_of
+from vitreous.files.limits import MAX_CLASS_NAME_CHARS, MAX_LABEL_BYTES, MAX_PATH_BYTES
+from vitreous.files.reading import parse_json, reading, reason_of, truncate
+from vitreous.files.writing import atomic_file
 
 MEMBER = re.compile(r"(?P<key>(?:.*/)?[^./][^./]*)\.(?P<kind>[^/]+)")
 LABEL_KEYS = ("label", "cls", "class")  # of a sample's .json
@@ -113,7 +113,7 @@ def _members(path: Path, file: IO[bytes]) -> tuple[dict[str, tarfile.TarInfo], d
                 continue
             key, kind = match["key"], match["kind"].lower()
             if f".{kind}" in SUFFIXES:
-                if len(os.fsencode(member.name)) > LONGEST_PATH:
+                if len(os.fsencode(member.name)) > MAX_PATH_BYTES:
                     raise InputError(f"shard '{path}' holds a file with a name of {len(member.name):,} characters")
                 if key in pictures:
                     raise InputError(f"shard '{path}' holds two pictures named {key!r}; write it again")
@@ -124,10 +124,10 @@ def _members(path: Path, file: IO[bytes]) -> tuple[dict[str, tarfile.TarInfo], d
     _check_end(path, file, end)
     labels = {key: _from_json(path, key, text) for key, text in texts["json"].items()} | texts["cls"]
     for key, label in labels.items():
-        if len(label) > LONGEST_NAME or not _is_utf8(label):
+        if len(label) > MAX_CLASS_NAME_CHARS or not _is_utf8(label):
             raise InputError(
-                f"the label of {brief(key)!r} in shard '{path}' is {brief(repr(label))}; a number or a name in UTF-8 "
-                f"of at most {LONGEST_NAME:,} bytes is accepted"
+                f"the label of {truncate(key)!r} in shard '{path}' is {truncate(repr(label))}; a number or a name in "
+                f"UTF-8 of at most {MAX_CLASS_NAME_CHARS:,} bytes is accepted"
             )
     return pictures, labels
 
@@ -149,7 +149,7 @@ def _check_end(path: Path, file: IO[bytes], end: int) -> None:
 
 
 def _text(path: Path, file: IO[bytes], member: tarfile.TarInfo) -> bytes:
-    if member.size > LARGEST_LABEL:
+    if member.size > MAX_LABEL_BYTES:
         raise InputError(f"{member.name!r} in shard '{path}' has {member.size:,} bytes, too many for a label")
     file.seek(member.offset_data)
     return file.read(member.size).strip()
@@ -224,12 +224,6 @@ def _store(places: Sequence[Path], kept: StoredIndex) -> None:
     for place in places:
         with suppress(OSError):
             place.parent.mkdir(parents=True, exist_ok=True)
-            descriptor, unfinished = tempfile.mkstemp(dir=place.parent, prefix=".vitreous-")
-            try:
-                with os.fdopen(descriptor, "wb") as file:
-                    np.savez_compressed(file, stamps=kept.stamps, **kept.samples._asdict())
-                os.replace(unfinished, place)
-            except OSError:
-                os.unlink(unfinished)
-                raise
+            with atomic_file(place, unique=True) as file:
+                np.savez_compressed(file, stamps=kept.stamps, **kept.samples._asdict())
             return

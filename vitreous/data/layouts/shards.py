@@ -20,14 +20,14 @@ from vitreous.data.image_set import SPLITS, EncodedSet, digest, own_splits, requ
 from vitreous.data.layouts.base import Layout
 from vitreous.data.layouts.shard_index import build_index
 from vitreous.errors import InputError
-from vitreous.files.limits import MOST_CLASSES
-from vitreous.files.reading import MACHINE, brief, read_names, reading
+from vitreous.files.limits import MAX_DATA_CLASSES
+from vitreous.files.reading import MACHINE_REMEDIES, read_names, reading, truncate
 
 SPLIT_WORD = re.compile(
     rf"(?:^|[^a-z])({'|'.join(sorted({name for names in SPLITS.values() for name in names}))})(?=[^a-z]|$)"
 )
 RANGE = re.compile(r"(\d+)\.\.(\d+)")
-DIGITS = len(str(MOST_CLASSES))
+DIGITS = len(str(MAX_DATA_CLASSES))
 MOST_FILES = 1_000_000  # that a pattern may stand for
 OPEN_FILES = 64  # shards a process keeps open
 
@@ -66,7 +66,7 @@ class ShardSet(EncodedSet):
             file.seek(self._offsets[index])
             return file.read(self._sizes[index])
         except OSError as reason:
-            if reason.errno in MACHINE:
+            if reason.errno in MACHINE_REMEDIES:
                 raise
             raise ImageError(
                 f"image {self.name(index)!r} cannot be read: {reason.strerror}; check the shard"
@@ -91,10 +91,10 @@ def _classes(folder: Path, written: list[str]) -> tuple[tuple[str, ...], list[in
     names = read_names(listed) if listed.is_file() else None
     if all(label.isascii() and label.isdigit() for label in written):
         highest = max(written, key=lambda label: (len(label.lstrip("0")), label.lstrip("0")))
-        if len(highest.lstrip("0")) > DIGITS or int(highest) >= MOST_CLASSES:
+        if len(highest.lstrip("0")) > DIGITS or int(highest) >= MAX_DATA_CLASSES:
             raise InputError(
-                f"there is a label {brief(highest)} in the shards of '{folder}'; labels count the classes from 0, and "
-                f"at most {MOST_CLASSES:,} are told apart"
+                f"there is a label {truncate(highest)} in the shards of '{folder}'; labels count the classes from 0, "
+                f"and at most {MAX_DATA_CLASSES:,} are told apart"
             )
         numbers = [int(label) for label in written]
         names = [str(number) for number in range(max(numbers) + 1)] if names is None else names

@@ -20,8 +20,8 @@ from vitreous.data.image import SUFFIXES
 from vitreous.data.image_set import SPLITS, find_split, own_splits, require_split
 from vitreous.data.layouts.base import Layout, expanded
 from vitreous.errors import InputError
-from vitreous.files.limits import FARTHEST_POINT, LARGEST_LIST, LARGEST_PAGE, LONGEST_NAME
-from vitreous.files.reading import problem_of_path, read_bytes, read_names, reason_of, require_regular, shown
+from vitreous.files.limits import MAX_CLASS_NAME_CHARS, MAX_COORDINATE_PIXELS, MAX_LIST_BYTES, MAX_PAGE_BYTES
+from vitreous.files.reading import excerpt, problem_of_path, read_bytes, read_names, reason_of, require_regular
 
 _LISTS = Path("ImageSets", "Main")
 SECOND_COLUMN = ("1", "-1", "0")  # of lists of single classes: shown, not shown, difficult
@@ -45,7 +45,7 @@ def voc_splits(root: Path) -> dict[str, list[Path]]:
         listed = root / _LISTS / f"{name}.txt"
         if (root / "Annotations").is_dir() and listed.is_file():
             # A second column, as in the lists of single classes, says nothing here.
-            lines = os.fsdecode(read_bytes(listed, LARGEST_LIST)).splitlines()
+            lines = os.fsdecode(read_bytes(listed, MAX_LIST_BYTES)).splitlines()
             stems = [_stem(line) for line in lines]
             found[name] = [root / "Annotations" / f"{stem}.xml" for stem in stems if stem]
         elif (root / name).is_dir() and (pages := sorted((root / name).glob("*.xml"))):
@@ -67,7 +67,7 @@ def open_voc(root: Path, split: str, *, strict: bool = True, follow: bool = Fals
         raise InputError(f"split '{name}' of '{root}' lists no picture")
     for path in splits[name] if (root / "Annotations").is_dir() else ():
         if problem := problem_of_path(os.path.relpath(path, root / "Annotations"), follow=follow):
-            raise InputError(f"{root / _LISTS / name}.txt names {shown(path.stem)}, which {problem}")
+            raise InputError(f"{root / _LISTS / name}.txt names {excerpt(path.stem)}, which {problem}")
     pages = {path: _page(path, faults) for path in splits[name]}
     classes = _classes(root, splits, pages)
     images = ObjectSet(_records(name, pages, classes, faults), classes, faults=faults.found)
@@ -117,7 +117,7 @@ def _picture(page: Page) -> Path:
 
 def _page(file: Path, faults: Faults) -> Page:
     try:
-        require_regular(file, LARGEST_PAGE)
+        require_regular(file, MAX_PAGE_BYTES)
         root = ElementTree.parse(file).getroot()  # noqa: S314 - expat itself limits how far entities may grow
     except FileNotFoundError:
         faults.note(f"{file} is missing", _REMEDY)
@@ -130,8 +130,8 @@ def _page(file: Path, faults: Faults) -> Page:
     objects = []
     for place, element in enumerate(root.iter("object"), 1):
         name, edges = (element.findtext("name") or "").strip(), [_number(element, f"bndbox/{edge}") for edge in EDGES]
-        if not name or len(name) > LONGEST_NAME or None in edges:
-            lacks = "box with xmin, ymin, xmax and ymax" if name and len(name) <= LONGEST_NAME else "name"
+        if not name or len(name) > MAX_CLASS_NAME_CHARS or None in edges:
+            lacks = "box with xmin, ymin, xmax and ymax" if name and len(name) <= MAX_CLASS_NAME_CHARS else "name"
             faults.note(f"object {place} of {file} has no {lacks} that can be used", _REMEDY)
             continue
         x0, y0, x1, y1 = (edge or 0.0 for edge in edges)
@@ -148,7 +148,7 @@ def _number(element: ElementTree.Element, path: str) -> float | None:
         value = float(element.findtext(path) or "")
     except ValueError:
         return None
-    return value if math.isfinite(value) and abs(value) <= FARTHEST_POINT else None
+    return value if math.isfinite(value) and abs(value) <= MAX_COORDINATE_PIXELS else None
 
 
 LAYOUT = Layout(

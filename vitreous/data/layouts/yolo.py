@@ -21,15 +21,15 @@ from vitreous.data.image_set import SPLITS, PairedFiles, find_split, own_splits,
 from vitreous.data.layouts.base import Layout, expanded
 from vitreous.errors import InputError
 from vitreous.files.limits import (
-    FARTHEST_FRACTION,
-    LARGEST_DESCRIPTION,
-    LARGEST_PAGE,
-    LONGEST_NAME,
-    MOST_CLASSES,
-    MOST_KEYPOINTS,
-    MOST_OBJECTS,
+    MAX_CLASS_NAME_CHARS,
+    MAX_COORDINATE_FRACTION,
+    MAX_DATA_CLASSES,
+    MAX_DESCRIPTION_BYTES,
+    MAX_KEYPOINTS,
+    MAX_PAGE_BYTES,
+    MAX_PICTURE_OBJECTS,
 )
-from vitreous.files.reading import brief, is_text, read_names, read_text, read_yaml, shown
+from vitreous.files.reading import excerpt, is_text, read_names, read_text, read_yaml, truncate
 
 YOLO_FOLDERS = (("images/{}", "labels/{}"), ("{}/images", "{}/labels"))
 DESCRIPTIONS = ("data.yaml", "dataset.yaml", "data.yml")
@@ -88,12 +88,12 @@ class YoloSet(PairedFiles):
     def target(self, index: int) -> dict[str, Any]:
         width, height = upright_size(self.encoded(index))
         lines = _lines(self.target_file(index))
-        if len(lines) >= MOST_OBJECTS:
+        if len(lines) >= MAX_PICTURE_OBJECTS:
             raise ImageError(
-                f"'{self.target_file(index)}' has {len(lines):,} lines; fewer than {MOST_OBJECTS:,} are read"
+                f"'{self.target_file(index)}' has {len(lines):,} lines; fewer than {MAX_PICTURE_OBJECTS:,} are read"
             )
         rows = [
-            {**self._row(line, number, index, width, height), "id": index * MOST_OBJECTS + number}
+            {**self._row(line, number, index, width, height), "id": index * MAX_PICTURE_OBJECTS + number}
             for number, line in enumerate(lines, 1)
             if line.strip()
         ]
@@ -102,7 +102,7 @@ class YoloSet(PairedFiles):
 
     def _row(self, line: str, number: int, index: int, width: int, height: int) -> dict[str, Any]:
         def wrong(what: str) -> ImageError:
-            return ImageError(f"line {number} of '{self.target_file(index)}' {what}: {brief(line.strip())!r}")
+            return ImageError(f"line {number} of '{self.target_file(index)}' {what}: {truncate(line.strip())!r}")
 
         try:
             label, *values = map(float, line.split())
@@ -112,7 +112,7 @@ class YoloSet(PairedFiles):
             raise wrong(f"has the class {label:g}; there are {len(self.classes)}, from 0 on")
         if not all(map(math.isfinite, values)):
             raise wrong("holds numbers that are not finite")
-        if any(abs(value) > FARTHEST_FRACTION for value in values):
+        if any(abs(value) > MAX_COORDINATE_FRACTION for value in values):
             raise wrong("holds numbers that are no fractions of a picture")
         points = values[4:] if self._keypoints is not None else []
         if len(values) == 4 or (points and self._keypoints is not None):
@@ -160,7 +160,7 @@ def _described(root: Path) -> dict[str, Any]:
     file = next((root / name for name in DESCRIPTIONS if (root / name).is_file()), None)
     if file is None:
         return {}
-    described = read_yaml(file, LARGEST_DESCRIPTION)
+    described = read_yaml(file, MAX_DESCRIPTION_BYTES)
     return described if isinstance(described, dict) else {}
 
 
@@ -175,11 +175,11 @@ def _names(described: dict[str, Any], root: Path) -> tuple[str, ...]:
             f"'{root}' does not name its classes; write them into data.yaml, as in names: [cat, dog], in the order of "
             "their numbers"
         )
-    if len(names) > MOST_CLASSES:
-        raise InputError(f"'{root}' names {len(names):,} classes; at most {MOST_CLASSES:,} are read")
+    if len(names) > MAX_DATA_CLASSES:
+        raise InputError(f"'{root}' names {len(names):,} classes; at most {MAX_DATA_CLASSES:,} are read")
     for place, name in enumerate(names):
-        if isinstance(name, list | dict | set) or not is_text(str(name)) or len(str(name)) > LONGEST_NAME:
-            raise InputError(f"class {place} in 'names' of '{root}' is {shown(name)}; a name is needed")
+        if isinstance(name, list | dict | set) or not is_text(str(name)) or len(str(name)) > MAX_CLASS_NAME_CHARS:
+            raise InputError(f"class {place} in 'names' of '{root}' is {excerpt(name)}; a name is needed")
     return tuple(map(str, names))
 
 
@@ -188,15 +188,15 @@ def _keypoints(described: dict[str, Any], root: Path) -> KeypointScheme | None:
     if shape is None:
         return None
     whole = isinstance(shape, list) and len(shape) == 2 and all(type(number) is int for number in shape)
-    if not whole or shape[1] not in (2, 3) or not 1 <= shape[0] <= MOST_KEYPOINTS:
+    if not whole or shape[1] not in (2, 3) or not 1 <= shape[0] <= MAX_KEYPOINTS:
         raise InputError(
-            f"kpt_shape of '{root}' is {shown(shape)}; a number of keypoints, at most {MOST_KEYPOINTS}, and 2 or 3 are "
-            "needed"
+            f"kpt_shape of '{root}' is {excerpt(shape)}; a number of keypoints, at most {MAX_KEYPOINTS}, and 2 or 3 "
+            "are needed"
         )
     count, order = shape[0], described.get("flip_idx") or list(range(shape[0]))
     places = [place for place in order if type(place) is int] if isinstance(order, list) else []
     if sorted(places) != list(range(count)) or len(order) != count:
-        raise InputError(f"flip_idx of '{root}' is {shown(order)}; the places 0 to {count - 1} are needed, each once")
+        raise InputError(f"flip_idx of '{root}' is {excerpt(order)}; the places 0 to {count - 1} are needed, each once")
     pairs = tuple((place, other) for place, other in enumerate(order) if place < other)
     return KeypointScheme(tuple(f"point {place + 1}" for place in range(count)), pairs)
 
@@ -205,7 +205,7 @@ def _lines(file: Path) -> list[str]:
     if not file.exists():
         return []
     try:
-        return read_text(file, LARGEST_PAGE).splitlines()
+        return read_text(file, MAX_PAGE_BYTES).splitlines()
     except InputError as reason:
         raise ImageError(str(reason)) from reason
 

@@ -1,1 +1,4 @@
-"""Checkpoints of OpenMMLab's toolboxes, translated name by name."""
+"""Checkpoints of OpenMMLab's toolboxes, translated key by key.
+
+Heads themselves are one folder up.
+"""

@@ -1,7 +1,7 @@
-"""Weights of a whole model from a checkpoint with the names of OpenMMLab's toolboxes, with a report of every key.
+"""Loads a whole model from a checkpoint of one of OpenMMLab's toolboxes, with a report of every key.
 
-Such a checkpoint has parts: `backbone.`, whose names are those of the backbone's own release, and `neck.`,
-`decode_head.`, … whose names a table of rules turns into ours.
+Such a checkpoint has parts: `backbone.`, with the keys of the backbone's own release, and `neck.`, `decode_head.`, …,
+whose keys a table of rules translates to ours.
 """
 
 import logging
@@ -16,16 +16,16 @@ from torch import Tensor, nn
 from vitreous.errors import InputError
 from vitreous.models.base import Backbone
 from vitreous.models.weights import (
-    BACKBONE,
-    BOOKKEEPING,
-    DIFFERENCES,
+    BACKBONE_PREFIX,
+    MAX_SHOWN_DIFFERENCES,
+    REBUILT_KEYS,
     STRICT_HINT,
     MisfitError,
-    layout_of,
+    describe_layout,
     read_tensors,
 )
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 Outcome = Literal["loaded", "left out", "fresh", "wrong shape", "missing", "unexpected"]
 MISFITS: tuple[Outcome, ...] = ("wrong shape", "missing", "unexpected")
@@ -36,8 +36,8 @@ class Decision(NamedTuple):
     """What became of one tensor."""
 
     outcome: Outcome
-    theirs: str | None  # key in the checkpoint; None if it lacks one
-    ours: str | None  # key in the model; None if it has no use for the tensor
+    theirs: str | None  # key in the checkpoint; None if it has none
+    ours: str | None  # key in the model; None if the tensor is unused
     shape: tuple[int, ...]  # in the checkpoint, or in the model if the checkpoint lacks it
     reason: str = ""
 
@@ -69,32 +69,33 @@ def load_release(
     may_differ: str,
     strict: bool = True,
 ) -> Conversion:
-    """Load a checkpoint into a model; what does not fit is an error, before anything is touched, if `strict`.
+    """Load a checkpoint into a model; if `strict`, a misfit is an error before anything is changed.
 
     Args:
         backbone: The part of the model that `backbone.` belongs to.
-        rules: For the names of all other parts. A name that no rule matches is unexpected.
-        may_differ: Regular expression of our names that start afresh where shapes differ, such as the classifier's.
+        rules: For the keys of all other parts. A key that no rule matches is unexpected.
+        may_differ: Regular expression of our keys that are re-initialised if shapes differ, such as the classifier's.
     """
     state = read_tensors(source)
     name = str(source) if isinstance(source, (str, Path)) else "the given state dict"
-    if not any(key.startswith(BACKBONE) for key in state):
+    if not any(key.startswith(BACKBONE_PREFIX) for key in state):
         parts = ", ".join(sorted({key.partition(".")[0] for key in state})[:8])
         raise InputError(
             f"{name} has no part 'backbone.'; it has: {parts}. For a backbone alone use its load_weights(path)"
         )
     path = next(path for path, module in model.named_modules() if module is backbone)
-    renamed, origin, left = translated(state, backbone, f"{path}.", rules)
-    own = {key: value for key, value in model.state_dict().items() if not BOOKKEEPING.search(key)}
-    restarts = f"{may_differ}|{restarting(backbone, path)}"
-    decisions = [*left, *compared(own, renamed, origin, restarts)]
+    renamed, origin, left = translate_keys(state, backbone, f"{path}.", rules)
+    own = {key: value for key, value in model.state_dict().items() if not REBUILT_KEYS.search(key)}
+    resized = getattr(backbone, "reset_when_resized", "$^")  # parameters whose shapes may change between tasks
+    restarts = rf"{may_differ}|{re.escape(path)}\.\S*(?:{resized})"
+    decisions = [*left, *compare_tensors(own, renamed, origin, restarts)]
     report = Conversion(decisions)
     misfits = report.having(*MISFITS)
     if strict and misfits:
         fit = f"{len(report.having('loaded'))} of its {len(own)} tensors are in the file, by name and shape"
-        shown = [str(decision) for decision in misfits[:DIFFERENCES]]
-        more = [f"and {len(misfits) - DIFFERENCES} more"] if len(misfits) > DIFFERENCES else []
-        lines = [fit, f"the file is {layout_of(state)}", *shown, *more]
+        shown = [str(decision) for decision in misfits[:MAX_SHOWN_DIFFERENCES]]
+        more = [f"and {len(misfits) - MAX_SHOWN_DIFFERENCES} more"] if len(misfits) > MAX_SHOWN_DIFFERENCES else []
+        lines = [fit, f"the file is {describe_layout(state)}", *shown, *more]
         raise MisfitError(f"{name} does not fit this {type(model).__name__}", lines, STRICT_HINT)
     wanted = [decision.ours for decision in report.having("loaded") if decision.ours]
     bad = [key for key in wanted if not torch.isfinite(renamed[key]).all()]
@@ -102,28 +103,28 @@ def load_release(
         raise InputError(f"{name} holds NaN or infinite values in {len(bad)} tensors, first {bad[0]}; it is damaged")
     model.load_state_dict({key: renamed[key] for key in wanted}, strict=False)
     if misfits or report.having("fresh"):
-        logger.warning("%s: %s", name, "; ".join(map(str, report.having(*MISFITS, "fresh"))))
+        _logger.warning("%s: %s", name, "; ".join(map(str, report.having(*MISFITS, "fresh"))))
     return report
 
 
-def translated(
+def translate_keys(
     state: dict[str, Tensor], backbone: Any, path: str, rules: Rules
 ) -> tuple[dict[str, Tensor], dict[str, str], list[Decision]]:
-    """Tensors in our names, where each comes from, and decisions on what has no name of ours."""
+    """Tensors by our keys, the original key of each, and decisions on those without a key of ours."""
     left: list[Decision] = []
     renamed: dict[str, Tensor] = {}
     origin: dict[str, str] = {}
     inner: dict[str, Tensor] = {}
     for key, value in state.items():
         matching = next((rule for rule in rules if re.match(rule[0], key)), None)
-        if BOOKKEEPING.search(key):
+        if REBUILT_KEYS.search(key):
             left.append(Decision("left out", key, None, tuple(value.shape), "counter or constant"))
-        elif key.startswith(BACKBONE):
+        elif key.startswith(BACKBONE_PREFIX):
             inner[key] = value
         elif matching is None:
             left.append(Decision("unexpected", key, None, tuple(value.shape), "no such part here"))
         else:
-            ours = numbered(re.sub(*matching, key))
+            ours = halve_numbers(re.sub(*matching, key))
             renamed[ours], origin[ours] = value, key
     of_backbone, sources = backbone_tensors(inner, backbone)
     renamed |= {path + key: value for key, value in of_backbone.items()}
@@ -133,29 +134,24 @@ def translated(
     return renamed, origin, left
 
 
-def numbered(key: str) -> str:
-    """A name in which `{i/2}` stands for half of the number i: they count the layers between convolutions too."""
+def halve_numbers(key: str) -> str:
+    """Replace `{i/2}` by half of i: their indices also count the layers between convolutions."""
     return re.sub(r"\{(\d+)/(\d+)\}", lambda match: str(int(match[1]) // int(match[2])), key)
 
 
 def backbone_tensors(inner: dict[str, Tensor], backbone: Any) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors of the backbone in our names, and where each comes from."""
-    bare = {key.removeprefix(BACKBONE): value for key, value in inner.items()}
+    """Tensors of the backbone by our keys, and the original key of each."""
+    bare = {key.removeprefix(BACKBONE_PREFIX): value for key, value in inner.items()}
     if not isinstance(backbone, Backbone):
-        return bare, {key: BACKBONE + key for key in bare}
-    # The same translation of tensors that all hold their own number tells what became of which.
+        return bare, {key: BACKBONE_PREFIX + key for key in bare}
+    # Translating tensors filled with their own index shows which became which.
     numbers = {key: torch.tensor(float(i)).expand(value.shape) for i, (key, value) in enumerate(bare.items())}
     keys = list(inner)
     sources = {ours: keys[int(number.flatten()[0])] for ours, number in backbone.translate(numbers).items()}
     return backbone.translate(bare), sources
 
 
-def restarting(backbone: Any, path: str) -> str:
-    """Regular expression of the backbone's parameters whose shapes may change between tasks."""
-    return rf"{re.escape(path)}\.\S*(?:{getattr(backbone, 'reset_when_resized', '$^')})"
-
-
-def compared(
+def compare_tensors(
     own: dict[str, Tensor], renamed: dict[str, Tensor], origin: dict[str, str], restarts: str
 ) -> list[Decision]:
     decisions = []

@@ -5,7 +5,7 @@
     model = build_detector(backbone, release.head, release.classes, **release.head_args)
     print(load_detector(model, "mask_rcnn_….pth"))     # what became of every tensor
 
-The same there and here: the order of anchors (ratios first, then sizes, around the cells' first corners), that of a
+Equal there and here: the order of anchors (ratios first, then sizes, around the cells' first corners), that of a
 box's four codes, their scales (10, 10, 5, 5 in the second stage and ATSS, else 1), one logit for an object in the first
 stage, regions aligned to half pixels. Different, and changed on the way: the background is their last class and our
 first (in version 1 it was first, and boxes had codes for it too), codes that all classes share are repeated for each,
@@ -25,24 +25,24 @@ from vitreous.heads.atss import ATSS
 from vitreous.heads.boxes import Detector
 from vitreous.heads.one_stage import RetinaNet
 from vitreous.heads.openmmlab.conversion import Conversion, Rules, load_release
-from vitreous.heads.openmmlab.segment import Release, clusters_of, first
+from vitreous.heads.openmmlab.segment import Release, clusters_of, first_match
 from vitreous.heads.pyramid import Pyramid
 from vitreous.heads.two_stage import RCNN
 from vitreous.models.weights import read_tensors
 
-REGION = r"^(?:roi_head\.)?"  # version 1 had no such part
+ROI_PREFIX = r"^(?:roi_head\.)?"  # version 1 had no such part
 RCNN_RULES: Rules = [
     (r"^rpn_head\.rpn_conv\.", "proposals.head.conv.0.0."),
     (r"^rpn_head\.rpn_cls\.", "proposals.head.cls_logits."),
     (r"^rpn_head\.rpn_reg\.", "proposals.head.bbox_pred."),
-    (REGION + r"bbox_head\.shared_fcs\.0\.", "box_head.fc6."),
-    (REGION + r"bbox_head\.shared_fcs\.1\.", "box_head.fc7."),
-    (REGION + r"bbox_head\.fc_cls\.", "box_predictor.cls_score."),
-    (REGION + r"bbox_head\.fc_reg\.", "box_predictor.bbox_pred."),
-    (REGION + r"mask_head\.convs\.(\d+)\.conv\.", r"mask_head.\1.0."),
-    (REGION + r"mask_head\.convs\.(\d+)\.(?:bn|gn)\.", r"mask_head.\1.1."),
-    (REGION + r"mask_head\.upsample\.", "mask_predictor.conv5_mask."),
-    (REGION + r"mask_head\.conv_logits\.", "mask_predictor.mask_fcn_logits."),
+    (ROI_PREFIX + r"bbox_head\.shared_fcs\.0\.", "box_head.fc6."),
+    (ROI_PREFIX + r"bbox_head\.shared_fcs\.1\.", "box_head.fc7."),
+    (ROI_PREFIX + r"bbox_head\.fc_cls\.", "box_predictor.cls_score."),
+    (ROI_PREFIX + r"bbox_head\.fc_reg\.", "box_predictor.bbox_pred."),
+    (ROI_PREFIX + r"mask_head\.convs\.(\d+)\.conv\.", r"mask_head.\1.0."),
+    (ROI_PREFIX + r"mask_head\.convs\.(\d+)\.(?:bn|gn)\.", r"mask_head.\1.1."),
+    (ROI_PREFIX + r"mask_head\.upsample\.", "mask_predictor.conv5_mask."),
+    (ROI_PREFIX + r"mask_head\.conv_logits\.", "mask_predictor.mask_fcn_logits."),
 ]
 RETINANET_RULES: Rules = [
     (r"^bbox_head\.cls_convs\.(\d+)\.conv\.", r"classifier.conv.\1.0."),
@@ -52,12 +52,12 @@ RETINANET_RULES: Rules = [
     (r"^bbox_head\.retina_cls\.", "classifier.cls_logits."),
     (r"^bbox_head\.retina_reg\.", "regressor.bbox_reg."),
 ]
-MOST_CONVS = 8  # of a tower, for which there are rules
+MAX_CONVS = 8  # of a tower, for which there are rules
 ATSS_RULES: Rules = [
     *(
         (rf"^bbox_head\.{theirs}_convs\.{i}\.{layer}\.", f"{ours}.{3 * i + place}.")
         for theirs, ours in (("cls", "classifier.conv"), ("reg", "regressor.tower"))
-        for i in range(MOST_CONVS)
+        for i in range(MAX_CONVS)
         for place, layer in enumerate(("conv", "(?:bn|gn)"))
     ),
     (r"^bbox_head\.atss_cls\.", "classifier.cls_logits."),
@@ -65,14 +65,14 @@ ATSS_RULES: Rules = [
     (r"^bbox_head\.atss_centerness\.", "regressor.centredness."),
     (r"^bbox_head\.scales$", "regressor.scales"),
 ]
-RULES: dict[type, Rules] = {RCNN: RCNN_RULES, RetinaNet: RETINANET_RULES, ATSS: ATSS_RULES}
+DETECTOR_RULES: dict[type, Rules] = {RCNN: RCNN_RULES, RetinaNet: RETINANET_RULES, ATSS: ATSS_RULES}
 # What depends on the classes.
-CLASSIFIERS = r"box_predictor\.|mask_predictor\.mask_fcn_logits\.|classifier\.cls_logits\."
+DETECTOR_CLASSIFIERS = r"box_predictor\.|mask_predictor\.mask_fcn_logits\.|classifier\.cls_logits\."
 
 
 def load_detector(model: Detector, source: str | Path | dict[str, Any], *, strict: bool = True) -> Conversion:
-    """Load a detection checkpoint. With other classes the layers that name them start afresh."""
-    rules = RULES.get(type(model))
+    """Load a detection checkpoint. With other classes, the classification layers are re-initialised."""
+    rules = DETECTOR_RULES.get(type(model))
     if rules is None or not isinstance(model.backbone, Pyramid):
         raise InputError(
             f"a {type(model).__name__} given; checkpoints of mmdetection can be loaded into maskrcnn, fasterrcnn, "
@@ -83,7 +83,7 @@ def load_detector(model: Detector, source: str | Path | dict[str, Any], *, stric
     pyramid = pyramid_rules(model.backbone)
     trunk = getattr(model.backbone.body, "model", model.backbone.body)
     try:
-        report = load_release(model, trunk, state, [*pyramid, *rules], may_differ=CLASSIFIERS, strict=strict)
+        report = load_release(model, trunk, state, [*pyramid, *rules], may_differ=DETECTOR_CLASSIFIERS, strict=strict)
     except InputError as error:
         where = "" if isinstance(source, dict) else f"{source}: "
         raise InputError(f"{where}{error}") from error
@@ -91,7 +91,7 @@ def load_detector(model: Detector, source: str | Path | dict[str, Any], *, stric
 
 
 def pyramid_rules(backbone: Pyramid) -> Rules:
-    """Their levels behind the last are numbered on; ours are called p6 and p7."""
+    """Their extra levels continue the numbering; ours are called p6 and p7."""
     last = backbone.own_levels
     return [
         (rf"^neck\.fpn_convs\.{last}\.conv\.", "backbone.fpn.extra_blocks.p6."),
@@ -104,7 +104,7 @@ def pyramid_rules(backbone: Pyramid) -> Rules:
 
 
 def rearrange(state: dict[str, Tensor]) -> dict[str, str]:
-    """Bring tensors whose order or number differs into ours, in place; for each of their names, what was done."""
+    """Rearrange tensors whose order or number differs, in place; returns what was done, by their keys."""
     reasons: dict[str, str] = {}
     for key in [key for key in state if re.search(r"bbox_head\.fc_cls\.(?:weight|bias)$", key)]:
         codes, mask = key.replace("fc_cls", "fc_reg"), key.replace("bbox_head.fc_cls", "mask_head.conv_logits")
@@ -132,20 +132,20 @@ def rearrange(state: dict[str, Tensor]) -> dict[str, str]:
 
 
 def describe_detector(source: str | Path | dict[str, Any]) -> Release:
-    """Read from the names and shapes of a checkpoint what to build for it."""
+    """What to build for a checkpoint, from its keys and shapes."""
     state = read_tensors(source)
-    lateral = first(state, r"^neck\.lateral_convs\.0\.conv\.weight$")
+    lateral = first_match(state, r"^neck\.lateral_convs\.0\.conv\.weight$")
     arguments = {} if lateral is None else {"channels": int(lateral.shape[0])}
-    logits = first(state, REGION + r"bbox_head\.fc_cls\.weight$")
+    logits = first_match(state, ROI_PREFIX + r"bbox_head\.fc_cls\.weight$")
     if logits is not None:
-        hidden = first(state, REGION + r"bbox_head\.shared_fcs\.0\.weight$")
+        hidden = first_match(state, ROI_PREFIX + r"bbox_head\.shared_fcs\.0\.weight$")
         arguments |= {"align_samples": 0} | ({} if hidden is None else {"hidden": int(hidden.shape[0])})
-        masked = first(state, REGION + r"mask_head\.conv_logits\.weight$") is not None
-        convs = {"convs": count(state, REGION + r"mask_head\.convs\.(\d+)\.conv\.weight$")} if masked else {}
+        masked = first_match(state, ROI_PREFIX + r"mask_head\.conv_logits\.weight$") is not None
+        convs = {"convs": count_keys(state, ROI_PREFIX + r"mask_head\.convs\.(\d+)\.conv\.weight$")} if masked else {}
         return Release("maskrcnn" if masked else "fasterrcnn", len(logits) - 1, arguments | convs, clusters_of(state))
-    arguments |= {"convs": count(state, r"^bbox_head\.cls_convs\.(\d+)\.conv\.weight$")}
+    arguments |= {"convs": count_keys(state, r"^bbox_head\.cls_convs\.(\d+)\.conv\.weight$")}
     for head, name, boxes in (("retinanet", "retina_cls", "retina_reg"), ("atss", "atss_cls", "atss_reg")):
-        logits, codes = (first(state, rf"^bbox_head\.{part}\.weight$") for part in (name, boxes))
+        logits, codes = (first_match(state, rf"^bbox_head\.{part}\.weight$") for part in (name, boxes))
         if logits is not None and codes is not None:
             return Release(head, len(logits) // (len(codes) // 4), arguments, clusters_of(state))
     parts = ", ".join(sorted({key.partition(".")[0] for key in state})[:8])
@@ -155,5 +155,5 @@ def describe_detector(source: str | Path | dict[str, Any]) -> Release:
     )
 
 
-def count(state: dict[str, Tensor], pattern: str) -> int:
+def count_keys(state: dict[str, Tensor], pattern: str) -> int:
     return sum(re.search(pattern, key) is not None for key in state)

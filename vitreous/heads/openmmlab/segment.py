@@ -5,7 +5,7 @@
     model = build_segmenter(backbone, release.head, release.classes, **release.head_args)
     print(load_segmenter(model, "pacahead_….pth"))    # what became of every tensor
 
-What has to be known of these heads, and is the same here: maps are resized with half-pixel centres
+What these heads have in common with ours: maps are resized with half-pixel centres
 (`align_corners=False`), convolutions before a batch norm have no bias, those of Semantic FPN's pyramid have one and no
 norm, PaCa's clusters are classes in the order of its answer, and ADE20K's class 0 is "wall": its models were trained
 with the label 0 ("other") of the data ignored and all others counted down by one (`reduce_zero_label`).
@@ -21,7 +21,7 @@ from vitreous.errors import InputError
 from vitreous.heads.keypoints import SimpleBaseline
 from vitreous.heads.openmmlab.conversion import Conversion, Rules, load_release
 from vitreous.heads.segment import Segmenter
-from vitreous.heads.semantic import KEYS, PaCaHead
+from vitreous.heads.semantic import PACA_HEAD_KEYS, PaCaHead
 from vitreous.heads.semantic_fpn import SemanticFPN
 from vitreous.heads.upernet import UperNet
 from vitreous.models.weights import read_tensors
@@ -32,7 +32,7 @@ def conv_and_norm(theirs: str, ours: str) -> list[tuple[str, str]]:
     return [(rf"^{theirs}\.conv\.", f"{ours}.0."), (rf"^{theirs}\.bn\.", f"{ours}.1.")]
 
 
-RULES: dict[type, Rules] = {
+SEGMENTER_RULES: dict[type, Rules] = {
     SemanticFPN: [
         *conv_and_norm(r"neck\.lateral_convs\.(\d+)", r"decoder.fpn.inner_blocks.\1"),
         *conv_and_norm(r"neck\.fpn_convs\.(\d+)", r"decoder.fpn.layer_blocks.\1"),
@@ -50,7 +50,7 @@ RULES: dict[type, Rules] = {
         (r"^auxiliary_head\.conv_seg\.", "decoder.auxiliary_classifier."),
     ],
     PaCaHead: [
-        *((rf"^decode_head\.{theirs.removeprefix('^')}", f"decoder.{ours}") for theirs, ours in KEYS),
+        *((rf"^decode_head\.{theirs.removeprefix('^')}", f"decoder.{ours}") for theirs, ours in PACA_HEAD_KEYS),
         (r"^decode_head\.clustering\.1\.", "decoder.clustering.1."),
     ],
     SimpleBaseline: [
@@ -58,11 +58,11 @@ RULES: dict[type, Rules] = {
         (r"^(?:keypoint_head|head)\.final_layer\.", "heatmaps."),
     ],
 }
-CLASSIFIERS = r"decoder\.(?:auxiliary_)?classifier\.|decoder\.clustering\.1\.|heatmaps\."
+SEGMENTER_CLASSIFIERS = r"decoder\.(?:auxiliary_)?classifier\.|decoder\.clustering\.1\.|heatmaps\."
 
 
 class Release(NamedTuple):
-    """What a checkpoint says of the model it was made for."""
+    """What a checkpoint says about its model."""
 
     head: str  # "fpn", "upernet", "paca" or "keypoints"
     classes: int  # joints of "keypoints"
@@ -71,24 +71,24 @@ class Release(NamedTuple):
 
 
 def load_segmenter(model: Segmenter, source: str | Path | dict[str, Any], *, strict: bool = True) -> Conversion:
-    """Load a segmentation checkpoint. With other classes classifiers start afresh, with other clusters clusterings."""
-    rules = RULES[type(model.decoder)]
-    return load_release(model, model.levels.backbone, source, rules, may_differ=CLASSIFIERS, strict=strict)
+    """Load a segmentation checkpoint. Layers that depend on other classes or clusters are re-initialised."""
+    rules = SEGMENTER_RULES[type(model.decoder)]
+    return load_release(model, model.levels.backbone, source, rules, may_differ=SEGMENTER_CLASSIFIERS, strict=strict)
 
 
 def load_keypoints(model: SimpleBaseline, source: str | Path | dict[str, Any], *, strict: bool = True) -> Conversion:
-    """Load a keypoint checkpoint. The last layer starts afresh if it has other joints."""
-    rules = RULES[SimpleBaseline]
-    return load_release(model, model.levels.backbone, source, rules, may_differ=CLASSIFIERS, strict=strict)
+    """Load a keypoint checkpoint. With other joints, the last layer is re-initialised."""
+    rules = SEGMENTER_RULES[SimpleBaseline]
+    return load_release(model, model.levels.backbone, source, rules, may_differ=SEGMENTER_CLASSIFIERS, strict=strict)
 
 
-SIGNS = {  # a key that only one head has
+HEAD_KEYS = {  # a key that only one head has
     "fpn": r"^decode_head\.scale_heads\.",
     "upernet": r"^decode_head\.psp_modules\.",
     "paca": r"^decode_head\.clustering\.",
     "keypoints": r"^(?:keypoint_head|head)\.deconv_layers\.",
 }
-WIDTHS = {  # argument of a head -> the tensor whose first axis tells it
+WIDTH_KEYS = {  # argument of a head -> the tensor whose first axis tells it
     "fpn": {"pyramid": r"^neck\.fpn_convs\.0\.conv\.weight", "width": r"^decode_head\.scale_heads\.0\.0\.conv\.weight"},
     "upernet": {
         "width": r"^decode_head\.bottleneck\.conv\.weight",
@@ -99,21 +99,21 @@ WIDTHS = {  # argument of a head -> the tensor whose first axis tells it
 }
 
 
-def describe(source: str | Path | dict[str, Any]) -> Release:
-    """Read from the names and shapes of a checkpoint what to build for it."""
+def describe_segmenter(source: str | Path | dict[str, Any]) -> Release:
+    """What to build for a checkpoint, from its keys and shapes."""
     state = read_tensors(source)
-    head = next((head for head, sign in SIGNS.items() if first(state, sign) is not None), None)
+    head = next((head for head, sign in HEAD_KEYS.items() if first_match(state, sign) is not None), None)
     if head is None:
         parts = ", ".join(sorted({key.partition(".")[0] for key in state})[:8])
         raise InputError(
             f"no known head among the parts of this checkpoint ({parts}); known: Semantic FPN, UperNet, PaCa's, "
             "SimpleBaseline, as mmsegmentation and mmpose store them"
         )
-    found = {name: first(state, pattern) for name, pattern in WIDTHS[head].items()}
+    found = {name: first_match(state, pattern) for name, pattern in WIDTH_KEYS[head].items()}
     widths = {name: int(value.shape[0]) for name, value in found.items() if value is not None}
-    last = first(state, r"^decode_head\.conv_seg\.weight|^(?:keypoint_head|head)\.final_layer\.weight")
+    last = first_match(state, r"^decode_head\.conv_seg\.weight|^(?:keypoint_head|head)\.final_layer\.weight")
     if last is None:
-        raise InputError("this checkpoint lacks the layer that names the classes; it is not whole")
+        raise InputError("this checkpoint lacks the classification layer; it is incomplete")
     return Release(head, int(last.shape[0]), widths, clusters_of(state))
 
 
@@ -129,5 +129,5 @@ def clusters_of(state: dict[str, Tensor]) -> tuple[int, ...] | None:
     return tuple(last.get(stage, (0, 0))[1] for stage in range(1, stages + 1)) if last else None
 
 
-def first(state: dict[str, Tensor], pattern: str) -> Tensor | None:
+def first_match(state: dict[str, Tensor], pattern: str) -> Tensor | None:
     return next((value for key, value in state.items() if re.match(pattern, key)), None)

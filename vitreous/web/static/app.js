@@ -273,14 +273,14 @@ class Page {
   // ---- other methods
 
   buildMethods() {
-    const { methods, stages, has } = this.model;
+    const { methods, stages, inside } = this.model;
     $("show").replaceChildren(
       ...(stages.length ? [new Option("chosen cluster", "")] : []),
       ...methods.map((method) => new Option([spaced(method.name), ...method.labels].join(" · "), method.name)),
     );
     $("default-method").textContent = this.defaultMethodText();
-    $("inside").textContent = has;
-    $("inside").hidden = !has;
+    $("inside").textContent = inside;
+    $("inside").hidden = !inside;
     $("methods").open = stages.length === 0;
     $("method-count").textContent = methods.length;
     $("method-cards").replaceChildren(
@@ -291,7 +291,7 @@ class Page {
           '<button type="button" class="map-button" aria-pressed="false"></button><div class="facts"><b class="name"></b><span class="score"></span></div><p class="labels"></p><p class="summary"></p>';
         card.querySelector(".name").textContent = spaced(method.name);
         card.querySelector(".labels").append(...method.labels.map((text) => this.label(method, text)));
-        card.querySelector(".summary").textContent = sentence(method.says) + (method.target ? "" : ` Does not know the ${this.targetNoun}.`);
+        card.querySelector(".summary").textContent = sentence(method.summary) + (method.target ? "" : ` Does not know the ${this.targetNoun}.`);
         card.querySelector(".map-button").setAttribute("aria-label", `Show ${[spaced(method.name), ...method.labels].join(", ")}`);
         card.querySelector(".map-button").addEventListener("click", () => this.chooseMap(method.name));
         return card;
@@ -302,10 +302,10 @@ class Page {
   // The run's default, which comes first in the list, and why it is the default.
   defaultMethodText() {
     const { methods, chosen } = this.model;
-    if (chosen.method === null) return chosen.says;
+    if (chosen.method === null) return chosen.reason;
     const { passes } = methods[0];
     const when = passes > QUICK_PASSES ? `takes ${passes} passes, so it is computed only when you choose it` : "is shown first";
-    return `${sentence(`${spaced(chosen.method)} ${when}`)} ${chosen.says}`;
+    return `${sentence(`${spaced(chosen.method)} ${when}`)} ${chosen.reason}`;
   }
 
   label(method, text) {
@@ -384,7 +384,7 @@ class Page {
       const where = found.stage === null ? "" : `, stage ${found.stage}${unlike}`;
       const against = found.low < 0 ? `; what speaks against the ${this.targetNoun} is dark` : "";
       const range = `Values from ${found.low.toPrecision(2)} to ${found.high.toPrecision(2)}${against}.`;
-      const caption = `${sentence(`${spaced(name)}${where}: ${found.says}`)} ${range}`;
+      const caption = `${sentence(`${spaced(name)}${where}: ${found.summary}`)} ${range}`;
       this.pinnedMap = { map: found.map, caption: () => caption };
       this.markMethod(name);
       this.draw();
@@ -427,7 +427,7 @@ class Page {
     measured.sort((a, b) => b.difference - a.difference);
     $("method-cards").prepend(...measured.map(({ name }) => this.card(name)));
     const best = measured[0];
-    $("default-method").textContent = `${sentence(`${spaced(best.name)} is the most faithful of the quick ones on this picture: insertion − deletion ${signed(best.difference)}`)} ${this.model.chosen.says}`;
+    $("default-method").textContent = `${sentence(`${spaced(best.name)} is the most faithful of the quick ones on this picture: insertion − deletion ${signed(best.difference)}`)} ${this.model.chosen.reason}`;
     if (first && $("show").value === first) await this.chooseMap(best.name); // unless something else was chosen
   }
 

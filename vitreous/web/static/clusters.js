@@ -131,7 +131,7 @@ export class Clusters {
 
   rankingText(by) {
     const ranking = this.model.rankings.find((r) => r.name === by);
-    return `${spaced(by)}: ${ranking.says}.`;
+    return `${spaced(by)}: ${ranking.summary}.`;
   }
 
   showRankingText(text) {

@@ -25,11 +25,11 @@ from vitreous.explanations.explaining import FEWER_PASSES, Plan, lighter
 from vitreous.tasks.base import Prediction
 from vitreous.tasks.findings import FindingQuery, finding_score
 from vitreous.web.explorer import Answer, Explorer
-from vitreous.web.pictures import ShownPicture, as_png, identify_picture
+from vitreous.web.pictures import ServedPicture, as_png, served_picture
 
 
 @dataclass(frozen=True, eq=False)
-class PictureWithFindings(ShownPicture):
+class ServedFindings(ServedPicture):
     """A picture with the first findings in it, each with its target."""
 
     inspection: Inspection = field(repr=False)
@@ -46,7 +46,7 @@ class PictureWithFindings(ShownPicture):
         return super().footprint + len(self.drawing) + drawing + sum(value.nbytes for value in (*kept, *regions))
 
 
-class FindingExplorer(Explorer):
+class Finder(Explorer):
     portions = FEWER_PASSES["portions"]
 
     def size(self) -> tuple[int, int]:
@@ -60,13 +60,13 @@ class FindingExplorer(Explorer):
 
     # ---- a picture -----------------------------------------------------------------------------------------------
 
-    def open_picture(self, image: Image.Image, name: str, label: str | None = None) -> PictureWithFindings:
+    def see(self, image: Image.Image, name: str, label: str | None = None) -> ServedFindings:
         """The label of a whole picture says nothing about its findings."""
         inspection = inspect_picture(self.trained, image, name)
-        bare, default = identify_picture(name, inspection.view.picture), inspection.choose(FindingQuery())
+        bare, default = served_picture(name, inspection.view.picture), inspection.choose(FindingQuery())
         ranked = default.findings[:LISTED_FINDINGS]
         choices = [inspection.choose(FindingQuery(finding=rank)) for rank in range(1, len(ranked) + 1)]
-        return PictureWithFindings(
+        return ServedFindings(
             id=bare.id,
             name=name,
             label=None,
@@ -83,12 +83,12 @@ class FindingExplorer(Explorer):
             nothing=default.nothing,
         )
 
-    def network(self, item: ShownPicture) -> nn.Module:
-        assert isinstance(item, PictureWithFindings)
+    def network(self, item: ServedPicture) -> nn.Module:
+        assert isinstance(item, ServedFindings)
         return explained_model(self.trained, item.classes or (0,), item.inspection.view)
 
-    def finding(self, item: ShownPicture, number: int | None) -> tuple[dict[str, Any], Target]:
-        assert isinstance(item, PictureWithFindings)
+    def finding(self, item: ServedPicture, number: int | None) -> tuple[dict[str, Any], Target]:
+        assert isinstance(item, ServedFindings)
         if not item.findings:
             raise InputError(f"there is nothing to explain: {item.nothing}")
         if number is not None and number >= len(item.findings):
@@ -97,33 +97,33 @@ class FindingExplorer(Explorer):
             )
         return item.findings[number or 0]
 
-    def png(self, item: ShownPicture, number: int | None) -> bytes:
-        assert isinstance(item, PictureWithFindings)
+    def png(self, item: ServedPicture, number: int | None) -> bytes:
+        assert isinstance(item, ServedFindings)
         marked = item.inspection.choose(FindingQuery(finding=self.finding(item, number)[0]["rank"])).marked
         return item.png if marked is None else as_png(marked)
 
-    def drawing(self, item: ShownPicture) -> bytes:
-        assert isinstance(item, PictureWithFindings)
+    def drawing(self, item: ServedPicture) -> bytes:
+        assert isinstance(item, ServedFindings)
         return item.drawing
 
-    def target(self, item: ShownPicture, number: int | None, output: Any) -> Target:
+    def target(self, item: ServedPicture, number: int | None, output: Any) -> Target:
         return self.finding(item, number)[1]
 
     # ---- its findings, in place of classes -----------------------------------------------------------------------
 
-    def predict(self, item: ShownPicture) -> Answer:
-        assert isinstance(item, PictureWithFindings)
+    def predict(self, item: ServedPicture) -> Answer:
+        assert isinstance(item, ServedFindings)
         return {"id": item.id, "name": item.name, "true": None, "classes": self.rows(item), "nothing": item.nothing}
 
-    def rows(self, item: PictureWithFindings) -> list[Answer]:
+    def rows(self, item: ServedFindings) -> list[Answer]:
         """With the numbers of `vitreous predict`, in their order."""
         return [
             {"number": number, "name": finding["short"], "probability": finding_score(finding)}
             for number, (finding, _) in enumerate(item.findings)
         ]
 
-    def compared(self, item: ShownPicture, target: Target, before: Any, after: Any) -> Answer:
-        assert isinstance(item, PictureWithFindings)
+    def compared(self, item: ServedPicture, target: Target, before: Any, after: Any) -> Answer:
+        assert isinstance(item, ServedFindings)
         now = item.inspection.task.scores_now(item.findings, item.inspection.view, self.model, after)
         rows = [
             row | {"probability": value, "before": row["probability"]}
@@ -132,8 +132,8 @@ class FindingExplorer(Explorer):
         lost = target.holds(before) & ~target.holds(after)
         return {"classes": rows, "changed": bool(lost[0])}
 
-    def report(self, item: ShownPicture, stage: int | None, number: int | None, top_k: int) -> str:
-        assert isinstance(item, PictureWithFindings)
+    def report(self, item: ServedPicture, stage: int | None, number: int | None, top_k: int) -> str:
+        assert isinstance(item, ServedFindings)
         query = FindingQuery() if number is None else FindingQuery(finding=self.finding(item, number)[0]["rank"])
         plan = finding_plan(self.model, self.chosen.applied(Plan(stage=stage)))
         return explain_finding(self.trained, item.inspection, query=query, plan=plan).html(top_k=top_k)

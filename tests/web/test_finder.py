@@ -12,7 +12,7 @@ from tests.support.explorer import HOST, REASON, application, png, save_chosen
 from tests.support.tiny_model import TASK_ARGS, save_tiny_dense
 from vitreous.attribution.target import BoxTarget
 from vitreous.clusters.gates import gated, without
-from vitreous.data.run_lengths import decode
+from vitreous.data.run_lengths import decode_mask
 from vitreous.heads.detect import DETECTORS
 from vitreous.predict import predict
 from vitreous.runs.model_folder import load_model
@@ -132,7 +132,7 @@ def test_the_default_of_a_run_goes_first_here_too(tmp_path):
     app, _ = application(folder)
     with TestClient(app, base_url=HOST) as client:
         card = ask(client, "model")
-        assert card["chosen"] == {"method": "token_gradient", "says": REASON}
+        assert card["chosen"] == {"method": "token_gradient", "reason": REASON}
         assert card["methods"][0]["name"] == "token_gradient"
         page = client.get(f"/api/images/{upload(client)}/report.html").text
     assert '<b>Look first at <span class="name">token_gradient</span>.</b>' in page
@@ -168,12 +168,12 @@ def test_the_page_tells_the_numbers_of_predict_in_their_order(kind, tmp_path):
     if task == "keypoints":
         expected = sorted(said[0]["keypoints"][2::3], reverse=True)
     elif task == "segment":
-        shares = {row["class"]: decode(row["segmentation"], 50, 91).mean() for row in said}
+        shares = {row["class"]: decode_mask(row["segmentation"], 50, 91).mean() for row in said}
         expected = [share for _, share in sorted(shares.items(), key=lambda one: (one[0] == "background", -one[1]))]
     else:
         expected = [row["score"] for row in said[:10]]
     explorer = open_explorer(folder)
-    item = explorer.open_picture(picture, "photo.png")
+    item = explorer.see(picture, "photo.png")
     rows = explorer.predict(item)["classes"]
     assert [row["probability"] for row in rows] == pytest.approx(expected, abs=1e-6)
     shown = [row["probability"] for row in rows if "background" not in row["name"]]

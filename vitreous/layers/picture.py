@@ -1,7 +1,0 @@
-"""Layers that take pictures (B, C, H, W), used on tokens (B, H, W, C), which are channels-last pictures."""
-
-from torch import Tensor, nn
-
-
-def picture(layer: nn.Module, x: Tensor) -> Tensor:
-    return layer(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)  # two views: nothing is copied
