@@ -19,7 +19,7 @@ from typing import Any, Self
 from PIL import Image
 
 from vitreous.drawing.display import show_picture
-from vitreous.errors import InputError
+from vitreous.errors import InputError, to_install
 from vitreous.files.writing import write_output
 
 MIN_SCORE = 0.3  # of a box or a keypoint that is drawn and counted, unless another is asked for
@@ -95,6 +95,16 @@ class CocoResult(PictureResult):
         names = dict(zip(self.category_ids, self.classes, strict=True))
         predictions = [{"class": names[row["category_id"]], **row} for row in self.coco_rows()]
         return {"width": self.picture.width, "height": self.picture.height, "predictions": predictions}
+
+
+def import_supervision() -> Any:
+    """The package supervision, version 0.29 or newer."""
+    try:
+        import supervision
+    except ImportError as error:
+        hint = to_install("supervision")
+        raise InputError(f"to_supervision() needs the package supervision: {hint}") from error
+    return supervision
 
 
 def count_names(names: Iterable[str], min_score: float) -> str:
