@@ -18,7 +18,9 @@ from typing import Any, Self
 
 from PIL import Image
 
+from vitreous.drawing.annotate import enlarge_small
 from vitreous.drawing.display import show_picture
+from vitreous.drawing.panels import labelled
 from vitreous.errors import InputError, to_install
 from vitreous.files.writing import write_output
 
@@ -38,12 +40,12 @@ class PictureResult(ABC):
         """Everything, as JSON can hold it and with names of classes."""
 
     @abstractmethod
-    def draw(self, *, caption: bool = True) -> Image.Image:
-        """The picture with the answer drawn on it; `caption`: with the class or the legend below, if there is one."""
-
-    @abstractmethod
     def summary(self) -> str:
         """One line."""
+
+    def draw(self, *, caption: bool = True) -> Image.Image:
+        """The picture with the answer drawn on it; `caption`: with a line or a legend below, if there is one."""
+        return labelled(self.picture, self.summary()) if caption else enlarge_small(self.picture)[0]
 
     def kept(self) -> Self:
         """Without what is too uncertain to be shown."""
