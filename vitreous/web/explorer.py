@@ -37,8 +37,8 @@ from vitreous.explanations.explaining import IMAGE_PORTIONS, Plan, explain_image
 from vitreous.faithfulness.curves import curves
 from vitreous.faithfulness.scoring import NO_BETTER
 from vitreous.layers.tap import record
-from vitreous.runs.model_folder import TrainedModel
 from vitreous.runs.results import require_numbers
+from vitreous.runs.trained_model import TrainedModel
 from vitreous.web.pictures import ServedPicture, served_picture
 
 LISTED_CLASSES = 5
