@@ -23,7 +23,7 @@ from vitreous.data.shapes.images import ShapesImages
 from vitreous.data.shapes.samples import CATEGORIES
 from vitreous.data.transforms import Preprocess
 from vitreous.explanations.dataset import read_batches
-from vitreous.runs.model_folder import TrainedModel
+from vitreous.runs.trained_model import TrainedModel
 
 
 def resident() -> float:

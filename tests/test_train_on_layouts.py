@@ -18,7 +18,8 @@ from vitreous.check import check
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.evaluate import evaluate
-from vitreous.runs.model_folder import TrainedModel, class_columns, load_model
+from vitreous.runs.model_folder import load_model
+from vitreous.runs.trained_model import TrainedModel, class_columns
 from vitreous.train import train
 
 PLAIN = dict(model="test_efficientnet", size=32, epochs=1, batch_size=4, workers=0, device="cpu", warmup_epochs=0.0)

@@ -1,4 +1,4 @@
-"""`vitreous evaluate`: a model and data in, figures out. `train` validates with the same `score`."""
+"""`vitreous evaluate`: a model and data in, figures out. `train` validates with the same `score_loader`."""
 
 import math
 import time
@@ -307,7 +307,7 @@ def score_images(trained: TrainedModel, images: ImageSet, worst: int, conditions
     )
     try:
         with worker_failures_explained():  # a worker's death may be told in the middle of a forward pass
-            scores = score(
+            scores = score_loader(
                 task,
                 trained.model,
                 loader,
@@ -384,7 +384,7 @@ def evaluation_loader(
 
 
 @torch.no_grad()  # not inference_mode: what a model caches meanwhile must stay usable for training
-def score(
+def score_loader(
     task: Task,
     model: nn.Module,
     loader: Loader,

@@ -26,8 +26,9 @@ from vitreous.explanations.explaining import Plan, chosen_methods, cluster_layer
 from vitreous.explanations.folder import EXPLANATION_JSON, REPORT_PAGE, print_summary, write_explanations
 from vitreous.explanations.picture import explain_picture, explain_with, model_in_memory, picture_name
 from vitreous.reports.explanation import Explanation
-from vitreous.runs.model_folder import TrainedModel, is_weights_file, load_model
+from vitreous.runs.model_folder import is_weights_file, load_model
 from vitreous.runs.results import load_readable, report_skipped, require_positive, result_folder
+from vitreous.runs.trained_model import TrainedModel
 from vitreous.runtime.calling import natural, with_known_names
 from vitreous.runtime.progress import track
 from vitreous.tasks.findings import FindingQuery, parse_region

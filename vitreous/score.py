@@ -9,8 +9,9 @@ from vitreous.data.image_set import ImageSet
 from vitreous.data.source import describe, open_data
 from vitreous.evaluate import label_reading
 from vitreous.explanations.scores import score_run
-from vitreous.runs.model_folder import TrainedModel, load_model
+from vitreous.runs.model_folder import load_model
 from vitreous.runs.results import require_positive
+from vitreous.runs.trained_model import TrainedModel
 from vitreous.tasks.base import load_task
 
 

@@ -13,8 +13,9 @@ from vitreous.data.pictures import Picture, find_pictures
 from vitreous.data.shapes.samples import CATEGORIES
 from vitreous.errors import InputError
 from vitreous.explanations.default_method import read_default_method
-from vitreous.runs.model_folder import TrainedModel, load_model
+from vitreous.runs.model_folder import load_model
 from vitreous.runs.results import load_readable, report_skipped, require_positive
+from vitreous.runs.trained_model import TrainedModel
 from vitreous.web.explorer import Explorer
 from vitreous.web.finder import Finder
 from vitreous.web.pictures import ServedPicture

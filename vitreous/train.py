@@ -28,7 +28,7 @@ from vitreous.data.loader import (
 )
 from vitreous.data.source import ImageSet, describe
 from vitreous.errors import InputError, command, printable
-from vitreous.evaluate import Scores, evaluation_loader, score
+from vitreous.evaluate import Scores, evaluation_loader, score_loader
 from vitreous.files.storage import folder_bytes, json_text, require_space
 from vitreous.metrics.figures import as_text
 from vitreous.registry import is_stored, resolve_name, stored_arguments
@@ -281,7 +281,7 @@ class Training:
         loader = self._validation(batch_size=2, first=2, workers=min(self.settings.workers, 1))
         try:
             with worker_failures_explained():
-                score(self.task, model, loader, device=self.device, amp=self.settings.amp, label=None)
+                score_loader(self.task, model, loader, device=self.device, amp=self.settings.amp, label=None)
         finally:
             loader.close()
 
@@ -409,7 +409,7 @@ class Training:
             raise StopRequested(self.stop.received)
 
     def validate(self, epoch: int) -> Scores:
-        return score(
+        return score_loader(
             self.task,
             self.state.evaluated_model,
             self.val_loader,

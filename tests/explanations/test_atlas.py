@@ -26,7 +26,8 @@ from vitreous.explanations.atlas import gather
 from vitreous.explanations.dataset import read_batches, selection
 from vitreous.layers.tap import record
 from vitreous.reports.atlas_regions import TILE, draw_region, regions_of, similar_regions
-from vitreous.runs.model_folder import TrainedModel, load_model
+from vitreous.runs.model_folder import load_model
+from vitreous.runs.trained_model import TrainedModel
 
 IMAGES = 24
 

@@ -93,7 +93,7 @@ def test_serve(file):
     explorer = open_explorer(file, architecture=NAME, size=64, device="cpu")
     assert explorer.trained.name == NAME
     assert explorer.trained.classes == tuple(map(str, range(10)))
-    assert explorer.card()["chosen"]["says"].endswith("was not measured on a data set.")
+    assert explorer.card()["chosen"]["reason"].endswith("was not measured on a data set.")
 
 
 def test_an_architecture_goes_with_a_file_only(tmp_path):

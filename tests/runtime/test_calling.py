@@ -239,7 +239,7 @@ def test_a_network_input_is_one_only_when_it_is_said(place, answers, task):
         inputs = trained.preprocess(picture)
     else:
         built = trained.build_task()
-        pixels, _ = built.evaluation_view(trained.preprocess)(picture, built.questions(picture, [])[0])
+        pixels, _ = built.evaluation_view(trained.preprocess)(picture, built.blank_targets(picture, [])[0])
         inputs = trained.preprocess.normalise_bytes(pixels)
     again = said(place / task, inputs, preprocessed=True)
     assert again["pixels"] == answers[task]["pixels"]

@@ -4,48 +4,20 @@ vitreous.tasks.__path__.append(FOLDER_OF_THIS_FILE)
 vitreous.train("paca_b0", "shapes", task="count")
 """
 
-import random
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import torch.nn.functional as F
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor, nn
 
 from vitreous.attribution.target import Target
-from vitreous.data.annotations import objects_of
 from vitreous.data.transforms import Preprocess
-from vitreous.drawing.annotate import enlarge_small
-from vitreous.drawing.panels import labelled
 from vitreous.tasks.base import Task
 from vitreous.tasks.findings import FindingChoice, finding_at
 from vitreous.tasks.results import PictureResult
 
 MOST_OBJECTS = 10  # the sigmoid of the model's output is a share of so many
-
-
-@dataclass(frozen=True, eq=False)
-class Count(PictureResult):
-    objects: float
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"objects": self.objects}
-
-    def draw(self, *, caption: bool = True) -> Image.Image:
-        return labelled(self.picture, self.summary()) if caption else enlarge_small(self.picture)[0]
-
-    def summary(self) -> str:
-        return f"{self.objects:.1f} objects"
-
-
-@dataclass(frozen=True)
-class CountView:
-    preprocess: Preprocess
-    flip: float = 0.0
-
-    def __call__(self, picture: Image.Image, target: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
-        seen = ImageOps.mirror(picture) if random.random() < self.flip else picture
-        return self.preprocess.pixels(seen), {"objects": len(target["objects"])}
 
 
 class CountingModel(nn.Module):
@@ -72,6 +44,17 @@ class ExactCounts:
         return {"exact": self.right / self.images}
 
 
+@dataclass(frozen=True, eq=False)
+class Count(PictureResult):
+    objects: float
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"objects": self.objects}
+
+    def summary(self) -> str:
+        return f"{self.objects:.1f} objects"
+
+
 class CountTarget(Target):
     def __call__(self, output: Tensor) -> Tensor:
         return output.sigmoid() if self.scale == "probability" else output
@@ -82,26 +65,19 @@ class CountTarget(Target):
 
 class CountTask(Task):
     name, purpose, targets = "count", "count objects", "boxes"
-    main_metric = "exact"
-    metric = ExactCounts
+    main_metric, metric, model = "exact", ExactCounts, CountingModel
 
-    def model(self, backbone: nn.Module) -> nn.Module:
-        return CountingModel(backbone)
+    def training_view(self, preprocess: Preprocess, settings: Any) -> Any:
+        return self.evaluation_view(preprocess)
 
-    def training_view(self, preprocess: Preprocess, settings: Any) -> CountView:
-        return CountView(preprocess, settings.flip)
-
-    def evaluation_view(self, preprocess: Preprocess) -> CountView:
-        return CountView(preprocess)
+    def evaluation_view(self, preprocess: Preprocess) -> Any:
+        return partial(with_count, preprocess)
 
     def losses(self, model: nn.Module, images: Tensor, targets: dict[str, Any]) -> dict[str, Tensor]:
-        return {"squared_error": F.mse_loss(model(images).sigmoid() * MOST_OBJECTS, targets["objects"].float())}
+        return {"squared_error": (model(images).sigmoid() * MOST_OBJECTS - targets["objects"]).square().mean()}
 
     def predict(self, model: nn.Module, images: Tensor, targets: dict[str, Any]) -> list[dict[str, Tensor]]:
         return [{"objects": one} for one in (model(images).sigmoid() * MOST_OBJECTS).cpu()]
-
-    def blank_targets(self, picture: Image.Image, found: Any) -> list[dict[str, Any]]:
-        return [{"objects": objects_of([], [])}]
 
     def result(self, picture: Image.Image, predictions: list[Any], targets: list[Any]) -> Count:
         return Count(picture, self.classes, predictions[0]["objects"].item())
@@ -111,6 +87,10 @@ class CountTask(Task):
         name, share = f"{objects:.1f} objects", objects / MOST_OBJECTS
         findings = [{"rank": 1, "short": "number of objects", "name": name, "score": share}]
         return FindingChoice(findings, finding_at(findings, query.finding or 1), CountTarget())
+
+
+def with_count(preprocess: Preprocess, picture: Image.Image, target: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
+    return preprocess.pixels(picture), {"objects": len(target.get("objects", ()))}
 
 
 TASK = CountTask

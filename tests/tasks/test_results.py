@@ -194,7 +194,8 @@ def test_supervision_is_handed_the_same(monkeypatch: pytest.MonkeyPatch, models)
     @dataclass
     class HandedPoints:
         xy: np.ndarray
-        confidence: np.ndarray
+        keypoint_confidence: np.ndarray
+        detection_confidence: np.ndarray
         class_id: np.ndarray
         data: dict[str, Any]
 

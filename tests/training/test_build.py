@@ -184,7 +184,8 @@ def test_teachers_of_other_classes_are_refused(tmp_path):
 def test_a_published_teacher_is_matched_by_wordnet_number(monkeypatch):
     from timm.data import ImageNetInfo
 
-    from vitreous.runs.model_folder import TrainedModel, _published_classes
+    from vitreous.runs.model_folder import _published_classes
+    from vitreous.runs.trained_model import TrainedModel
     from vitreous.training import build as module
 
     model = timm.create_model("test_resnet")

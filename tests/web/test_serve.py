@@ -60,11 +60,11 @@ def test_links_out_of_the_folder_are_not_shown(trained, tmp_path):
         find_examples(Explorer(trained), str(inside))
 
 
-def test_unreadable_examples_are_named_and_skipped(trained, tmp_path, capsys):
+def test_unreadable_examples_are_named_and_skipped(trained, tmp_path, caplog):
     (tmp_path / "bad.png").write_text("no picture")
     Image.new("RGB", (64, 64)).save(tmp_path / "good.png")
     assert [item.name for item in find_examples(Explorer(trained), str(tmp_path))] == ["good.png"]
-    assert "bad.png" in capsys.readouterr().err
+    assert "bad.png" in caplog.text
 
 
 def test_taken_port_is_named():

@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw, ImageFilter, ImageOps
 
 from vitreous.drawing.panels import INK, PAPER, TEXT_PIXELS, blended, fit_text, font, text_width
 
-RGB = tuple[int, int, int]
+RgbColour = tuple[int, int, int]
 GOLDEN_RATIO_STEP = 0.618034  # around the colour circle: neighbours in a list are far apart on it
 OPACITY = 0.45
 BACKGROUND_NAME = "background"
@@ -20,7 +20,7 @@ MIN_DRAWING_PIXELS = 320  # pixels of the longer side of a drawing
 DARK, LIGHT = (20, 20, 20), (255, 255, 255)
 
 
-def class_colour(number: int) -> RGB:
+def class_colour(number: int) -> RgbColour:
     """One for each class, the same in every picture and for every model."""
     value = (1.0, 0.8, 0.65)[number // 7 % 3]
     red, green, blue = colorsys.hsv_to_rgb(number * GOLDEN_RATIO_STEP % 1, 0.85 if number % 2 else 0.65, value)
@@ -53,7 +53,7 @@ def draw_objects(
     return picture
 
 
-def tinted(picture: Image.Image, masks: NDArray[np.bool_], colours: Sequence[RGB]) -> Image.Image:
+def tinted(picture: Image.Image, masks: NDArray[np.bool_], colours: Sequence[RgbColour]) -> Image.Image:
     """What several masks cover has the colour of the first."""
     owner = np.where(masks.any(0), masks.argmax(0), len(masks))  # (H, W)
     table = np.array([*colours, (0, 0, 0)], np.float32)
@@ -134,7 +134,7 @@ def enlarge_small(picture: Image.Image) -> tuple[Image.Image, int]:
     return picture.resize((picture.width * times, picture.height * times), Image.Resampling.BICUBIC), times
 
 
-def _listed_below(picture: Image.Image, entries: Sequence[tuple[RGB | str, str]]) -> Image.Image:
+def _listed_below(picture: Image.Image, entries: Sequence[tuple[RgbColour | str, str]]) -> Image.Image:
     square, gap, line = TEXT_PIXELS, 10, TEXT_PIXELS + 10
     places, x, y = [], gap, gap // 2
     width = max(picture.width, 160)
@@ -165,7 +165,9 @@ def _within(box: Sequence[float], picture: Image.Image) -> tuple[float, float, f
     return x0, y0, max(min(box[2], picture.width) - 1, x0), max(min(box[3], picture.height) - 1, y0)
 
 
-def _chip(draw: ImageDraw.ImageDraw, picture: Image.Image, corner: tuple[float, float], text: str, colour: RGB) -> None:
+def _chip(
+    draw: ImageDraw.ImageDraw, picture: Image.Image, corner: tuple[float, float], text: str, colour: RgbColour
+) -> None:
     """A caption above the corner, or inside the picture where there is no room above."""
     size = min(TEXT_PIXELS, max(9, min(picture.size) // 16))
     text = fit_text(text, size, picture.width - 8)

@@ -25,7 +25,7 @@ from vitreous.files.writing import write_text
 from vitreous.reports.atlas_page import Section, Tile, render_atlas
 from vitreous.reports.atlas_regions import Region, draw_region, region_strip, regions_of, similar_regions
 from vitreous.reports.page import percent
-from vitreous.runs.model_folder import TrainedModel
+from vitreous.runs.trained_model import TrainedModel
 from vitreous.runtime.progress import track
 
 ATLAS_JSON, ATLAS_PAGE, SIMILAR_REGIONS = "atlas.json", "index.html", "like.jpg"

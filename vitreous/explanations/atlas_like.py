@@ -15,7 +15,7 @@ from vitreous.data.pictures import find_pictures
 from vitreous.errors import InputError
 from vitreous.explanations.dense import explained_model_for, inputs_of, inspect_picture
 from vitreous.reports.atlas_regions import Region, regions_of
-from vitreous.runs.model_folder import TrainedModel
+from vitreous.runs.trained_model import TrainedModel
 from vitreous.tasks.findings import FindingQuery, ModelView
 
 MOST_SIMILAR_REGIONS = 16  # regions at most

@@ -16,8 +16,8 @@ from vitreous.data.image import ImageError
 from vitreous.data.image_set import ImageSet
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import printable
-from vitreous.runs.model_folder import TrainedModel
 from vitreous.runs.results import report_skipped
+from vitreous.runs.trained_model import TrainedModel
 from vitreous.runtime.progress import track
 
 MOST_PIXELS_WITH_GRADIENTS = 16 * 224 * 224  # of a batch: with its gradients, paca_tiny then takes 0.6 GB

@@ -16,7 +16,8 @@ from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.explanations.explaining import Plan, explain_image
 from vitreous.reports.explanation import Explanation
-from vitreous.runs.model_folder import TrainedModel, data_of
+from vitreous.runs.model_folder import data_of
+from vitreous.runs.trained_model import TrainedModel
 
 COLOUR_SLACK = 0.01  # by which colours of a network input may miss 0 and 1, as scaling overshoots a little
 

@@ -22,8 +22,8 @@ from vitreous.files.storage import write_json
 from vitreous.files.writing import write_text
 from vitreous.reports import faithfulness as charts
 from vitreous.reports.evaluation import console_table
-from vitreous.runs.model_folder import TrainedModel
 from vitreous.runs.results import result_folder
+from vitreous.runs.trained_model import TrainedModel
 
 SCORES_JSON, SCORES_REPORT, SCORES_CHART = "faithfulness.json", "faithfulness.md", "faithfulness.png"
 SANITY_IMAGES = 8  # on which randomisation and stability are measured too; they take three more maps each

@@ -102,7 +102,7 @@ class TrainedModel(NamedTuple):
         """
         require_positive(top_k=1 if top_k is None else top_k, batch_size=1 if batch_size is None else batch_size)
         require_evaluation_mode(self.model)
-        task = self.build_task().using(Inference(flip, tuple(scales), slide, top_k, min_score, boxes))
+        task = self.build_task().using(Inference(bool(flip), tuple(scales), bool(slide), top_k, min_score, boxes))
         single = isinstance(pictures, str | os.PathLike | Image.Image | np.ndarray | Tensor)
         given: list[Any] = list(pictures) if not single and isinstance(pictures, Iterable) else [pictures]
         places = [None] * len(given) if boxes is None else [boxes] if single else list(boxes)

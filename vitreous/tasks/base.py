@@ -183,9 +183,9 @@ class Task(ABC):
 
     # ---- answering -----------------------------------------------------------------------------------------------
 
-    @abstractmethod
     def blank_targets(self, picture: Image.Image, found: Sequence[Found]) -> list[dict[str, Any]]:
         """Targets of samples of a picture of which nothing is known but, at most, where objects are."""
+        return [{}]
 
     def sample(self, preprocess: Preprocess, picture: Image.Image, target: dict[str, Any]) -> tuple[Tensor, Any]:
         """A picture and its target as the model sees them."""

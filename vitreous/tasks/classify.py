@@ -1,6 +1,6 @@
 """One label for each image."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
-from vitreous.data.detector_boxes import Found
 from vitreous.data.mixup import Mixup
 from vitreous.data.source import ImageSet
 from vitreous.data.transforms import Preprocess
@@ -144,9 +143,6 @@ class ClassifyTask(Task):
 
     def detailed_metric(self, worst: int) -> DetailedMetrics:
         return DetailedMetrics(self.classes, worst=worst)
-
-    def blank_targets(self, picture: Image.Image, found: Sequence[Found]) -> list[dict[str, Any]]:
-        return [{}]
 
     def sample(self, preprocess: Preprocess, picture: Image.Image, target: dict[str, Any]) -> tuple[Tensor, Any]:
         return preprocess.pixels(picture), target

@@ -21,7 +21,7 @@ from vitreous.data.run_lengths import encode
 from vitreous.data.source import ImageSet
 from vitreous.data.transforms import Preprocess
 from vitreous.drawing.annotate import draw_objects, enlarge_small
-from vitreous.errors import InputError, to_install
+from vitreous.errors import InputError
 from vitreous.heads.boxes import Detector, suppress_overlaps
 from vitreous.heads.detect import DETECTORS, build_detector, paste_masks
 from vitreous.heads.openmmlab.conversion import Conversion
@@ -38,7 +38,7 @@ from vitreous.tasks.findings import (
     ModelView,
     finding_at,
 )
-from vitreous.tasks.results import MIN_SCORE, CocoResult, count_names
+from vitreous.tasks.results import MIN_SCORE, CocoResult, count_names, import_supervision
 
 HEADS_WITH_MASKS = ("maskrcnn",)
 SAME_OBJECT_IOU = 0.5  # from which on a box counts as found, as in AP50
@@ -94,12 +94,7 @@ class Detections(CocoResult):
 
     def to_supervision(self) -> Any:
         """The same as `supervision.Detections`, for its trackers, counters and drawings."""
-        try:
-            import supervision
-        except ImportError as error:
-            hint = to_install("supervision")
-            raise InputError(f"to_supervision() needs the package supervision: {hint}") from error
-        return supervision.Detections(
+        return import_supervision().Detections(
             xyxy=self.boxes.astype(np.float32),
             mask=self.masks,
             confidence=self.scores.astype(np.float32),

@@ -18,7 +18,7 @@ from vitreous.data.joint import KeypointView
 from vitreous.data.source import ImageSet
 from vitreous.data.transforms import Preprocess
 from vitreous.drawing.annotate import draw_keypoints, draw_place, enlarge_small
-from vitreous.errors import InputError, to_install
+from vitreous.errors import InputError
 from vitreous.heads.keypoints import SimpleBaseline, build_keypoints, decode_keypoints, flip_test
 from vitreous.heads.openmmlab.conversion import Conversion
 from vitreous.heads.openmmlab.segment import load_keypoints
@@ -35,7 +35,7 @@ from vitreous.tasks.findings import (
     ModelView,
     finding_at,
 )
-from vitreous.tasks.results import MIN_SCORE, CocoResult, count_names
+from vitreous.tasks.results import MIN_SCORE, CocoResult, count_names, import_supervision
 
 JointPairs = tuple[tuple[int, int], ...]
 FOUND_WITHIN = 0.1  # of the larger side of the object: how far from its place a joint counts as found, as in PCK@0.1
@@ -84,14 +84,10 @@ class Keypoints(CocoResult):
 
     def to_supervision(self) -> Any:
         """The same as `supervision.KeyPoints`, for its drawings."""
-        try:
-            import supervision
-        except ImportError as error:
-            hint = to_install("supervision")
-            raise InputError(f"to_supervision() needs the package supervision: {hint}") from error
-        return supervision.KeyPoints(
+        return import_supervision().KeyPoints(
             xy=self.points[..., :2].astype(np.float32),
-            confidence=self.points[..., 2].astype(np.float32),
+            keypoint_confidence=self.points[..., 2].astype(np.float32),
+            detection_confidence=self.scores.astype(np.float32),
             class_id=self.labels.astype(int),
             data={"class_name": np.array(self.names)},
         )

@@ -18,8 +18,10 @@ from typing import Any, Self
 
 from PIL import Image
 
+from vitreous.drawing.annotate import enlarge_small
 from vitreous.drawing.display import show_picture
-from vitreous.errors import InputError
+from vitreous.drawing.panels import labelled
+from vitreous.errors import InputError, to_install
 from vitreous.files.writing import write_output
 
 MIN_SCORE = 0.3  # of a box or a keypoint that is drawn and counted, unless another is asked for
@@ -38,12 +40,12 @@ class PictureResult(ABC):
         """Everything, as JSON can hold it and with names of classes."""
 
     @abstractmethod
-    def draw(self, *, caption: bool = True) -> Image.Image:
-        """The picture with the answer drawn on it; `caption`: with the class or the legend below, if there is one."""
-
-    @abstractmethod
     def summary(self) -> str:
         """One line."""
+
+    def draw(self, *, caption: bool = True) -> Image.Image:
+        """The picture with the answer drawn on it; `caption`: with a line or a legend below, if there is one."""
+        return labelled(self.picture, self.summary()) if caption else enlarge_small(self.picture)[0]
 
     def kept(self) -> Self:
         """Without what is too uncertain to be shown."""
@@ -95,6 +97,16 @@ class CocoResult(PictureResult):
         names = dict(zip(self.category_ids, self.classes, strict=True))
         predictions = [{"class": names[row["category_id"]], **row} for row in self.coco_rows()]
         return {"width": self.picture.width, "height": self.picture.height, "predictions": predictions}
+
+
+def import_supervision() -> Any:
+    """The package supervision, version 0.29 or newer."""
+    try:
+        import supervision
+    except ImportError as error:
+        hint = to_install("supervision")
+        raise InputError(f"to_supervision() needs the package supervision: {hint}") from error
+    return supervision
 
 
 def count_names(names: Iterable[str], min_score: float) -> str:

@@ -37,16 +37,16 @@ from vitreous.explanations.explaining import IMAGE_PORTIONS, Plan, explain_image
 from vitreous.faithfulness.curves import curves
 from vitreous.faithfulness.scoring import NO_BETTER
 from vitreous.layers.tap import record
-from vitreous.runs.model_folder import TrainedModel
 from vitreous.runs.results import require_numbers
+from vitreous.runs.trained_model import TrainedModel
 from vitreous.web.pictures import ServedPicture, served_picture
 
 LISTED_CLASSES = 5
 LARGEST_MAP = 28  # finer maps are averaged down to this: more cannot be told apart with a pointer
-RESTS = 4  # pictures and stages whose first part of the network is kept, so that switching a cluster off is quick
-STEP = 4  # clusters that a thread removes between two chances for somebody else
+MAX_PARTIAL_FORWARDS = 4  # pictures and stages whose first layers are kept computed, to switch clusters off quickly
+CLUSTERS_PER_STEP = 4  # removed by a thread before other questions get a chance
 FIRST_IMAGE = torch.tensor([0])  # the only image of a batch
-SINGLE = {"masking"}  # rankings that say nothing about a group by being added up
+RANKINGS_WITHOUT_GROUPS = {"masking"}  # their sum over a group says nothing about the group
 
 Answer = dict[str, Any]
 Steps = Generator[None, None, Answer]
@@ -82,7 +82,7 @@ class Explorer:
             "colours": HEAT_COLOURS,
             "stages": [{"stage": stage, "clusters": self.clusters(stage)} for stage in self.stages],
             "rankings": [
-                {"name": ranking.name, "summary": ranking.unit, "groups": ranking.name not in SINGLE}
+                {"name": ranking.name, "summary": ranking.unit, "groups": ranking.name not in RANKINGS_WITHOUT_GROUPS}
                 for ranking in RANKINGS.values()
                 if ranking.name != "random"
             ],
@@ -184,7 +184,7 @@ class Explorer:
         key = item.id, layer.stage
         if key not in self.rests:
             self.rests[key] = PartialForward(self.network(item), self.inputs(item), layer)
-            if len(self.rests) > RESTS:
+            if len(self.rests) > MAX_PARTIAL_FORWARDS:
                 self.rests.popitem(last=False)
         self.rests.move_to_end(key)
         return self.rests[key]
@@ -216,8 +216,8 @@ class Explorer:
         with torch.no_grad(), record(trunk(self.model), rest.layer.tap, *taps) as recorded:
             rest.run(FIRST_IMAGE)
         attention = torch.stack([recorded[tap][0].float().mean(0) for tap in taps]).mean(0)  # (M, H, W)
-        seen = (of_picture(maps, rest.model).cpu() for maps in (recorded[rest.layer.tap][0].float(), attention))
-        return next(seen), next(seen)
+        trimmed = (of_picture(maps, rest.model).cpu() for maps in (recorded[rest.layer.tap][0].float(), attention))
+        return next(trimmed), next(trimmed)
 
     def importance(self, item: ServedPicture, stage: int, number: int | None, by: str) -> Steps:
         """One ranking of the clusters, and of the groups of clusters that look alike."""
@@ -238,7 +238,7 @@ class Explorer:
         else:
             values = RANKINGS[by](rest.model, rest.images, target, rest.layer)[0]
             groups = added(values, label)
-        named = {"values": numbers(values)} | ({} if by in SINGLE else {"groups": numbers(groups)})
+        named = {"values": numbers(values)} | ({} if by in RANKINGS_WITHOUT_GROUPS else {"groups": numbers(groups)})
         return {"by": by, "summary": RANKINGS[by].unit, **named}
 
     def groups(self, rest: PartialForward) -> Tensor:
@@ -250,7 +250,7 @@ class Explorer:
     def removing(self, rest: PartialForward, target: Target, gates: Tensor) -> Generator[None, None, Tensor]:
         """Log-odds lost under each gate, in steps, so that nobody has to wait for all of them."""
         target, left = target.on("log_odds"), []
-        for part in rest.parts(target, gates, batch_size=STEP):
+        for part in rest.parts(target, gates, batch_size=CLUSTERS_PER_STEP):
             left.append(part)
             yield
         return (rest.score(target) - torch.cat(left)).cpu()

@@ -510,7 +510,7 @@ async function start() {
     setColours(model.colours);
     document.title = `${model.name} · vitreous serve`;
     $("model").textContent = model.name;
-    const size = model.task === "classify" ? `pictures of ${model.width} × ${model.height} pixels` : `task ${model.task}`;
+    const size = model.has_findings ? `task ${model.task}` : `pictures of ${model.width} × ${model.height} pixels`;
     $("facts").textContent = `${model.classes} ${model.classes === 1 ? "class" : "classes"}, ${size}, ${model.methods.length} ways to see what mattered`;
     $("limit").textContent = `JPEG, PNG, WebP, BMP or TIFF, up to ${model.upload_bytes / 1e6} MB`;
     const page = new Page(model);
