@@ -43,10 +43,6 @@ VERBS = {
 # Packages that come with an extra: import name -> extra.
 EXTRAS = {
     "faster_coco_eval": "det",
-    "onnx": "export",
-    "onnxscript": "export",
-    "onnxruntime": "export",
-    "openvino": "export",
     "fastapi": "web",
     "uvicorn": "web",
     "tensorboard": "log",

@@ -68,7 +68,7 @@ def test_commands_and_snippets_work_in_order(tmp_path: Path, monkeypatch: pytest
 
 def test_claims() -> None:
     page = read(PAGE)
-    assert f"`--rank-timeout` ({RANK_TIMEOUT_SECONDS:g} s)" in page
+    assert f"`--rank-timeout` ({RANK_TIMEOUT_SECONDS:g} s)" in " ".join(page.split())
     assert f"exit code {LOST_CONTACT}" in page
     assert RENDEZVOUS_TIMEOUT.total_seconds() == 600
     assert "they wait ten minutes" in page

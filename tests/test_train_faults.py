@@ -123,7 +123,7 @@ def test_the_rehearsal_changes_no_bit(tmp_path, monkeypatch):
     settings = TINY | dict(epochs=1)
     torch.set_num_threads(1)
     rehearsed = fingerprint(train(**settings, out=tmp_path / "rehearsed"))
-    monkeypatch.setattr(Training, "rehearse", lambda self: None)
+    monkeypatch.setattr(Training, "try_evaluation", lambda self: None)
     assert fingerprint(train(**settings, out=tmp_path / "plain")) == rehearsed
 
 

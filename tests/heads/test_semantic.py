@@ -61,7 +61,7 @@ def test_two_classes_and_one_image_are_enough_to_train() -> None:
 
 @pytest.mark.parametrize("classes", [0, 1])
 def test_a_single_class_is_refused(classes: int) -> None:
-    with pytest.raises(InputError, match="at least 2: count the background"):
+    with pytest.raises(InputError, match="at least 2 are needed: count the background"):
         PaCaHead(CHANNELS, classes)
 
 

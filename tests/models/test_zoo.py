@@ -168,7 +168,7 @@ def test_original_names() -> None:
         ("paca_tiny", {"clusters": (100, 100)}, "2 entries"),
         ("paca_tiny", {"clusters": (10, 10, -1, 0)}, "negative"),
         ("paca_tiny", {"kernel_size": 4}, "odd number"),
-        ("paca_tiny", {"teacher": 5}, "takes a dict such as"),
+        ("paca_tiny", {"teacher": 5}, "give a dict such as"),
         ("paca_tiny", {"norm": "rms"}, "accepted: pre, post, sub"),
         ("paca_tiny", {"generation": 3}, "generations 1 and 2"),
         ("paca_tiny", {"stem_stride": 3}, "accepted: 1, 2, 4"),

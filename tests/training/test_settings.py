@@ -12,9 +12,9 @@ from vitreous.tasks.base import load_tasks
 from vitreous.training.settings import TrainSettings
 
 COUNT = """
-from vitreous.tasks.classify import Classify
+from vitreous.tasks.classify import ClassifyTask
 
-class Count(Classify):
+class Count(ClassifyTask):
     name, purpose, targets = "count", "count objects", "boxes"
     settings = frozenset({"short"})
 
