@@ -232,20 +232,20 @@ def test_mixed_precision_is_recorded(model, tmp_path):
 
 
 def test_a_perfect_model_has_no_mistakes_to_show():
-    examination = DetailedMetrics(("a", "b"), worst=3)
+    details = DetailedMetrics(("a", "b"), worst=3)
     prediction = {"labels": torch.tensor([1, 0]), "scores": torch.tensor([0.9, 0.1])}
-    examination.update([prediction], {"labels": torch.tensor([1]), "indices": torch.tensor([0])})
+    details.update([prediction], {"labels": torch.tensor([1]), "indices": torch.tensor([0])})
     speed = Speed(1.0, 1, "cpu", "fp32", 1, 0)
-    found = Evaluation("m", "d", "val", 1, (8, 8), examination.compute(), speed, (), examination, ())
+    found = Evaluation("m", "d", "val", 1, (8, 8), details.compute(), speed, (), details, ())
     assert set(draw_evaluation(found)) == {"confusion.png", "reliability.png"}
     assert [grid.title for grid in evaluation_tables(found)] == ["m at 8 x 8", "classes"]
 
 
 def test_of_many_classes_the_console_shows_the_worst():
-    examination = DetailedMetrics(tuple(f"class {i:03}" for i in range(200)), worst=0)
+    details = DetailedMetrics(tuple(f"class {i:03}" for i in range(200)), worst=0)
     answers = [{"labels": torch.tensor([i if i % 50 else 1]), "scores": torch.tensor([0.5])} for i in range(200)]
-    examination.update(answers, {"labels": torch.arange(200), "indices": torch.arange(200)})
-    shown, _ = class_tables(examination, MOST_ROWS)
+    details.update(answers, {"labels": torch.arange(200), "indices": torch.arange(200)})
+    shown, _ = class_tables(details, MOST_ROWS)
     assert shown.title == "classes with the lowest recall, of 200"
     assert [row[0] for row in shown.rows[:5]] == ["class 000", "class 050", "class 100", "class 150", "class 001"]
-    assert len(class_tables(examination, None)[0].rows) == 200
+    assert len(class_tables(details, None)[0].rows) == 200

@@ -254,7 +254,7 @@ def measure_in_detail(
         values=scores.values,
         speed=measured_speed(scores.images_per_second, conditions),
         sizes=(),
-        examination=details,
+        details=details,
         metric=scores.metric,
         mistakes=()
         if details is None
@@ -346,7 +346,7 @@ def write_evaluation(folder: Path, evaluation: Evaluation, content: dict[str, An
     captions = {name: caption for name, (_, caption) in drawn.items()}
     write_text(folder / _REPORT, report.evaluation_markdown(evaluation, captions))
     files = [*drawn, _REPORT]
-    matrix = None if evaluation.examination is None else report.confusion_csv(evaluation.examination)
+    matrix = None if evaluation.details is None else report.confusion_csv(evaluation.details)
     if matrix is not None:
         write_text(folder / _MATRIX, matrix)
         files.append(_MATRIX)

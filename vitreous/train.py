@@ -30,7 +30,7 @@ from vitreous.data.source import ImageSet, describe
 from vitreous.errors import InputError, command, printable
 from vitreous.evaluate import Scores, evaluation_loader, score_loader
 from vitreous.files.storage import folder_bytes, json_text, require_space
-from vitreous.metrics.figures import as_text
+from vitreous.metrics.figures import figure_text
 from vitreous.registry import is_stored, resolve_name, stored_arguments
 from vitreous.runs.model_config import make_config
 from vitreous.runs.model_folder import save_model
@@ -443,7 +443,7 @@ class Training:
         for name, value in scores.values.items():
             if self.task.shown and name not in self.task.shown:
                 continue
-            shown["val loss" if name == "loss" else name] = as_text(name, value)
+            shown["val loss" if name == "loss" else name] = figure_text(name, value)
         shown |= {"lr": f"{self.lr():.1e}", "img/s": f"{self.rate:.0f}", "time": format_duration(seconds)}
         shown["left"] = format_duration(self.pace.left(position.step, self.total_steps))
         self.table.row(shown, mark=improved)

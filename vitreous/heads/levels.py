@@ -16,17 +16,17 @@ class Levels(nn.Module):
     Args:
         backbone: One of our models, or one that timm made with `features_only=True`. It becomes a part of this module
             and loses what no level needs, such as its classifier.
-        strides: Strides of the maps; by default all from `finest` up, or all there are if those are fewer than `least`.
+        strides: Strides of the maps; by default all from `finest` up, or all where those are fewer than `fewest`.
     """
 
     def __init__(
-        self, backbone: nn.Module, strides: Sequence[int] | None = None, *, finest: int = 4, least: int = 2
+        self, backbone: nn.Module, strides: Sequence[int] | None = None, *, finest: int = 4, fewest: int = 2
     ) -> None:
         super().__init__()
         network = feature_network(backbone)
         # The deepest map of each stride, as in the pyramid's paper.
         index = {stride: i for i, stride in enumerate(network.feature_info.reduction())}
-        self.strides = choose_levels(index, strides, finest=finest, least=least)
+        self.strides = choose_levels(index, strides, finest=finest, fewest=fewest)
         widths = network.feature_info.channels()
         self.channels = tuple(widths[index[stride]] for stride in self.strides)
         self.body, self.taken = keep_maps(network, [index[stride] for stride in self.strides])
@@ -72,7 +72,7 @@ def feature_network(model: nn.Module) -> Any:
 
 
 def choose_levels(
-    known: Mapping[int, int], levels: Sequence[int] | None, *, finest: int, least: int
+    known: Mapping[int, int], levels: Sequence[int] | None, *, finest: int, fewest: int
 ) -> tuple[int, ...]:
     shown = ", ".join(map(str, known))
     if len(known) < 2:
@@ -82,7 +82,7 @@ def choose_levels(
         )
     if levels is None:
         coarse = tuple(stride for stride in known if stride >= finest)
-        return coarse if len(coarse) >= least else tuple(sorted(known))
+        return coarse if len(coarse) >= fewest else tuple(sorted(known))
     if not levels or not set(levels) <= set(known):
         raise InputError(f"levels={tuple(levels)} given; this model has maps of strides {shown}")
     return tuple(sorted(set(levels)))

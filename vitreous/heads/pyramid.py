@@ -49,7 +49,7 @@ class Pyramid(Levels):
         norm: Norm | None = None,
     ) -> None:
         check_pyramid(channels, extra, norm)
-        super().__init__(backbone, levels, finest=8 if len(EXTRA_STRIDES[extra]) == 2 else 4, least=1)
+        super().__init__(backbone, levels, finest=8 if len(EXTRA_STRIDES[extra]) == 2 else 4, fewest=1)
         self.fpn = FeaturePyramidNetwork(
             list(self.channels), channels, extra_levels(extra, self.channels[-1], channels), norm_layer(norm)
         )

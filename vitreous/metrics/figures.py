@@ -1,7 +1,7 @@
 """How figures are written, wherever they are shown."""
 
 
-def as_text(name: str, value: float | None) -> str:
+def figure_text(name: str, value: float | None) -> str:
     """Losses as they are, shares in per cent, and a dash for what cannot be told, which COCO's evaluation calls -1."""
     if value is None or value == -1:
         return "–"

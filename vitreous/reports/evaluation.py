@@ -13,7 +13,7 @@ from vitreous.drawing.panels import Panel, contact_sheet, enlarge
 from vitreous.errors import printable
 from vitreous.metrics.accuracy import unique_names
 from vitreous.metrics.detailed import DetailedMetrics
-from vitreous.metrics.figures import as_text
+from vitreous.metrics.figures import figure_text
 from vitreous.reports.chart import COLOURS, Chart, Series
 from vitreous.reports.classifier_charts import confusion_picture, matrix_rows, reliability_picture
 from vitreous.reports.curves import LegendEntry, draw_curves
@@ -62,10 +62,10 @@ class Evaluation(NamedTuple):
     values: dict[str, float]
     speed: Speed
     sizes: tuple[AtSize, ...]
-    examination: DetailedMetrics | None  # None for tasks that have no more to tell
+    details: DetailedMetrics | None  # None for tasks that have no more to tell
     mistakes: tuple[WorstMistake, ...]
     unreadable: tuple[tuple[str, str], ...] = ()  # image and reason; the figures are without them
-    metric: Any = None  # of tasks without an examination: its counts, class by class
+    metric: Any = None  # of tasks without details: its counts, class by class
 
     def facts(self) -> dict[str, Any]:
         height, width = self.size
@@ -83,19 +83,19 @@ class Grid(NamedTuple):
 
 def evaluation_tables(evaluation: Evaluation, *, most_rows: int | None = None) -> list[Grid]:
     """Everything that is shown in rows; with `most_rows`, of many classes only the worst."""
-    rows = [(name, as_text(name, value)) for name, value in evaluation.values.items()]
+    rows = [(name, figure_text(name, value)) for name, value in evaluation.values.items()]
     rows += [("images/s", f"{evaluation.speed.images_per_second:.1f}"), ("with", evaluation.speed.conditions())]
     height, width = evaluation.size
     found = [Grid(f"{evaluation.model} at {height} x {width}", ("measure", "value"), rows)]
     if evaluation.sizes:
         names = tuple(evaluation.sizes[0].values)
         lines = [
-            (str(at.size), *(as_text(name, at.values[name]) for name in names), f"{at.images_per_second:.1f}")
+            (str(at.size), *(figure_text(name, at.values[name]) for name in names), f"{at.images_per_second:.1f}")
             for at in evaluation.sizes
         ]
         found.append(Grid("at other sizes", ("size", *names, "images/s"), lines))
-    if evaluation.examination is not None:
-        found += class_tables(evaluation.examination, most_rows)
+    if evaluation.details is not None:
+        found += class_tables(evaluation.details, most_rows)
     else:
         found += [_class_grid(title, rows, most_rows) for title, rows in parts_by_class(evaluation.metric).items()]
     if evaluation.unreadable:
@@ -103,20 +103,20 @@ def evaluation_tables(evaluation: Evaluation, *, most_rows: int | None = None) -
         shown = evaluation.unreadable[:most_rows]
         found.append(Grid(title, ("image", "reason"), shown))
     if evaluation.mistakes:
-        worst = [(m.image, m.true, m.answer, as_text("", m.confidence)) for m in evaluation.mistakes]
+        worst = [(m.image, m.true, m.answer, figure_text("", m.confidence)) for m in evaluation.mistakes]
         found.append(Grid("wrong with the largest confidence", ("image", "true class", "answer", "confidence"), worst))
     return found
 
 
-def class_tables(examination: DetailedMetrics, most_rows: int | None) -> list[Grid]:
-    figures, title = list(examination.accuracy.per_class().items()), "classes"
+def class_tables(details: DetailedMetrics, most_rows: int | None) -> list[Grid]:
+    figures, title = list(details.accuracy.per_class().items()), "classes"
     if most_rows is not None and len(figures) > most_rows:
         known = [entry for entry in figures if entry[1].recall is not None]
         figures = sorted(known, key=lambda entry: (entry[1].recall, entry[0]))[:LOWEST_CLASSES]
         title = f"classes with the lowest recall, of {len(known)}"
-    rows = [(name, str(f.images), as_text("", f.recall), as_text("", f.precision)) for name, f in figures]
+    rows = [(name, str(f.images), figure_text("", f.recall), figure_text("", f.precision)) for name, f in figures]
     found = [Grid(title, ("class", "images", "recall", "precision"), rows)]
-    confused = [(true, answer, str(n)) for true, answer, n in examination.accuracy.confused(MOST_CONFUSED)]
+    confused = [(true, answer, str(n)) for true, answer, n in details.accuracy.confused(MOST_CONFUSED)]
     return [*found, Grid("most frequent mistakes", ("true class", "answer", "images"), confused)] if confused else found
 
 
@@ -146,7 +146,7 @@ def _class_grid(title: str, rows: dict[str, dict[str, float | None]], most_rows:
         title = f"{title} with the lowest figures, of {len(known)}"
     measures = [*next(iter(rows.values()))] if rows else []
     lines = [
-        (name, *(str(value) if isinstance(value, int) else as_text("", value) for value in figures.values()))
+        (name, *(str(value) if isinstance(value, int) else figure_text("", value) for value in figures.values()))
         for name, figures in shown
     ]
     return Grid(title, ("keypoint" if title.startswith("keypoint") else "class", *measures), lines)
@@ -194,15 +194,15 @@ def evaluation_json(evaluation: Evaluation) -> dict[str, Any]:
         {"size": at.size, **at.values, "images_per_second": at.images_per_second} for at in evaluation.sizes
     ]
     content["unreadable"] = [{"image": image, "reason": reason} for image, reason in evaluation.unreadable]
-    if evaluation.examination is not None:
-        accuracy, names = evaluation.examination.accuracy, unique_names(evaluation.examination.accuracy.classes)
+    if evaluation.details is not None:
+        accuracy, names = evaluation.details.accuracy, unique_names(evaluation.details.accuracy.classes)
         confusion: dict[str, dict[str, int]] = {}
         for (true, answer), n in sorted(accuracy.pairs.items()):
             confusion.setdefault(names[true], {})[names[answer]] = n
         content |= {
             "per_class": {name: figures._asdict() for name, figures in accuracy.per_class().items()},
             "confusion": confusion,  # true class -> answer -> images; what never happened is left out
-            "reliability": [row._asdict() for row in evaluation.examination.calibration.bins()],
+            "reliability": [row._asdict() for row in evaluation.details.calibration.bins()],
             "worst": [{k: v for k, v in m._asdict().items() if k != "picture"} for m in evaluation.mistakes],
         }
     elif evaluation.metric is not None:
@@ -210,9 +210,9 @@ def evaluation_json(evaluation: Evaluation) -> dict[str, Any]:
     return content
 
 
-def confusion_csv(examination: DetailedMetrics) -> str | None:
+def confusion_csv(details: DetailedMetrics) -> str | None:
     """The whole matrix, rows true and columns answers; None where it would have too many cells."""
-    accuracy = examination.accuracy
+    accuracy = details.accuracy
     if len(accuracy.classes) > MOST_CSV_CLASSES:
         return None
     text = io.StringIO()
@@ -226,15 +226,15 @@ def confusion_csv(examination: DetailedMetrics) -> str | None:
 def draw_evaluation(evaluation: Evaluation) -> dict[str, tuple[Image.Image, str]]:
     """File name -> picture and caption."""
     found: dict[str, tuple[Image.Image, str]] = {}
-    examination = evaluation.examination
-    if examination is not None:
-        accuracy, calibration = examination.accuracy, examination.calibration
+    details = evaluation.details
+    if details is not None:
+        accuracy, calibration = details.accuracy, details.calibration
         counts = accuracy.confusion(matrix_rows(len(accuracy.classes)))
         heading = f"{evaluation.model}: {evaluation.values['top1']:.1%} of {evaluation.images:,} images right"
         found["confusion.png"] = confusion_picture(counts, accuracy.classes, heading=heading), "Confusion matrix"
         heading = f"Expected calibration error {evaluation.values['ece']:.1%}"
         found["reliability.png"] = reliability_picture(calibration.bins(), heading=heading), "Reliability diagram"
-    if evaluation.sizes and examination is not None:
+    if evaluation.sizes and details is not None:
         found["sizes.png"] = _sizes_picture(evaluation), "Accuracy at other sizes"
     if evaluation.mistakes:
         found["mistakes.png"] = _mistakes_picture(evaluation), "Wrong with the largest confidence"
