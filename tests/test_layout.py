@@ -2,6 +2,8 @@
 
 import ast
 import importlib
+import itertools
+import re
 from pathlib import Path
 
 import pytest
@@ -101,3 +103,53 @@ def test_tests_share_through_support_only() -> None:
                 modules = [part for name in names for part in name.split(".") if part.startswith("test_")]
                 found += [f"{path.relative_to(TESTS)} imports {module}" for module in modules]
     assert not found
+
+
+CONTRACTS = {"CONTROLS", "HEADS", "LAYOUT", "METHODS", "TASK", "VARIANTS"}  # what a file must have to be found
+
+
+def public_names(path: Path) -> set[str]:
+    names = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        for target in getattr(node, "targets", [getattr(node, "target", None)]):
+            names |= (
+                {part.id for part in ast.walk(target) if isinstance(part, ast.Name)} if target is not None else set()
+            )
+    return {name for name in names if not name.startswith("_")}
+
+
+def test_no_public_name_stands_in_two_modules() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in FILES:
+        for name in public_names(path) - CONTRACTS:
+            homes.setdefault(name, []).append(str(path.relative_to(PACKAGE)))
+    assert {name: found for name, found in homes.items() if len(found) > 1} == {}
+
+
+def test_functions_can_be_read_at_once() -> None:
+    """At most 80 lines; at most 15 parameters, but for verbs, whose parameters are their command line."""
+    for path in FILES:
+        verb = path.parent == PACKAGE
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                where = f"{path.relative_to(PACKAGE)}: {node.name}"
+                assert (node.end_lineno or 0) - node.lineno < 80, f"{where} is too long"
+                taken = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
+                assert verb or len(taken) <= 15, f"{where} has {len(taken)} parameters"
+
+
+def test_walks_are_short_and_never_turn_back() -> None:
+    page = (PACKAGE.parent / "CONTRIBUTING.md").read_text()
+    walks = [part for part in page.split("## Four walks")[1].split("\n## ")[0].split("\n\n") if part.startswith("**")]
+    assert len(walks) == 4
+    for walk in walks:
+        stations = re.findall(r"`([\w/]+\.(?:py|js))`", walk)
+        assert len(stations) <= 12
+        for station in stations:
+            assert (PACKAGE / station).is_file() or (PACKAGE.parent / station).is_file(), f"{station} is not there"
+        rooms = [
+            room for room, _ in itertools.groupby(station.rpartition("/")[0].split("/")[0] for station in stations)
+        ]
+        assert len(rooms) == len(set(rooms)), f"a walk comes back: {rooms}"

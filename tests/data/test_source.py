@@ -6,29 +6,12 @@ import sys
 import pytest
 
 import vitreous.data.layouts
+from tests.support.pages import blocks
 from vitreous.data.source import describe, load_layouts, open_data, recognise
 from vitreous.data.targets import TARGET_KINDS
 from vitreous.errors import InputError
 
-LAYOUT = """
-from vitreous.data.annotations import ObjectSet, Record, objects_of
-from vitreous.data.layouts.base import Layout, expanded
-
-def opened(request):
-    boxes = [{"id": 1, "bbox": [1, 1, 4, 4]}]
-    files = sorted(request.path.glob("*.jpg"))
-    records = (Record(file.name, file, None, place, objects_of(boxes, [0])) for place, file in enumerate(files, 1))
-    return ObjectSet(records, ("thing",))
-
-LAYOUT = Layout(
-    name="boxed pictures",
-    example="DIR/*.jpg and DIR/boxed",
-    recognises=lambda data: (expanded(data) / "boxed").is_file(),
-    splits=lambda data: (),
-    open_split=opened,
-    targets=("boxes",),
-)
-"""
+(LAYOUT,) = [block for block in blocks("CONTRIBUTING.md", "python") if "LAYOUT =" in block]
 
 
 @pytest.fixture

@@ -7,26 +7,11 @@ import pytest
 import timm
 import torch
 
+from tests.support.pages import blocks
 from vitreous import heads
 from vitreous.heads.segment import build_segmenter
 
-HEAD = """
-from torch import nn
-
-from vitreous.heads.semantic import Decoder, DecoderOutput
-
-
-class Plain(Decoder):
-    def __init__(self, channels, classes, *, kernel_size: int = 1) -> None:
-        super().__init__()
-        self.classifier = nn.Conv2d(channels[0], classes, kernel_size, padding=kernel_size // 2)
-
-    def forward(self, maps, *, auxiliary: bool = True) -> DecoderOutput:
-        return DecoderOutput(self.classifier(maps[0]))
-
-
-HEADS = {"segment": {"plain": Plain}}
-"""
+(HEAD,) = [block for block in blocks("CONTRIBUTING.md", "python") if "HEADS =" in block]
 
 
 def test_a_head_in_another_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,28 +7,11 @@ import pytest
 import timm
 import torch
 
+from tests.support.pages import blocks
 from vitreous import models
 from vitreous.registry import ENTRIES
 
-FAMILY = """
-from torch import nn
-
-from vitreous.layers.patch import PatchEmbed
-from vitreous.models.base import Backbone, Stage
-from vitreous.registry import register
-
-
-class OneLayer(Backbone):
-    first_conv = "stem.conv"
-
-    def __init__(self, dim: int, **options) -> None:
-        super().__init__((dim,), (4,), **options)
-        self.stem = PatchEmbed(self.in_chans, dim, kernel_size=7, stride=4, eps=1e-6)
-        self.stages = nn.ModuleList([Stage(nn.Identity(), [nn.Linear(dim, dim)], nn.LayerNorm(dim))])
-
-
-register(OneLayer, {"one_layer_8": dict(dim=8)}, paper="https://example.org")
-"""
+(FAMILY,) = [block for block in blocks("CONTRIBUTING.md", "python") if "register(" in block]
 
 
 def test_a_family_in_another_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,23 +11,23 @@ from vitreous.errors import InputError
 from vitreous.tasks.base import load_tasks
 from vitreous.training.settings import TrainSettings
 
-COUNT = """
+TALLY = """
 from vitreous.tasks.classify import ClassifyTask
 
-class Count(ClassifyTask):
-    name, purpose, targets = "count", "count objects", "boxes"
+class Tally(ClassifyTask):
+    name, purpose, targets = "tally", "tally objects", "boxes"
     settings = frozenset({"short"})
 
-TASK = Count
+TASK = Tally
 """
 
 
 @pytest.fixture
-def count(tmp_path, monkeypatch):
-    (tmp_path / "count.py").write_text(COUNT)
+def tally(tmp_path, monkeypatch):
+    (tmp_path / "tally.py").write_text(TALLY)
     monkeypatch.setattr(vitreous.tasks, "__path__", [*vitreous.tasks.__path__, str(tmp_path)])
     yield
-    sys.modules.pop("vitreous.tasks.count", None)
+    sys.modules.pop("vitreous.tasks.tally", None)
 
 
 def test_tasks_name_settings_targets_and_themselves():
@@ -38,11 +38,11 @@ def test_tasks_name_settings_targets_and_themselves():
         assert task.targets in TARGET_KINDS
 
 
-def test_a_task_in_an_added_folder_has_its_own_settings(count):
-    assert TrainSettings("paca_b0", "shapes", task="count", short=(32,)).task == "count"
-    with pytest.raises(InputError, match="it is for --task classify, and this is count"):
-        TrainSettings("paca_b0", "shapes", task="count", mixup=0.5)
-    with pytest.raises(InputError, match="it is for --task detect or segment or count, and this is classify"):
+def test_a_task_in_an_added_folder_has_its_own_settings(tally):
+    assert TrainSettings("paca_b0", "shapes", task="tally", short=(32,)).task == "tally"
+    with pytest.raises(InputError, match="it is for --task classify, and this is tally"):
+        TrainSettings("paca_b0", "shapes", task="tally", mixup=0.5)
+    with pytest.raises(InputError, match="it is for --task detect or segment or tally, and this is classify"):
         TrainSettings("paca_b0", "shapes", short=(32,))
-    with pytest.raises(InputError, match=r"unknown task 'cuont'; accepted: classify, .*, count"):
-        TrainSettings("paca_b0", "shapes", task="cuont")
+    with pytest.raises(InputError, match=r"unknown task 'talyl'; accepted: classify, .*, tally"):
+        TrainSettings("paca_b0", "shapes", task="talyl")
