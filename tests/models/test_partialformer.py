@@ -1,5 +1,7 @@
 """PartialFormer's own truths: a block re-derived in plain torch, the printed costs, taps and sizes."""
 
+from functools import cache
+
 import pytest
 import timm
 import torch
@@ -96,6 +98,7 @@ def test_heads_start_unmixed() -> None:
 # Sizes and costs ----------------------------------------------------------------------------------
 
 
+@cache
 def cost(name: str, size: int = 224, **options) -> tuple[float, float]:
     with torch.device("meta"):
         model = timm.create_model(name, **options)
