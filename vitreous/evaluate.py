@@ -29,15 +29,14 @@ from vitreous.metrics.detailed import DetailedMetrics
 from vitreous.reports import evaluation as report
 from vitreous.reports.evaluation import AtSize, Evaluation, Speed, WorstMistake
 from vitreous.runs.model_folder import load_model
-from vitreous.runs.relabelled import labelled_for
 from vitreous.runs.results import require_numbers, require_writable, result_folder
 from vitreous.runs.run_folder import versions
-from vitreous.runs.trained_model import TrainedModel, at_size
+from vitreous.runs.trained_model import TrainedModel, at_size, labelled_for
+from vitreous.runtime.calling import takes
+from vitreous.runtime.console import track
 from vitreous.runtime.device import autocast
 from vitreous.runtime.distributed import SINGLE_PROCESS, World, processes
-from vitreous.runtime.progress import track
 from vitreous.tasks.base import Inference, Metric, Task, load_task
-from vitreous.training.signature import takes
 
 OpenAtSize = Callable[..., ImageSet]  # opens the data at a size
 

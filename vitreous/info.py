@@ -8,17 +8,23 @@ import timm
 import torch
 
 from vitreous.errors import InputError
-from vitreous.figures.arguments import arguments_of
-from vitreous.figures.counting import figures_of
-from vitreous.figures.display import print_growth, print_list, print_one
-from vitreous.figures.growth import COMPARED_MODELS, GROWTH_SIZES, Growth, growth_reason, work_at
-from vitreous.figures.table import count_figures, read_table
+from vitreous.figures.counting import (
+    COMPARED_MODELS,
+    GROWTH_SIZES,
+    Growth,
+    count_figures,
+    figures_of,
+    growth_reason,
+    read_table,
+    work_at,
+)
+from vitreous.figures.display import arguments_of, print_growth, print_list, print_one
 from vitreous.layers.tap import tap_names
 from vitreous.models.arguments import parse_model_arg
 from vitreous.models.base import Backbone
 from vitreous.registry import ENTRIES, create_model, list_models, resolve_name
 from vitreous.runs.model_folder import build_architecture, find_model_folder, read_config
-from vitreous.runtime.progress import track
+from vitreous.runtime.console import track
 
 Row = dict[str, Any]
 

@@ -34,27 +34,21 @@ from vitreous.metrics.figures import figure_text
 from vitreous.registry import is_stored, resolve_name, stored_arguments
 from vitreous.runs.model_config import make_config
 from vitreous.runs.model_folder import save_model
-from vitreous.runs.run_folder import RunFolder
-from vitreous.runs.trackers import TensorBoard, require_tensorboard
-from vitreous.runtime.console import EpochTable, RemainingTime, Throughput, format_duration
+from vitreous.runs.run_folder import RunFolder, TensorBoard, require_tensorboard
+from vitreous.runtime.calling import takes
+from vitreous.runtime.console import EpochTable, RemainingTime, Throughput, format_duration, track
 from vitreous.runtime.device import autocast, keep_freed_memory
 from vitreous.runtime.distributed import SINGLE_PROCESS, CollectiveInputError, World, processes
-from vitreous.runtime.parallel import full_tensor, replicate, require_shardable, shard
-from vitreous.runtime.progress import track
+from vitreous.runtime.parallel import full_tensor, replicate, require_shardable, shard, synchronise_norms
 from vitreous.tasks.base import load_task
 from vitreous.training.bad_images import BadImages
-from vitreous.training.build import build_training, teacher_fingerprint
+from vitreous.training.build import build_training, open_splits, require_same_data, teacher_fingerprint
 from vitreous.training.clusters import ClusterLoss
-from vitreous.training.ema import WeightAverage
-from vitreous.training.failures import failures_explained
 from vitreous.training.optim import build_optimizer, set_lr
 from vitreous.training.recipe import as_recipe, with_recipe
 from vitreous.training.settings import FREE, TrainSettings
-from vitreous.training.signature import takes
-from vitreous.training.splits import open_splits, require_same_data
-from vitreous.training.state import Position, TrainState
-from vitreous.training.stop import StopRequested, StopSignals
-from vitreous.training.synced_norm import synchronise_norms
+from vitreous.training.state import Position, TrainState, WeightAverage
+from vitreous.training.stop import StopRequested, StopSignals, failures_explained
 
 DROPOUT_STREAM, MIXING_STREAM = 1, 2  # first number of a random key, so that no two uses of the seed coincide
 

@@ -1,5 +1,7 @@
 """What a model starts from, which models can be trained at which size, and who may teach."""
 
+from types import SimpleNamespace
+
 import pytest
 import timm
 import torch
@@ -12,7 +14,7 @@ from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.runs.model_folder import load_model, save_model
 from vitreous.train import train
-from vitreous.training.build import build_distillation, build_model, model_arguments
+from vitreous.training.build import build_distillation, build_model, model_arguments, open_splits
 from vitreous.training.settings import TrainSettings
 
 TINY = tuple(f"{name}={value}" for name, value in MODEL_ARGS.items())
@@ -210,3 +212,27 @@ def test_arguments_that_no_model_can_have_are_one_line(tmp_path, arguments, task
         train("paca_tiny", "shapes", task=task, size=64, train_count=4, val_count=4, out=tmp_path / "run",
               model_args=arguments)  # fmt: skip
     assert "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def open_classes(monkeypatch):
+    def opened(task, classes):
+        monkeypatch.setattr("vitreous.training.build.open_data", lambda *_, **__: SimpleNamespace(classes=classes))
+        return open_splits(TrainSettings("paca_b0", "data", task=task))
+
+    return opened
+
+
+@pytest.mark.parametrize(("task", "needs"), [("classify", "a classifier needs two"), ("segment", "a segmenter needs")])
+@pytest.mark.parametrize(("classes", "found"), [(("cat",), "'data' has one class, 'cat'"), ((), "there is no class")])
+def test_there_must_be_something_to_choose_from(open_classes, task, needs, classes, found):
+    with pytest.raises(InputError, match=f"{found}, .*{needs}"):
+        open_classes(task, classes)
+
+
+@pytest.mark.parametrize(
+    ("task", "classes"),
+    [("classify", ("cat", "dog")), ("segment", ("road", "rest")), ("detect", ("cell",)), ("keypoints", ("person",))],
+)
+def test_objects_may_be_of_one_class(open_classes, task, classes):
+    assert set(open_classes(task, classes)) == {"train", "val"}

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torchvision.transforms.functional import gaussian_blur
 
 from vitreous.errors import InputError, nearest
-from vitreous.heads.levels import Levels, OnLevels, feature_network
+from vitreous.heads.pyramid import Levels, OnLevels, feature_network
 
 HEATMAP_STRIDE = 4  # of heat maps
 Refine = Literal["none", "quarter", "taylor"]

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from vitreous.errors import InputError, nearest
 from vitreous.heads import heads_of
-from vitreous.heads.levels import Levels, OnLevels
+from vitreous.heads.pyramid import Levels, OnLevels
 from vitreous.heads.semantic import Decoder, DecoderOutput, pixel_loss
 from vitreous.layers.patch import resize
 

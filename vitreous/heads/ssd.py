@@ -37,8 +37,7 @@ from vitreous.heads.boxes import (
     ignored_boxes,
     size_rows,
 )
-from vitreous.heads.levels import Levels
-from vitreous.heads.pyramid import norm_layer
+from vitreous.heads.pyramid import Levels, norm_layer
 from vitreous.registry import create_model
 
 NEGATIVES_PER_POSITIVE = 3  # the hardest default boxes of the background

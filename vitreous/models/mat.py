@@ -30,10 +30,9 @@ from torch import Tensor, nn
 
 from vitreous.errors import InputError
 from vitreous.layers.attention import attend, split_heads
-from vitreous.layers.channels_first import apply_nchw
 from vitreous.layers.conv_norm import ConvNorm, ConvStem, PositionConv
-from vitreous.layers.drop import drop_path, drop_path_rates
-from vitreous.layers.mlp import ConvMlp
+from vitreous.layers.mlp import ConvMlp, drop_path, drop_path_rates
+from vitreous.layers.patch import apply_nchw
 from vitreous.layers.tap import Tap
 from vitreous.layers.windows import Windows, make_windows
 from vitreous.models.arguments import (

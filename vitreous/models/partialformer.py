@@ -22,11 +22,10 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.errors import InputError
-from vitreous.layers.channels_first import apply_nchw
 from vitreous.layers.conv_norm import ConvNorm, ConvStem, PositionConv
-from vitreous.layers.drop import drop_path, drop_path_rates
-from vitreous.layers.mlp import ConvMlp
+from vitreous.layers.mlp import ConvMlp, drop_path, drop_path_rates
 from vitreous.layers.partial_attention import AttentionSettings, PartialAttention
+from vitreous.layers.patch import apply_nchw
 from vitreous.models.arguments import (
     BackboneOptions,
     check_flags,

@@ -29,8 +29,7 @@ from vitreous.errors import InputError
 from vitreous.layers.attention import split_heads
 from vitreous.layers.channel_attention import ChannelAttention
 from vitreous.layers.conv_norm import ConvNorm
-from vitreous.layers.drop import drop_path
-from vitreous.layers.mlp import ConvMlp
+from vitreous.layers.mlp import ConvMlp, drop_path
 from vitreous.layers.tap import Tap
 from vitreous.models.arguments import BackboneOptions, check_flags, check_heads, check_positive_ints
 from vitreous.models.base import Backbone, Stage

@@ -28,6 +28,7 @@ from vitreous.runtime.console import messages_on_stderr
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+_S = TypeVar("_S")
 
 TYPE_NAMES = {bool: "True or False", int: "a whole number", float: "a number", str: "text or a path", Path: "a path"}
 
@@ -211,3 +212,34 @@ def describe_value(value: Any) -> str:
     named = isinstance(value, np.ndarray | Tensor | Image.Image | nn.Module)
     text = f"<{type(value).__name__}>" if named or "\n" in repr(value) else repr(value)
     return text if len(text) <= 80 else f"{text[:80]}…"
+
+
+# ---- a settings class as the signature of a function ------------------------------------------------------------
+
+
+def takes(
+    settings: Callable[_P, _S], build: Callable[..., _S] | None = None
+) -> Callable[[Callable[[_S], _R]], Callable[_P, _R]]:
+    """Let a function of one settings object be called with the settings themselves: `train("paca_b0", "shapes")`.
+
+    Signature, type checks and help are those of the settings class. `build` makes the object from the arguments, where
+    calling the class is not enough.
+    """
+    build = settings if build is None else build
+
+    def decorate(function: Callable[[_S], _R]) -> Callable[_P, _R]:
+        @functools.wraps(function)
+        def verb(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            return function(build(*args, **kwargs))
+
+        hints, documented = get_type_hints(settings), get_type_hints(settings, include_extras=True)
+        fields = inspect.signature(settings).parameters.values()
+        parameters = [field.replace(annotation=hints[field.name]) for field in fields]
+        returned = get_type_hints(function)["return"]
+        rows = [f"    {field.name}: {documented[field.name].__metadata__[0].documentation}" for field in fields]
+        verb.__signature__ = inspect.Signature(parameters, return_annotation=returned)  # type: ignore[attr-defined]
+        verb.__annotations__ = {field.name: field.annotation for field in parameters} | {"return": returned}
+        verb.__doc__ = "\n".join([f"{inspect.getdoc(function)}\n\nArgs:", *rows])
+        return verb
+
+    return decorate

@@ -1,4 +1,4 @@
-"""From settings to a model to train, and its teacher if it has one."""
+"""From settings to the data of a run, the model to train, and its teacher if it has one."""
 
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -10,7 +10,7 @@ from timm import get_pretrained_cfg
 from torch import Tensor, nn
 
 from vitreous.data.loader import seed_everything
-from vitreous.data.source import ImageSet
+from vitreous.data.source import ImageSet, open_data
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.files.manifest import sha256
@@ -21,8 +21,9 @@ from vitreous.runs.model_config import RESERVED, WEIGHTS, read_config
 from vitreous.runs.model_folder import find_model_folder, is_weights_file, load_classifier, weights_path
 from vitreous.runs.trained_model import class_columns, refusal_of_size
 from vitreous.runs.weights_file import OPENMMLAB_PREFIXES, describe_arguments, explain_bad_arguments, model_with_weights
+from vitreous.runtime.distributed import CollectiveInputError, World
 from vitreous.tasks.base import Task, load_task
-from vitreous.tasks.distill import Distillation, Teacher
+from vitreous.tasks.classify import Distillation, Teacher
 from vitreous.training.settings import TrainSettings
 
 INITIAL_WEIGHTS, INITIAL_HEAD = 0, 3  # first number of the key, as in train.py
@@ -250,3 +251,41 @@ def build_distillation(
         resized=refusal_of_size(trained.model, settings.size) is not None,
     )
     return Distillation(teacher, settings.distill, settings.distill_weight, settings.distill_temperature)
+
+
+def open_splits(settings: TrainSettings) -> dict[str, ImageSet]:
+    """The images to learn from and those to validate on."""
+    size, task = (settings.size, settings.size), load_task(settings.task)
+    counts = {"train": settings.train_count, "val": settings.val_count}
+    quarantine = None if settings.quarantine is None else Path(settings.quarantine)
+    splits = {
+        split: open_data(
+            settings.data,
+            split,
+            size=size,
+            count=count,
+            quarantine=quarantine,
+            targets=task.targets,
+            ignore=settings.ignore or None,
+            reduce_zero_label=settings.reduce_zero_label,
+            val_fraction=settings.val_fraction,
+            follow=settings.follow,
+            wording=task.wording(),
+        )
+        for split, count in counts.items()
+    }
+    classes = splits["train"].classes
+    if len(classes) < 2 and task.one_class_remedy:
+        found = f"'{settings.data}' has one class, {classes[0]!r}" if classes else "there is no class"
+        raise InputError(f"{found}, so every answer would be right; {task.one_class_remedy}")
+    return splits
+
+
+def require_same_data(world: World, fingerprints: dict[str, str]) -> None:
+    """Refuse to go on if machines have different files under the same path."""
+    for rank, other in enumerate(world.gather(fingerprints)):
+        for split, fingerprint in fingerprints.items():
+            if other[split] != fingerprint:
+                raise CollectiveInputError(
+                    f"process {rank} has different data in split '{split}' from process {world.rank}; all need the same"
+                )

@@ -20,7 +20,7 @@ from vitreous.errors import InputError
 from vitreous.models.arguments import parse_model_arg
 from vitreous.runtime.distributed import RANK_TIMEOUT_SECONDS
 from vitreous.tasks.base import load_task, load_tasks
-from vitreous.training.schedule import Schedule
+from vitreous.training.optim import Schedule
 
 # Settings that may change when a run is resumed, because they do not change what it computes.
 # A recipe is among them: what counts is the values it gave.
