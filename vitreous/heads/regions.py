@@ -13,7 +13,7 @@ from torchvision.models.detection._utils import BalancedPositiveNegativeSampler,
 from torchvision.models.detection.rpn import RPNHead
 from torchvision.ops import batched_nms, box_iou, clip_boxes_to_image, remove_small_boxes, roi_align
 
-from vitreous.heads.boxes import BACKGROUND_INDEX, IGNORED_INDEX, Anchors, GroundTruth, Shape, ignored_boxes
+from vitreous.heads.boxes import BACKGROUND_INDEX, Anchors, GroundTruth, Shape, match_objects
 
 
 class Sampling(NamedTuple):
@@ -29,11 +29,9 @@ class Sampling(NamedTuple):
 
         With `every_object`, each object gets at least its best box.
         """
-        matched = torch.full((len(boxes),), BACKGROUND_INDEX, device=boxes.device)
-        if len(truth.boxes):
-            matcher = Matcher(self.object_from, self.background_below, allow_low_quality_matches=every_object)
-            matched = matcher(box_iou(truth.boxes, boxes))  # uses our two numbers for background and ignored
-        matched = torch.where((matched == BACKGROUND_INDEX) & ignored_boxes(boxes, truth), IGNORED_INDEX, matched)
+        # The matcher uses our two numbers for background and ignored.
+        matcher = Matcher(self.object_from, self.background_below, allow_low_quality_matches=every_object)
+        matched = match_objects(boxes, truth, lambda objects: matcher(box_iou(objects, boxes)))
         kind = torch.where(matched >= 0, 1, torch.where(matched == BACKGROUND_INDEX, 0, -1))
         chosen = BalancedPositiveNegativeSampler(self.samples, self.positive)([kind])
         index = (chosen[0][0] | chosen[1][0]).nonzero()[:, 0]
@@ -109,11 +107,8 @@ class RegionAlign(nn.Module):
 
     def forward(self, features: Sequence[Tensor], boxes: list[Tensor]) -> Tensor:
         together = torch.cat(boxes)
-        owner = torch.repeat_interleave(
-            torch.arange(len(boxes), device=together.device),
-            torch.tensor([len(b) for b in boxes], device=together.device),
-        )
-        regions = torch.cat([owner[:, None].to(together.dtype), together], 1)  # (R, 5)
+        owner = torch.cat([torch.full_like(box[:, :1], image) for image, box in enumerate(boxes)])
+        regions = torch.cat([owner, together], 1)  # (R, 5)
         # Lin et al., equation 1: boxes of 224 pixels belong to stride 16, those of half that to stride 8.
         side = (together[:, 2:] - together[:, :2]).clamp(0).prod(1).sqrt()
         ideal = 4 + torch.log2(side / 224 + 1e-6).floor()
