@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitreous.errors import InputError, nearest
-from vitreous.heads import heads_of
+from vitreous.errors import InputError
+from vitreous.heads import check_arguments, heads_of
 from vitreous.heads.pyramid import Levels, OnLevels
 from vitreous.heads.semantic import Decoder, DecoderOutput, pixel_loss
 from vitreous.layers.patch import resize
@@ -75,12 +75,7 @@ def build_segmenter(backbone: nn.Module, head: str, classes: int, **head_args: A
     make = decoders[head]
     accepted = [name for name in inspect.signature(make).parameters if name not in ("channels", "classes")]
     accepted += ["auxiliary_weight"] if getattr(make, "auxiliary_loss", None) else []
-    for name in head_args:
-        if name not in accepted:
-            raise InputError(
-                f"unknown argument {name!r} of the head {head!r}; nearest: {nearest(name, accepted, 1)}; "
-                f"accepted: {', '.join(accepted)}"
-            )
+    check_arguments(head, head_args, accepted)
     weight = head_args.pop("auxiliary_weight", 0.4)
     levels = Levels(backbone)
     return Segmenter(levels, make(levels.channels, classes, **head_args), auxiliary_weight=weight)

@@ -8,7 +8,6 @@ Shapes: B batch, C channels per input map, c head width, K classes, H W the fine
 """
 
 import math
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -142,19 +141,8 @@ class PaCaHead(Decoder):
             out = weights.flatten(2).transpose(1, 2) @ v
         return out.transpose(1, 2).unflatten(2, size)
 
-    @staticmethod
-    def translate(state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """State dict of the original release (with or without the `decode_head.` prefix) in our names."""
-        renamed = {}
-        for key, value in state.items():
-            key = key.removeprefix("decode_head.")
-            for pattern, ours in PACA_HEAD_KEYS:
-                key = re.sub(pattern, ours, key)
-            renamed[key] = value
-        return renamed
 
-
-PACA_HEAD_KEYS = [
+PACA_HEAD_KEYS = [  # of the original release -> ours
     (r"^convs\.(\d+)\.conv\.", r"inputs.\1.0."),
     (r"^convs\.(\d+)\.bn\.", r"inputs.\1.1."),
     (r"^q\.0\.conv\.", "query.0."),
