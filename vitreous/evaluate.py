@@ -255,9 +255,7 @@ def measure_in_detail(
         sizes=(),
         details=details,
         metric=scores.metric,
-        mistakes=()
-        if details is None
-        else _named_mistakes(trained, images, details, f"{settings.data}:{settings.split}"),
+        mistakes=_named_mistakes(trained, images, details, f"{settings.data}:{settings.split}"),
         unreadable=tuple((images.name(one.sample), one.reason) for one in scores.unreadable),
     )
 
@@ -323,12 +321,12 @@ def score_images(trained: TrainedModel, images: ImageSet, worst: int, conditions
 
 
 def _named_mistakes(
-    trained: TrainedModel, images: ImageSet, details: DetailedMetrics, samples: str
+    trained: TrainedModel, images: ImageSet, details: DetailedMetrics | None, samples: str
 ) -> tuple[WorstMistake, ...]:
     """With the names by which `vitreous explain` takes the images: a path, or a sample of the embedded data."""
     names = unique_names(trained.classes)
     found = []
-    for mistake in details.mistakes.worst:
+    for mistake in () if details is None else details.mistakes.worst:
         stored = images.encoded(mistake.image)
         name = str(stored) if isinstance(stored, Path) else images.name(mistake.image)
         if samples.startswith("shapes:"):
