@@ -12,7 +12,7 @@ added after them "pool", or "p6" and "p7": the names that these detectors expect
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from timm.models._features import FeatureGetterNet
 from torch import Tensor, nn
@@ -139,11 +139,14 @@ class Pyramid(Levels):
         extra: Extra | None = "pool",
         norm: Norm | None = None,
     ) -> None:
-        check_pyramid(channels, extra, norm)
+        layer = norm_layer(norm)
+        if channels < 1:
+            raise InputError(f"channels={channels} given; a level needs at least 1")
+        if extra not in EXTRA_STRIDES:
+            raise InputError(f"extra={extra!r} given; accepted: {', '.join(map(repr, EXTRA_STRIDES))}")
         super().__init__(backbone, levels, finest=8 if len(EXTRA_STRIDES[extra]) == 2 else 4, fewest=1)
-        self.fpn = FeaturePyramidNetwork(
-            list(self.channels), channels, extra_levels(extra, self.channels[-1], channels), norm_layer(norm)
-        )
+        last = extra_levels(extra, self.channels[-1], channels)
+        self.fpn = FeaturePyramidNetwork(list(self.channels), channels, last, layer)
         self.out_channels = channels
         self.own_levels = len(self.strides)  # those that are not `extra`
         self.strides = (*self.strides, *(self.strides[-1] * times for times in EXTRA_STRIDES[extra]))
@@ -183,23 +186,12 @@ def pyramid(
     return Pyramid(backbone, channels=channels, levels=levels, extra=extra, norm=norm)
 
 
-def check_pyramid(channels: int, extra: str | None, norm: str | None) -> None:
-    if channels < 1:
-        raise InputError(f"channels={channels} given; a level needs at least 1")
-    if extra not in EXTRA_STRIDES:
-        raise InputError(f"extra={extra!r} given; accepted: {', '.join(map(repr, EXTRA_STRIDES))}")
-    check_norm(norm)
-
-
-def check_norm(norm: str | None) -> None:
-    if norm not in (*get_args(Norm), None):
-        raise InputError(f"norm={norm!r} given; accepted: 'bn', 'gn', None")
-
-
 def norm_layer(norm: str | None) -> Callable[[int], nn.Module] | None:
     """A function from channels to the norm after a convolution; None for no norm."""
-    check_norm(norm)
-    return {"bn": nn.BatchNorm2d, "gn": group_norm, None: None}[norm]
+    layers: dict[str | None, Callable[[int], nn.Module] | None] = {"bn": nn.BatchNorm2d, "gn": group_norm, None: None}
+    if norm not in layers:
+        raise InputError(f"norm={norm!r} given; accepted: 'bn', 'gn', None")
+    return layers[norm]
 
 
 def group_norm(channels: int) -> nn.GroupNorm:

@@ -24,7 +24,7 @@ from vitreous.data.targets import Wording
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError, nearest
 from vitreous.tasks.findings import FindingChoice, FindingQuery, FindingRow, FindingTruth, ModelView
-from vitreous.tasks.results import PictureResult
+from vitreous.tasks.results import MIN_SCORE, PictureResult
 
 Targets = dict[str, Any]  # tensors, or lists of them where images differ in what they hold
 Prediction = dict[str, Any]  # the targets' keys plus "scores"
@@ -256,12 +256,26 @@ class TaskWithHead(Task):
     usual_head: str
     settings = frozenset({"head", "head_args", "head_lr"})
 
-    def __init__(self, classes: tuple[str, ...], head: str | None, head_args: Mapping[str, Any] | None) -> None:
+    def __init__(
+        self,
+        classes: tuple[str, ...],
+        head: str | None,
+        head_args: Mapping[str, Any] | None,
+        category_ids: tuple[int, ...] = (),
+    ) -> None:
+        """`category_ids` are the classes' numbers in the data, if these have any."""
         super().__init__(classes)
         if head is not None and head not in self.heads:
             raise InputError(f"unknown head '{head}'; accepted for this task: {', '.join(self.heads)}")
+        if category_ids and len(category_ids) != len(classes):
+            raise InputError(f"{len(category_ids)} category ids given for {len(classes)} classes; they must be as many")
         self.head, self.head_args = head or self.usual_head, dict(head_args or {})
-        self.category_ids = tuple(range(1, len(classes) + 1))  # unless the data say
+        self.category_ids = category_ids or tuple(range(1, len(classes) + 1))
+
+    @property
+    def min_score(self) -> float:
+        """Smallest score of what is shown."""
+        return MIN_SCORE if self.inference.min_score is None else self.inference.min_score
 
     def arguments(self) -> dict[str, Any]:
         return {"head": self.head, "head_args": self.head_args}

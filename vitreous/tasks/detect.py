@@ -122,12 +122,9 @@ class DetectTask(TaskWithHead):
         longest: int = 1333,
         category_ids: tuple[int, ...] = (),
     ) -> None:
-        """`short` and `longest` limit the sides of pictures; `category_ids` are the classes' numbers in the data."""
-        super().__init__(classes, head, head_args)
-        if category_ids and len(category_ids) != len(classes):
-            raise InputError(f"{len(category_ids)} category ids given for {len(classes)} classes; they must be as many")
+        """`short` and `longest` limit the sides of pictures."""
+        super().__init__(classes, head, head_args, category_ids)
         self.short, self.longest = short, longest
-        self.category_ids = category_ids or self.category_ids
 
     @classmethod
     def from_settings(cls, settings: Any, images: ImageSet) -> Self:
@@ -142,8 +139,8 @@ class DetectTask(TaskWithHead):
         )
 
     def arguments(self) -> dict[str, Any]:
-        scale = {"short": self.short, "longest": self.longest}
-        return super().arguments() | scale | {"category_ids": self.category_ids}
+        own = {"short": self.short, "longest": self.longest, "category_ids": self.category_ids}
+        return super().arguments() | own
 
     def resized(self, size: int) -> Self:
         longest = round(self.longest * size / self.short)
@@ -204,7 +201,6 @@ class DetectTask(TaskWithHead):
 
     def result(self, picture: Image.Image, predictions: list[Prediction], targets: list[dict[str, Any]]) -> Detections:
         (found,) = predictions
-        min_score = self.inference.min_score
         return Detections(
             picture,
             self.classes,
@@ -213,7 +209,7 @@ class DetectTask(TaskWithHead):
             labels=found["labels"].numpy(),
             scores=found["scores"].double().numpy(),
             masks=found["masks"].numpy() if "masks" in found else None,
-            min_score=MIN_SCORE if min_score is None else min_score,
+            min_score=self.min_score,
         )
 
     def metric(self) -> Metric:

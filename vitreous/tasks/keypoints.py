@@ -115,13 +115,12 @@ class KeypointsTask(TaskWithHead):
         category_ids: tuple[int, ...] = (),
     ) -> None:
         """`names` are the keypoints', `pairs` those that trade places in a mirror, `skeleton` what drawings join."""
-        super().__init__(classes, head, head_args)
+        super().__init__(classes, head, head_args, category_ids)
         if not names:
             raise InputError(
                 "the data have no keypoints; the task keypoints needs COCO annotations with them, or shapes"
             )
         self.crop, self.names, self.pairs, self.skeleton = crop, names, pairs, skeleton
-        self.category_ids = category_ids or self.category_ids
 
     @classmethod
     def from_settings(cls, settings: Any, images: ImageSet) -> Self:
@@ -140,7 +139,7 @@ class KeypointsTask(TaskWithHead):
 
     def arguments(self) -> dict[str, Any]:
         points = {"names": self.names, "pairs": self.pairs, "skeleton": self.skeleton}
-        return super().arguments() | {"crop": self.crop} | points | {"category_ids": self.category_ids}
+        return super().arguments() | {"crop": self.crop, **points, "category_ids": self.category_ids}
 
     def resized(self, size: int) -> Self:
         width = round(size * self.crop[1] / self.crop[0] / 4) * 4
@@ -190,7 +189,7 @@ class KeypointsTask(TaskWithHead):
         ]
 
     def result(self, picture: Image.Image, predictions: list[Prediction], targets: list[dict[str, Any]]) -> Keypoints:
-        objects, min_score = [target["objects"] for target in targets], self.inference.min_score
+        objects = [target["objects"] for target in targets]
         points = [one["keypoints"].double().numpy() for one in predictions]
         return Keypoints(
             picture,
@@ -202,7 +201,7 @@ class KeypointsTask(TaskWithHead):
             labels=np.array([one.labels[0] for one in objects], np.int64),
             joints=self.names,
             skeleton=self.skeleton,
-            min_score=MIN_SCORE if min_score is None else min_score,
+            min_score=self.min_score,
         )
 
     def metric(self) -> Metric:

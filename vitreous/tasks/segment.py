@@ -107,7 +107,7 @@ class SegmentTask(TaskWithHead):
 
     def arguments(self) -> dict[str, Any]:
         values = {"ignore": self.ignore, "reduce_zero_label": self.reduce_zero_label}
-        return super().arguments() | {"short": self.short, "crop": self.crop} | values
+        return super().arguments() | {"short": self.short, "crop": self.crop, **values}
 
     def reading(self) -> dict[str, Any]:
         return {"ignore": self.ignore or None, "reduce_zero_label": self.reduce_zero_label}
@@ -130,12 +130,9 @@ class SegmentTask(TaskWithHead):
 
     def predict(self, model: nn.Module, images: Tensor, targets: Targets) -> list[Prediction]:
         """`semantic` (H, W) of each picture at its own size."""
-        padded, found = images.shape[2:], []
-        for one, size, original in zip(
-            self.logits(model, images), targets["sizes"].tolist(), targets["original_sizes"].tolist(), strict=True
-        ):
-            found.append({"semantic": labels_of(one, padded, size, original).cpu()})
-        return found
+        padded, sizes = images.shape[2:], (targets[key].tolist() for key in ("sizes", "original_sizes"))
+        pictures = zip(self.logits(model, images), *sizes, strict=True)
+        return [{"semantic": labels_of(one, padded, size, whole).cpu()} for one, size, whole in pictures]
 
     def logits(self, model: nn.Module, images: Tensor) -> Tensor:
         """(B, K, h, w) of the padded images, at the size at which the model answers.
@@ -201,10 +198,8 @@ class SegmentTask(TaskWithHead):
     def _findings(self, semantic: Tensor) -> list[FindingRow]:
         """Classes by the share of the picture that they cover; background comes last, whatever it covers."""
         labels, counts = semantic.flatten().long().unique(return_counts=True)
-        order = sorted(
-            zip(labels.tolist(), counts.tolist(), strict=True),
-            key=lambda pair: (self.classes[pair[0]] == BACKGROUND_NAME, -pair[1]),
-        )
+        covered = zip(labels.tolist(), counts.tolist(), strict=True)
+        order = sorted(covered, key=lambda pair: (self.classes[pair[0]] == BACKGROUND_NAME, -pair[1]))
         return [
             {
                 "rank": rank,
