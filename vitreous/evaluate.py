@@ -294,26 +294,13 @@ def score_images(trained: TrainedModel, images: ImageSet, worst: int, conditions
     task = trained.build_task().using(conditions.inference)
     on_boxes = images if isinstance(images, OneBoxEach) else None
     metric = task.detailed_metric(worst) if on_boxes is None else task.metric_on_boxes(on_boxes)
+    workers, world = conditions.workers, conditions.world
     loader = evaluation_loader(
-        task,
-        images,
-        trained.preprocess,
-        batch_size=conditions.batch_size,
-        workers=conditions.workers,
-        world=conditions.world,
+        task, images, trained.preprocess, batch_size=conditions.batch_size, workers=workers, world=world
     )
     try:
         with worker_failures_explained():  # a worker's death may be told in the middle of a forward pass
-            scores = score_loader(
-                task,
-                trained.model,
-                loader,
-                device=conditions.world.device,
-                amp=conditions.amp,
-                metric=metric,
-                label=label,
-                world=conditions.world,
-            )
+            scores = score_loader(task, trained.model, loader, world, conditions.amp, metric=metric, label=label)
     finally:
         loader.close()
     require_numbers(trained.name, torch.tensor(list(scores.values.values())))
@@ -385,19 +372,17 @@ def score_loader(
     task: Task,
     model: nn.Module,
     loader: Loader,
+    world: World,
+    amp: str,
     *,
-    device: torch.device,
-    amp: str = "off",
     metric: Metric | None = None,
-    label: str | None = "validate",
+    label: str | None = None,
     between_batches: Callable[[], None] = lambda: None,
-    world: World = SINGLE_PROCESS,
 ) -> Scores:
     """Loss and metric (default: the task's own) over a loader. `between_batches` may raise to end early.
 
-    With a `label` it shows how far it is.
-
-    Several processes score their batches apart, and all return the figures of all.
+    With a `label` it shows how far it is. Several processes score their batches apart, and all return the figures of
+    all.
     """
     metric, images, start = metric if metric is not None else task.metric(), 0, time.perf_counter()
     terms: list[float] = []  # of the loss: each batch's, times its images
@@ -409,8 +394,8 @@ def score_loader(
         unreadable += batch.unreadable
         if not batch.indices:
             continue
-        ready, targets = loader.on(batch, device)
-        with autocast(device, amp):
+        ready, targets = loader.on(batch, world.device)
+        with autocast(world.device, amp):
             losses, predictions = task.assess(model, ready, targets)
         if number < loader.sampler.counted:
             terms += [loss.item() * len(batch.indices) for loss in losses.values()]

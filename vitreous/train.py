@@ -265,7 +265,7 @@ class Training:
         loader = self._validation(batch_size=2, first=2, workers=min(self.settings.workers, 1))
         try:
             with worker_failures_explained():
-                score_loader(self.task, model, loader, device=self.device, amp=self.settings.amp, label=None)
+                score_loader(self.task, model, loader, World(self.device), self.settings.amp)
         finally:
             loader.close()
 
@@ -388,16 +388,9 @@ class Training:
             raise StopRequested(self.stop.received)
 
     def validate(self, epoch: int) -> Scores:
-        return score_loader(
-            self.task,
-            self.state.evaluated_model,
-            self.val_loader,
-            device=self.device,
-            amp=self.settings.amp,
-            label=f"validate {epoch + 1}/{self.settings.all_epochs}",
-            between_batches=self.stop_if_signalled,
-            world=self.world,
-        )
+        model, label = self.state.evaluated_model, f"validate {epoch + 1}/{self.settings.all_epochs}"
+        world, amp, stop = self.world, self.settings.amp, self.stop_if_signalled
+        return score_loader(self.task, model, self.val_loader, world, amp, label=label, between_batches=stop)
 
     def finish_epoch(self, epoch: int, scores: Scores, seconds: float) -> None:
         """Log, save the weights if they are the best so far, then record it. A kill in between repeats evaluation."""
