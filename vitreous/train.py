@@ -152,10 +152,9 @@ class Training:
     ) -> None:
         self.settings, self.run, self.stop, self.table = settings, run, stop, EpochTable()
         self.world, self.device, self.val_fraction = world, world.device, images["train"].val_fraction
-        self.model, self.model_args, self.task, self.preprocess, notes = build_training(
-            settings, images["train"], self.device
-        )
-        for note in notes:
+        built = build_training(settings, images["train"], self.device)
+        self.model, self.model_args, self.task, self.preprocess, note = built
+        if note:
             say(note)
         self.cluster_loss = ClusterLoss(self.model, settings)
         self.cluster_terms: dict[str, Tensor] = {}  # of the latest piece

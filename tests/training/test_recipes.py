@@ -164,8 +164,8 @@ def test_weights_with_clusters_in_all_stages_start_a_segmenter(tmp_path):
     file, model = tmp_path / "imagenet.pth", "paca_small_c100_49"
     torch.save(create_model(model).state_dict(), file)
     settings = with_recipe(model, "ade", recipe="ade20k_paca_160k", weights=str(file))
-    backbone, notes = build_backbone(settings, model_arguments(settings))
-    assert notes == (f"weights: the backbone's are those of {file}; the head is new",)
+    backbone, note = build_backbone(settings, model_arguments(settings))
+    assert note == f"weights: the backbone's are those of {file}; the head is new"
     counts = [len(value) for key, value in backbone.state_dict().items() if key.endswith("clustering.logits.weight")]
     assert counts == [200, 200, 200, 200]
 

@@ -163,27 +163,28 @@ class RunFolder:
 
         `free` names arguments that may change when a run is continued, because they do not change its result.
         """
-        return self.world.on_main(lambda: self._holds(arguments, data, free, resume))
 
-    def _holds(self, arguments: dict[str, Any], data: dict[str, str], free: frozenset[str], resume: bool) -> bool:
-        if not (self.path / RUN).exists():
-            self._refuse_foreign_files()
-            return False
-        if not resume:
-            raise InputError(
-                f"'{self.path}' already holds a run and --no-resume was given; choose another --out, or remove it"
-            )
-        before = self._recorded_request()
-        differing = _differences(before["arguments"], json.loads(json.dumps(arguments)), free)
-        differing += _differences(before["data"], data, frozenset(), kind="data of split ")
-        if differing and self._never_started():
-            return False
-        if differing:
-            raise InputError(
-                f"'{self.path}' holds a run with other settings ({'; '.join(differing)}); "
-                "choose another --out, or give the same settings to continue that run"
-            )
-        return True
+        def held() -> bool:
+            if not (self.path / RUN).exists():
+                self._refuse_foreign_files()
+                return False
+            if not resume:
+                raise InputError(
+                    f"'{self.path}' already holds a run and --no-resume was given; choose another --out, or remove it"
+                )
+            before = self._recorded_request()
+            differing = _differences(before["arguments"], json.loads(json.dumps(arguments)), free)
+            differing += _differences(before["data"], data, frozenset(), kind="data of split ")
+            # Until its first step, the settings of a run may still change.
+            started = (self.path / "checkpoints").exists() or read_metrics(self.path)
+            if differing and started:
+                raise InputError(
+                    f"'{self.path}' holds a run with other settings ({'; '.join(differing)}); "
+                    "choose another --out, or give the same settings to continue that run"
+                )
+            return not differing
+
+        return self.world.on_main(held)
 
     def _recorded_request(self) -> dict[str, Any]:
         before = read_stored_json(self.path / RUN)
@@ -194,10 +195,6 @@ class RunFolder:
                     "restore the file, or choose another --out"
                 )
         return before
-
-    def _never_started(self) -> bool:
-        """Whether the run failed before its first step, so that its settings may still change."""
-        return not (self.path / "checkpoints").exists() and not read_metrics(self.path)
 
     def begin(self, arguments: dict[str, Any], data: dict[str, str]) -> None:
         """Record the request of a new run."""
@@ -244,12 +241,13 @@ class RunFolder:
 
     def cut_metrics(self, lines: int) -> None:
         """Drop the lines after a checkpoint: they will be measured again."""
-        self.world.on_main(lambda: self._cut_metrics(lines))
 
-    def _cut_metrics(self, lines: int) -> None:
-        kept = read_metrics(self.path)[:lines]
-        self._continue_after(kept)
-        replace_file(self.path / METRICS, "".join(json.dumps(line) + "\n" for line in kept))
+        def cut() -> None:
+            kept = read_metrics(self.path)[:lines]
+            self._continue_after(kept)
+            replace_file(self.path / METRICS, "".join(json.dumps(line) + "\n" for line in kept))
+
+        self.world.on_main(cut)
 
     def _continue_after(self, lines: list[dict[str, Any]]) -> None:
         self.metric_lines = len(lines)
