@@ -23,8 +23,7 @@ from vitreous.heads.pyramid import Levels, OnLevels
 from vitreous.heads.semantic import Decoder, DecoderOutput, pixel_loss
 from vitreous.layers.patch import resize
 
-_FIRST_IN_HELP = ("fpn", "upernet", "paca")
-SEGMENTERS = tuple(heads_of("segment", _FIRST_IN_HELP))
+SEGMENTERS = tuple(heads_of("segment"))
 IGNORE_LABEL = 255
 SegmentFunction = Callable[[Tensor], Tensor]  # images (B, C, H, W) -> logits (B, K, H, W)
 
@@ -69,7 +68,7 @@ def build_segmenter(backbone: nn.Module, head: str, classes: int, **head_args: A
         head_args: Arguments of the decoder, such as width=64, and `auxiliary_weight` (0.4) of decoders with an
             auxiliary output.
     """
-    decoders = heads_of("segment", _FIRST_IN_HELP)
+    decoders = heads_of("segment")
     if head not in decoders:
         raise InputError(f"unknown segmentation head {head!r}; accepted: {', '.join(decoders)}")
     make = decoders[head]

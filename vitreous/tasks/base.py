@@ -23,7 +23,7 @@ from vitreous.data.source import ImageSet
 from vitreous.data.targets import Wording
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError, nearest
-from vitreous.tasks.findings import FindingChoice, FindingQuery, FindingRow, FindingTruth, ModelView
+from vitreous.tasks.findings import FindingChoice, FindingQuery, FindingTruth, FoundTargets, ModelView
 from vitreous.tasks.results import MIN_SCORE, PictureResult
 
 Targets = dict[str, Any]  # tensors, or lists of them where images differ in what they hold
@@ -183,7 +183,7 @@ class Task(ABC):
 
     # ---- answering -----------------------------------------------------------------------------------------------
 
-    def blank_targets(self, picture: Image.Image, found: Sequence[Found]) -> list[dict[str, Any]]:
+    def blank_targets(self, picture: Image.Image, found: Sequence[Found]) -> list[Targets]:
         """Targets of samples of a picture of which nothing is known but, at most, where objects are."""
         return [{}]
 
@@ -192,9 +192,7 @@ class Task(ABC):
         return self.evaluation_view(preprocess)(picture, target)
 
     @abstractmethod
-    def result(
-        self, picture: Image.Image, predictions: list[Prediction], targets: list[dict[str, Any]]
-    ) -> PictureResult:
+    def result(self, picture: Image.Image, predictions: list[Prediction], targets: list[Targets]) -> PictureResult:
         """The predictions for a picture as an object; `targets` are those of `blank_targets`."""
 
     # ---- explaining ----------------------------------------------------------------------------------------------
@@ -232,9 +230,7 @@ class Task(ABC):
         """What the targets of findings with these labels read from."""
         return model
 
-    def scores_now(
-        self, found: Sequence[tuple[FindingRow, Target]], view: ModelView, model: nn.Module, output: Any
-    ) -> list[float]:
+    def scores_now(self, found: FoundTargets, view: ModelView, model: nn.Module, output: Any) -> list[float]:
         """`finding_score` of each finding, were this the output of its `explained_model`; 0 for one that is gone."""
         return [target.on("probability")(output).item() for _, target in found]
 
@@ -242,7 +238,7 @@ class Task(ABC):
         """As in evaluation, with all that `finding_truth` needs."""
         return self.evaluation_view(preprocess)
 
-    def finding_truth(self, target: Target, known: dict[str, Any], size: tuple[int, int]) -> FindingTruth:
+    def finding_truth(self, target: Target, known: Targets, size: tuple[int, int]) -> FindingTruth:
         """What the data say about a finding; `known` is what `truth_view` gives of the picture, `size` is (h, w)."""
         return FindingTruth()
 

@@ -198,9 +198,7 @@ class ClassifyTask(Task):
     def sample(self, preprocess: Preprocess, picture: Image.Image, target: dict[str, Any]) -> tuple[Tensor, Any]:
         return preprocess.pixels(picture), target
 
-    def result(
-        self, picture: Image.Image, predictions: list[Prediction], targets: list[dict[str, Any]]
-    ) -> Classification:
+    def result(self, picture: Image.Image, predictions: list[Prediction], targets: list[Targets]) -> Classification:
         (ranked,) = predictions
         return Classification(picture, self.classes, ranked["labels"].numpy(), ranked["scores"].double().numpy())
 

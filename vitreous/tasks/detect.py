@@ -35,6 +35,7 @@ from vitreous.tasks.findings import (
     FindingQuery,
     FindingRow,
     FindingTruth,
+    FoundTargets,
     ModelView,
     finding_at,
 )
@@ -196,10 +197,10 @@ class DetectTask(TaskWithHead):
         assert isinstance(model, Detector)
         return load_detector(model, source)
 
-    def blank_targets(self, picture: Image.Image, found: Sequence[Found]) -> list[dict[str, Any]]:
+    def blank_targets(self, picture: Image.Image, found: Sequence[Found]) -> list[Targets]:
         return [{"objects": objects_of([], []), "image_id": 0}]
 
-    def result(self, picture: Image.Image, predictions: list[Prediction], targets: list[dict[str, Any]]) -> Detections:
+    def result(self, picture: Image.Image, predictions: list[Prediction], targets: list[Targets]) -> Detections:
         (found,) = predictions
         return Detections(
             picture,
@@ -259,9 +260,7 @@ class DetectTask(TaskWithHead):
         assert isinstance(model, Detector)
         return CandidateBoxes(model, labels, view.size)
 
-    def scores_now(
-        self, found: Sequence[tuple[FindingRow, Target]], view: ModelView, model: nn.Module, output: Any
-    ) -> list[float]:
+    def scores_now(self, found: FoundTargets, view: ModelView, model: nn.Module, output: Any) -> list[float]:
         assert isinstance(model, Detector)
         (boxes,) = output
         sure = boxes["scores"] > model.selection.score
@@ -271,7 +270,7 @@ class DetectTask(TaskWithHead):
     def truth_view(self, preprocess: Preprocess) -> PictureView:
         return replace(self.evaluation_view(preprocess), masks=True)  # type: ignore[type-var]  # a `DetectView`
 
-    def finding_truth(self, target: Target, known: dict[str, Any], size: tuple[int, int]) -> FindingTruth:
+    def finding_truth(self, target: Target, known: Targets, size: tuple[int, int]) -> FindingTruth:
         """The object whose box overlaps best, whatever its class: what a map should lie on is what the box holds."""
         assert isinstance(target, BoxTarget)
         single = ~known["crowd"]

@@ -30,8 +30,8 @@ from vitreous.tasks.findings import (
     ABSENT,
     FindingChoice,
     FindingQuery,
-    FindingRow,
     FindingTruth,
+    FoundTargets,
     ModelView,
     finding_at,
 )
@@ -180,7 +180,7 @@ class KeypointsTask(TaskWithHead):
         assert isinstance(model, SimpleBaseline)
         return load_keypoints(model, source)
 
-    def blank_targets(self, picture: Image.Image, found: Sequence[Found]) -> list[dict[str, Any]]:
+    def blank_targets(self, picture: Image.Image, found: Sequence[Found]) -> list[Targets]:
         """One for each object; a picture of which nothing is known is taken for one object of the first class."""
         objects = found or [Found((0.0, 0.0, picture.width, picture.height), 0)]
         return [
@@ -188,7 +188,7 @@ class KeypointsTask(TaskWithHead):
             for number, one in enumerate(objects, 1)
         ]
 
-    def result(self, picture: Image.Image, predictions: list[Prediction], targets: list[dict[str, Any]]) -> Keypoints:
+    def result(self, picture: Image.Image, predictions: list[Prediction], targets: list[Targets]) -> Keypoints:
         objects = [target["objects"] for target in targets]
         points = [one["keypoints"].double().numpy() for one in predictions]
         return Keypoints(
@@ -254,12 +254,10 @@ class KeypointsTask(TaskWithHead):
         target = JointTarget(joints=torch.tensor([joint]), places=peak[None].clone())
         return FindingChoice(findings, finding, target, marked)
 
-    def scores_now(
-        self, found: Sequence[tuple[FindingRow, Target]], view: ModelView, model: nn.Module, output: Any
-    ) -> list[float]:
+    def scores_now(self, found: FoundTargets, view: ModelView, model: nn.Module, output: Any) -> list[float]:
         return [target.on("logit")(output).item() for _, target in found]
 
-    def finding_truth(self, target: Target, known: dict[str, Any], size: tuple[int, int]) -> FindingTruth:
+    def finding_truth(self, target: Target, known: Targets, size: tuple[int, int]) -> FindingTruth:
         """A disc around the joint, within which it counts as found. A joint has no outline of its own."""
         assert isinstance(target, JointTarget)
         assert target.places is not None

@@ -28,7 +28,15 @@ from vitreous.heads.segment import SEGMENTERS, Segmenter, best_classes, build_se
 from vitreous.layers.patch import resize
 from vitreous.metrics.segmentation import SegmentationMetric
 from vitreous.tasks.base import PictureView, Prediction, Targets, TaskWithHead
-from vitreous.tasks.findings import FindingChoice, FindingQuery, FindingRow, FindingTruth, ModelView, finding_at
+from vitreous.tasks.findings import (
+    FindingChoice,
+    FindingQuery,
+    FindingRow,
+    FindingTruth,
+    FoundTargets,
+    ModelView,
+    finding_at,
+)
 from vitreous.tasks.results import CocoResult
 
 
@@ -157,12 +165,10 @@ class SegmentTask(TaskWithHead):
         assert isinstance(model, Segmenter)
         return load_segmenter(model, source)
 
-    def blank_targets(self, picture: Image.Image, found: Sequence[Found]) -> list[dict[str, Any]]:
+    def blank_targets(self, picture: Image.Image, found: Sequence[Found]) -> list[Targets]:
         return [{"semantic": np.full((picture.height, picture.width), IGNORE, np.uint8)}]
 
-    def result(
-        self, picture: Image.Image, predictions: list[Prediction], targets: list[dict[str, Any]]
-    ) -> Segmentation:
+    def result(self, picture: Image.Image, predictions: list[Prediction], targets: list[Targets]) -> Segmentation:
         (found,) = predictions
         return Segmentation(picture, self.classes, self.category_ids, found["semantic"].numpy())
 
@@ -224,13 +230,11 @@ class SegmentTask(TaskWithHead):
         finding = {"rank": None, "name": f"{name} in the region {where}", "class": name, "region": list(query.region)}
         return _outlined(view, findings, finding, label, box_region(outer, *view.size))
 
-    def scores_now(
-        self, found: Sequence[tuple[FindingRow, Target]], view: ModelView, model: nn.Module, output: Any
-    ) -> list[float]:
+    def scores_now(self, found: FoundTargets, view: ModelView, model: nn.Module, output: Any) -> list[float]:
         semantic = labels_of(dense_logits(output)[0], view.padded, view.size, view.original)
         return [(semantic == self.classes.index(finding["class"])).double().mean().item() for finding, _ in found]
 
-    def finding_truth(self, target: Target, known: dict[str, Any], size: tuple[int, int]) -> FindingTruth:
+    def finding_truth(self, target: Target, known: Targets, size: tuple[int, int]) -> FindingTruth:
         """The true parts of the class that the region meets: others of its kind elsewhere are not what was found."""
         assert isinstance(target, RegionTarget)
         semantic = known["semantic"]
