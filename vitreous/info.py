@@ -1,7 +1,6 @@
 """vitreous info: all models, or one of them in detail."""
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import timm
@@ -139,7 +138,12 @@ def open_subject(source: str, arguments: dict[str, Any]) -> Subject:
         return open_name(resolve_name(source).partition(".")[0], arguments)
     if arguments:
         raise InputError(f"--model-args given, but the model in {folder} has its own; give the name of a model instead")
-    return open_folder(folder)
+    config = read_config(folder)
+    with torch.device("meta"):
+        model = build_architecture(folder, config)
+    name = config.architecture
+    given = {**(ENTRIES[name].arguments if name in ENTRIES else {}), **config.model_args}
+    return Subject(f"{name} in {folder}", name, model, given, config.preprocess.size, None, config.classes)
 
 
 def open_name(name: str, arguments: dict[str, Any]) -> Subject:
@@ -152,15 +156,6 @@ def open_name(name: str, arguments: dict[str, Any]) -> Subject:
     given = {**ENTRIES[name].arguments, **arguments} if name in ENTRIES else arguments
     figures = None if arguments else read_table().get(name)
     return Subject(title, name, model, given, model.pretrained_cfg["input_size"][1:], figures, None)
-
-
-def open_folder(folder: Path) -> Subject:
-    config = read_config(folder)
-    with torch.device("meta"):
-        model = build_architecture(folder, config)
-    name = config.architecture
-    given = {**(ENTRIES[name].arguments if name in ENTRIES else {}), **config.model_args}
-    return Subject(f"{name} in {folder}", name, model, given, config.preprocess.size, None, config.classes)
 
 
 def show_model(subject: Subject, size: int | None) -> Row:

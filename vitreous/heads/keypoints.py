@@ -41,7 +41,9 @@ class SimpleBaseline(OnLevels):
         doublings = (levels.strides[-1] // HEATMAP_STRIDE).bit_length() - 1
         layers: list[nn.Module] = []
         for step in range(doublings):
-            layers += upsampling_layers(width if step else levels.channels[-1], width)
+            up = nn.ConvTranspose2d(width if step else levels.channels[-1], width, 4, 2, 1, bias=False)
+            nn.init.normal_(up.weight, std=0.001)
+            layers += [up, nn.BatchNorm2d(width), nn.ReLU()]
         self.levels = levels
         self.deconvolutions = nn.Sequential(*layers)
         self.heatmaps = nn.Conv2d(width if doublings else levels.channels[-1], joints, 1)
@@ -61,12 +63,6 @@ class SimpleBaseline(OnLevels):
         """Mean squared error; `weights` (B, K) leave out joints that are not annotated."""
         error = (heatmaps.float() - targets["heatmaps"]).square().mean((2, 3))  # (B, K)
         return {"heatmaps": (error * targets["weights"]).mean()}
-
-
-def upsampling_layers(in_dim: int, dim: int) -> list[nn.Module]:
-    up = nn.ConvTranspose2d(in_dim, dim, 4, 2, 1, bias=False)
-    nn.init.normal_(up.weight, std=0.001)
-    return [up, nn.BatchNorm2d(dim), nn.ReLU()]
 
 
 def build_keypoints(backbone: nn.Module, joints: int, **head_args: Any) -> SimpleBaseline:

@@ -115,7 +115,8 @@ def to_tuple(value: Any, inner: tuple[Any, ...]) -> tuple[Any, ...]:
     """A tuple of any length (one value is a tuple of one), or of a fixed length."""
     if isinstance(value, dict) and inner == (str, Ellipsis):
         return tuple(to_assignment(name, one) for name, one in value.items())
-    several = list(value) if is_collection(value) else [value]
+    single = isinstance(value, str | bytes | os.PathLike | dict) or getattr(value, "ndim", 1) == 0
+    several = list(value) if isinstance(value, Iterable) and not single else [value]
     hints = [inner[0]] * len(several) if inner[-1] is Ellipsis else list(inner)
     if len(hints) != len(several):
         raise ConversionError(f"{len(hints)} values")
@@ -132,11 +133,6 @@ def to_assignment(name: Any, value: Any) -> str:
     if not same:
         raise ConversionError("a dictionary of names to numbers, texts and tuples of them")
     return f"{name}={plain!r}"
-
-
-def is_collection(value: Any) -> bool:
-    single = isinstance(value, str | bytes | os.PathLike | dict) or getattr(value, "ndim", 1) == 0
-    return isinstance(value, Iterable) and not single
 
 
 def to_pictures(value: Any) -> tuple[Any, ...]:

@@ -9,8 +9,8 @@ C channels, W processes
 """
 
 import inspect
+import re
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from vitreous.errors import InputError
 
-SHARDED_LISTS = ("stages", "blocks", "layers")  # lists of modules, each of which FSDP gathers on its own
+SHARDED_UNIT = re.compile(r"(?:stages|blocks|layers)\.\d+$")  # a module that FSDP gathers on its own
 
 
 class _Copy(nn.Module):
@@ -76,16 +76,9 @@ def shard(model: nn.Module, device: torch.device) -> None:
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     # Our blocks return views on purpose, and never change their input in place.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
-    for unit in [*_units(model), model]:
-        fully_shard(unit, mesh=mesh, reshard_after_forward=True)
-
-
-def _units(model: nn.Module) -> Iterator[nn.Module]:
-    """Inner modules first, as FSDP requires."""
-    for name, module in reversed(list(model.named_modules())):
-        holder, _, number = name.rpartition(".")
-        if number.isdigit() and holder.endswith(SHARDED_LISTS) and any(True for _ in module.parameters()):
-            yield module
+    for name, module in reversed(list(model.named_modules())):  # inner modules first, as FSDP requires
+        if module is model or (SHARDED_UNIT.search(name) and any(True for _ in module.parameters())):
+            fully_shard(module, mesh=mesh, reshard_after_forward=True)
 
 
 def is_sharded(model: nn.Module) -> bool:
