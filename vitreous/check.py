@@ -23,7 +23,7 @@ from vitreous.errors import InputError, printable
 from vitreous.files.storage import json_text, replace_file
 from vitreous.files.writing import write_output
 from vitreous.runs.results import require_positive, require_writable
-from vitreous.runtime.progress import track
+from vitreous.runtime.console import track
 from vitreous.tasks.base import Task, load_task, load_tasks, task_options
 
 Reason = Literal["unreadable", "annotations", "boxes", "empty", "conflicts", "leaks", "duplicates"]

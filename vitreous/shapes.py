@@ -15,7 +15,7 @@ from vitreous.data.run_lengths import run_length_counts
 from vitreous.data.shapes.samples import CATEGORIES, KEYPOINTS, Difficulty, Scene, Shapes
 from vitreous.errors import InputError
 from vitreous.files.writing import write_text
-from vitreous.runtime.progress import track
+from vitreous.runtime.console import track
 
 Format = Literal["folder", "coco", "masks"]
 

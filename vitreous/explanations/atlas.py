@@ -23,9 +23,8 @@ from vitreous.explanations.best_findings import Tally, best_findings
 from vitreous.explanations.dataset import read_batches, selection
 from vitreous.explanations.dense import picture_of_pixels
 from vitreous.explanations.explaining import Plan, cluster_layer_of, without_clusters
-from vitreous.runs.relabelled import labelled_for
 from vitreous.runs.results import result_folder
-from vitreous.runs.trained_model import TrainedModel
+from vitreous.runs.trained_model import TrainedModel, labelled_for
 from vitreous.tasks.findings import ABSENT
 
 NOT_THERE = "not there"  # the label of an answer that matches no object of the data

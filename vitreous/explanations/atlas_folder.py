@@ -26,7 +26,7 @@ from vitreous.reports.atlas_page import Section, Tile, render_atlas
 from vitreous.reports.atlas_regions import Region, draw_region, region_strip, regions_of, similar_regions
 from vitreous.reports.page import percent
 from vitreous.runs.trained_model import TrainedModel
-from vitreous.runtime.progress import track
+from vitreous.runtime.console import track
 
 ATLAS_JSON, ATLAS_PAGE, SIMILAR_REGIONS = "atlas.json", "index.html", "like.jpg"
 JPEG_QUALITY = 88
