@@ -175,12 +175,12 @@ def open_raw(
                 Request(data, split, (64, 64), None, False, targets, ignore, reduce_zero_label, follow),
                 val_fraction,
             )
-            for split in layout.splits(data) or made
+            for split in own_splits(layout.splits(data) or ()) or made
         }
 
 
 def _opened(layout: Layout, request: Request, val_fraction: float) -> ImageSet:
-    if layout.splits(request.data):
+    if own_splits(layout.splits(request.data) or ()):
         return layout.open_split(request)
     by_class = request.targets == "labels"
     return held_out(
@@ -219,7 +219,7 @@ def describe(data: str, targets: str = "labels", /, **splits: ImageSet) -> str:
     classes = len(next(iter(splits.values())).classes)
     layout = recognise(data, targets)
     lines = [f"data: {data} ({layout.name}): {sizes} {what}, {classes} classes"]
-    divided = layout.splits(data)
+    divided = own_splits(layout.splits(data) or ())
     if not divided:
         lines += _describe_held_out(splits, by_class=targets == "labels")
     for place, (name, images) in enumerate(splits.items()):

@@ -1,6 +1,6 @@
 """What a layout of data is. A file of this folder with a `LAYOUT` is one; `data/source.py` finds it there."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,13 +30,17 @@ class Request:
 class Layout:
     name: str
     example: str  # how it looks, for errors
-    recognises: Callable[[str], bool]
-    splits: Callable[[str], tuple[str, ...]]  # those that are there; none: `open_split` gives all, and val is held out
+    # Names of the splits in such data; None if the data are of another layout, none at all if they have no splits:
+    # `open_split` then gives all, and val is held out.
+    splits: Callable[[str], Collection[str] | None]
     open_split: Callable[[Request], ImageSet]
     targets: tuple[str, ...] = ("labels",)  # the kinds that it offers, of TARGET_KINDS
     order: int = 0  # the first that recognises the data wins; a layout that others could be taken for comes later
     drawn: bool = False  # on the fly: there are no files, and as many pictures as are asked for
     class_values: bool = False  # its masks hold values of classes, some of which may be ignored
+
+    def recognises(self, data: str) -> bool:
+        return self.splits(data) is not None
 
 
 def expanded(data: str) -> Path:

@@ -201,8 +201,7 @@ class _Reader(pickle._Unpickler):
 LAYOUT = Layout(
     name="CIFAR",
     example="cifar-10-batches-py/ or cifar-100-python/, the folder that holds it, or its .tar.gz",
-    recognises=lambda data: find_cifar(expanded(data)) is not None,
-    splits=lambda data: ("train", "test"),
+    splits=lambda data: ("train", "test") if find_cifar(expanded(data)) else None,
     open_split=lambda request: open_cifar(request.path, request.split),
     order=20,
 )

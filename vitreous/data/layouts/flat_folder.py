@@ -60,8 +60,7 @@ def _class_of_trains(root: Path, splits: list[str], names: list[str]) -> bool:
 LAYOUT = Layout(
     name="class folders without splits",
     example="DIR/<class>/*.jpg, of which a share is held out for validation",
-    recognises=lambda data: is_flat(expanded(data)),
-    splits=lambda data: (),
+    splits=lambda data: () if is_flat(expanded(data)) else None,
     open_split=lambda request: FlatFolder(request.path, strict=request.strict),
     order=130,  # late: any folder of folders with pictures looks like this
 )

@@ -15,7 +15,7 @@ from PIL import Image
 
 from vitreous.data.image import SUFFIXES, ImageError
 from vitreous.data.image_files import picture_files
-from vitreous.data.image_set import SPLITS, EncodedSet, digest, find_split, own_splits, require_split
+from vitreous.data.image_set import SPLITS, EncodedSet, digest, find_split, require_split
 from vitreous.data.layouts.base import Layout, expanded
 from vitreous.data.layouts.masks import MASK_ENDINGS, read_mask, require_same_size
 from vitreous.errors import InputError
@@ -157,8 +157,7 @@ def in_order(names: Iterable[str]) -> list[str]:
 LAYOUT = Layout(
     name="class folders",
     example="DIR/train/<class>/*.jpg and DIR/val/<class>/*.jpg (or test/ instead of val/)",
-    recognises=lambda data: has_class_folders(expanded(data)),
-    splits=lambda data: own_splits(split_folders(expanded(data))),
+    splits=lambda data: split_folders(expanded(data)) if has_class_folders(expanded(data)) else None,
     open_split=lambda request: ClassFolder(request.path, request.split, strict=request.strict),
     order=140,  # last: other layouts have folders named train, too
 )

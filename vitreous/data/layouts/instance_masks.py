@@ -111,8 +111,7 @@ def _called(root: Path, kind: str) -> str:
 LAYOUT = Layout(
     name="pictures with masks of instances",
     example="DIR/PNGImages/*.png, DIR/PedMasks/*_mask.png (Penn-Fudan), or DIR/images/*.jpg, DIR/instances/*.png",
-    recognises=lambda data: instance_folders(expanded(data)) is not None,
-    splits=lambda data: (),
+    splits=lambda data: () if instance_folders(expanded(data)) else None,
     open_split=lambda request: (InstancesAsOneClass if request.targets == "semantic" else InstanceMasks)(request.path),
     targets=("boxes", "semantic"),
     order=110,

@@ -8,8 +8,7 @@ from vitreous.data.targets import TARGET_KINDS
 LAYOUT = Layout(
     name="embedded shapes",
     example="shapes, shapes:medium, shapes:hard (drawn on the fly, nothing to download)",
-    recognises=lambda data: data.partition(":")[0] == "shapes",
-    splits=lambda data: tuple(SPLITS),
+    splits=lambda data: SPLITS if data.partition(":")[0] == "shapes" else None,
     open_split=lambda request: ShapesImages(
         request.split,
         targets=request.targets,
