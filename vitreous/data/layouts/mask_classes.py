@@ -48,9 +48,25 @@ _TREE_KEYS = ("classes", "names", "labels", "id2label", "categories")
 _ABOUT_PICTURES = "it describes pictures; a file that describes only classes is needed"
 
 CITYSCAPES = {  # value in *_labelIds.png -> name of the 19 classes that are evaluated
-    7: "road", 8: "sidewalk", 11: "building", 12: "wall", 13: "fence", 17: "pole", 19: "traffic light",
-    20: "traffic sign", 21: "vegetation", 22: "terrain", 23: "sky", 24: "person", 25: "rider", 26: "car",
-    27: "truck", 28: "bus", 31: "train", 32: "motorcycle", 33: "bicycle",
+    7: "road",
+    8: "sidewalk",
+    11: "building",
+    12: "wall",
+    13: "fence",
+    17: "pole",
+    19: "traffic light",
+    20: "traffic sign",
+    21: "vegetation",
+    22: "terrain",
+    23: "sky",
+    24: "person",
+    25: "rider",
+    26: "car",
+    27: "truck",
+    28: "bus",
+    31: "train",
+    32: "motorcycle",
+    33: "bicycle",
 }
 
 # The eleven classes of CamVid that are usually distinguished; masks have them as 0 to 10, and 11 for none of them.
@@ -290,11 +306,17 @@ _LIST_READERS = {  # by the names of files, best first
     **dict.fromkeys(("classes.txt", "labels.txt", "codes.txt"), _names),
     **dict.fromkeys(("classes.json", "id2label.json"), _json),
     **dict.fromkeys(("classes.yaml", "classes.yml"), _yaml),
-    "class_dict.csv": _class_dict, "label_colors.txt": _label_colours, "objectinfo150.txt": _object_info,
-    "class_names.txt": _names, "class_names.json": _json,
+    "class_dict.csv": _class_dict,
+    "label_colors.txt": _label_colours,
+    "objectinfo150.txt": _object_info,
+    "class_names.txt": _names,
+    "class_names.json": _json,
     **dict.fromkeys(("class_names.yaml", "class_names.yml"), _yaml),
     **dict.fromkeys(("classes.csv", "class_names.csv"), _table),
-    "labels.json": _json, "labels.yaml": _yaml, "labels.yml": _yaml, "labels.csv": _table,
+    "labels.json": _json,
+    "labels.yaml": _yaml,
+    "labels.yml": _yaml,
+    "labels.csv": _table,
 }
 # Files about pictures have these names, too: ignored if they do not list classes.
 _AMBIGUOUS_LISTS = {"labels.json", "labels.yaml", "labels.yml", "labels.csv"}
