@@ -1,10 +1,36 @@
-"""What a layout of data is. A file of this folder with a `LAYOUT` is one; `data/source.py` finds it there."""
+"""What a layout of data is, and the kinds of targets that layouts offer and tasks learn from.
+
+A file of this folder with a `LAYOUT` is a layout; `data/source.py` finds it there.
+"""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from vitreous.data.image_set import ImageSet
+
+
+class TargetKind(NamedTuple):
+    meaning: str
+    counted: str  # what a table of classes counts, after "7 classes"
+
+
+TARGET_KINDS = {
+    "labels": TargetKind("one class for each picture", counted=""),
+    "boxes": TargetKind("objects, each with a box, a class and perhaps a mask", counted=", objects of each"),
+    "semantic": TargetKind("a class for every pixel", counted=", images that show each"),
+    "keypoints": TargetKind("objects with named points, one at a time", counted=", objects of each"),
+}
+
+
+@dataclass(frozen=True)
+class Wording:
+    """How errors about unfit data speak of its uses. What has tasks names those instead of kinds of targets."""
+
+    purpose: str = ""  # completes "cannot use data X to ..."
+    # What to use for data that offer some kinds.
+    options: Callable[[Collection[str]], str] = lambda kinds: f"targets {' or '.join(kinds)}"
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ Which of them are held out for validation is decided in `held_out`.
 import re
 from pathlib import Path
 
-from vitreous.data.image_files import holds_pictures
+from vitreous.data.image_set import holds_pictures
 from vitreous.data.layouts.base import Layout, expanded
 from vitreous.data.layouts.folder import (
     MASKS_FOLDER,

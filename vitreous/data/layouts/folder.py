@@ -14,8 +14,7 @@ from typing import Any
 from PIL import Image
 
 from vitreous.data.image import SUFFIXES, ImageError
-from vitreous.data.image_files import picture_files
-from vitreous.data.image_set import SPLITS, EncodedSet, digest, find_split, require_split
+from vitreous.data.image_set import SPLITS, EncodedSet, digest, find_split, picture_files, require_split
 from vitreous.data.layouts.base import Layout, expanded
 from vitreous.data.layouts.masks import MASK_ENDINGS, read_mask, require_same_size
 from vitreous.errors import InputError

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.data.image import LOSSLESS, SUFFIXES, ImageError, header, upright_size
-from vitreous.data.image_files import picture_files
-from vitreous.data.image_set import SPLITS, PairedFiles, find_split, require_split
+from vitreous.data.image_set import SPLITS, PairedFiles, find_split, picture_files, require_split
 from vitreous.data.layouts.base import Layout, expanded
 from vitreous.data.layouts.mask_classes import (
     CAMVID_FILE,

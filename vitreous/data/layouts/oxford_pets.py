@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from vitreous.data.image import SUFFIXES, ImageError
-from vitreous.data.image_files import picture_files
-from vitreous.data.image_set import PairedFiles, digest, file_bytes, require_split
+from vitreous.data.image_set import PairedFiles, digest, file_bytes, picture_files, require_split
 from vitreous.data.layouts.base import Layout, expanded
 from vitreous.data.layouts.mask_classes import IGNORE
 from vitreous.data.layouts.masks import read_mask, require_same_size

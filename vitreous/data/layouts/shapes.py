@@ -6,11 +6,10 @@ import numpy as np
 from PIL import Image
 
 from vitreous.data.annotations import Objects, mirrored_pairs
+from vitreous.data.coco_masks import run_length_counts
 from vitreous.data.image_set import SPLITS, ImageSet
-from vitreous.data.layouts.base import Layout
-from vitreous.data.run_lengths import run_length_counts
+from vitreous.data.layouts.base import TARGET_KINDS, Layout
 from vitreous.data.shapes.samples import CATEGORIES, KEYPOINTS, Scene, Shapes
-from vitreous.data.targets import TARGET_KINDS
 
 SHAPES_SEED = 0  # the embedded data stay the same whatever the seed of a training run
 MIRRORED = mirrored_pairs(KEYPOINTS)

@@ -16,8 +16,7 @@ from typing import Any
 
 from vitreous.data.annotations import KeypointScheme, objects_of
 from vitreous.data.image import SUFFIXES, ImageError, upright_size
-from vitreous.data.image_files import picture_files
-from vitreous.data.image_set import SPLITS, PairedFiles, find_split, require_split
+from vitreous.data.image_set import SPLITS, PairedFiles, find_split, picture_files, require_split
 from vitreous.data.layouts.base import Layout, expanded
 from vitreous.errors import InputError
 from vitreous.files.limits import (
