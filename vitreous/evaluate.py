@@ -24,8 +24,7 @@ from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError, printable
 from vitreous.files.storage import json_text, write_json
 from vitreous.files.writing import write_output, write_text
-from vitreous.metrics.accuracy import unique_names
-from vitreous.metrics.detailed import DetailedMetrics
+from vitreous.metrics.accuracy import DetailedMetrics, unique_names
 from vitreous.reports import evaluation as report
 from vitreous.reports.evaluation import AtSize, Evaluation, Speed, WorstMistake
 from vitreous.runs.model_folder import load_model

@@ -18,7 +18,7 @@ from vitreous.clusters.atlas import ATLAS_RANKING, Atlas, measure_clusters
 from vitreous.clusters.atlas_figures import atlas_classes, atlas_clusters, atlas_summary
 from vitreous.clusters.gates import cluster_layer, gated
 from vitreous.clusters.top_k import TopK
-from vitreous.data.shapes.images import ShapesImages
+from vitreous.data.layouts.shapes import ShapesImages
 from vitreous.data.shapes.samples import CATEGORIES
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vitreous.metrics.calibration import ReliabilityBin
+from vitreous.metrics.accuracy import ReliabilityBin
 from vitreous.reports.chart import COLOURS
 from vitreous.reports.classifier_charts import GAP_COLOUR, confusion_picture, matrix_rows, reliability_picture
 

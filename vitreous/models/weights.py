@@ -17,7 +17,7 @@ from timm.models import adapt_input_conv
 from torch import Tensor, nn
 
 from vitreous.errors import InputError
-from vitreous.files.manifest import MANIFEST, verify_folder
+from vitreous.files.storage import MANIFEST, verify_folder
 from vitreous.models.download import fetch, is_url
 from vitreous.registry import CHECKSUMS
 

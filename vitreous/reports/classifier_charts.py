@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from vitreous.drawing.panels import HEAT_COLOURS, INK, LINE, MARGIN, PAPER, QUIET
-from vitreous.metrics.calibration import ReliabilityBin
+from vitreous.metrics.accuracy import ReliabilityBin
 from vitreous.reports.chart import COLOURS, axis
 from vitreous.reports.figure import (
     DPI,

@@ -20,9 +20,8 @@ from torch import nn
 
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
-from vitreous.files.manifest import MANIFEST, DamagedError
 from vitreous.files.reading import truncate
-from vitreous.files.storage import find_published, publish_folder, write_json
+from vitreous.files.storage import MANIFEST, DamagedError, find_published, publish_folder, write_json
 from vitreous.models.arguments import parse_model_arg
 from vitreous.models.weights import MisfitError, check_finite, describe_misfit, local_file, local_path
 from vitreous.registry import construction_limit, create_model, resolve_name, stored_bytes

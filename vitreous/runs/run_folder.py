@@ -16,8 +16,14 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from vitreous.errors import InputError, to_install_extra
-from vitreous.files.manifest import DamagedError, damaged_line, read_json_lines, read_stored_json
-from vitreous.files.storage import recover_folders, replace_file
+from vitreous.files.storage import (
+    DamagedError,
+    damaged_line,
+    read_json_lines,
+    read_stored_json,
+    recover_folders,
+    replace_file,
+)
 from vitreous.files.writing import open_for_writing, refuse_link
 from vitreous.runtime.distributed import SINGLE_PROCESS, World
 from vitreous.version import __version__

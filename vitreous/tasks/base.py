@@ -18,9 +18,9 @@ from vitreous.attribution.target import Target
 from vitreous.data.annotations import OneBoxEach
 from vitreous.data.detector_boxes import Found
 from vitreous.data.joint import JointViews, collate_dense
+from vitreous.data.layouts.base import Wording
 from vitreous.data.loader import stack
 from vitreous.data.source import ImageSet
-from vitreous.data.targets import Wording
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError, nearest
 from vitreous.tasks.findings import FindingChoice, FindingQuery, FindingTruth, FoundTargets, ModelView

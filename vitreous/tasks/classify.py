@@ -20,8 +20,7 @@ from vitreous.data.transforms import Preprocess
 from vitreous.drawing.annotate import enlarge_small
 from vitreous.drawing.panels import labelled
 from vitreous.errors import InputError
-from vitreous.metrics.accuracy import Accuracy
-from vitreous.metrics.detailed import DetailedMetrics
+from vitreous.metrics.accuracy import Accuracy, DetailedMetrics
 from vitreous.tasks.base import Assessment, PictureView, Prediction, Targets, Task
 from vitreous.tasks.results import PictureResult
 

@@ -15,9 +15,9 @@ from torchvision.ops import box_iou
 
 from vitreous.attribution.target import BoxTarget, Target, box_region
 from vitreous.data.annotations import objects_of
+from vitreous.data.coco_masks import encode
 from vitreous.data.detector_boxes import Found
 from vitreous.data.joint import DetectView
-from vitreous.data.run_lengths import encode
 from vitreous.data.source import ImageSet
 from vitreous.data.transforms import Preprocess
 from vitreous.drawing.annotate import draw_objects, enlarge_small
@@ -27,7 +27,7 @@ from vitreous.heads.detect import DETECTORS, build_detector, paste_masks
 from vitreous.heads.openmmlab.conversion import Conversion
 from vitreous.heads.openmmlab.detect import load_detector
 from vitreous.metrics.coco import CocoKind, CocoMetric, box_sides
-from vitreous.metrics.collection import MetricCollection
+from vitreous.metrics.figures import MetricCollection
 from vitreous.tasks.base import Metric, PictureView, Prediction, Targets, TaskWithHead
 from vitreous.tasks.findings import (
     ABSENT,

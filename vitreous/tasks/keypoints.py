@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from vitreous.attribution.target import JointTarget, Target
 from vitreous.data.annotations import OneBoxEach, object_in_box
 from vitreous.data.detector_boxes import Found
-from vitreous.data.joint import KeypointView
+from vitreous.data.keypoint_view import KeypointView
 from vitreous.data.source import ImageSet
 from vitreous.data.transforms import Preprocess
 from vitreous.drawing.annotate import draw_keypoints, draw_place, enlarge_small
@@ -23,7 +23,7 @@ from vitreous.heads.keypoints import SimpleBaseline, build_keypoints, decode_key
 from vitreous.heads.openmmlab.conversion import Conversion
 from vitreous.heads.openmmlab.segment import load_keypoints
 from vitreous.metrics.coco import CocoMetric, box_sides
-from vitreous.metrics.collection import MetricCollection
+from vitreous.metrics.figures import MetricCollection
 from vitreous.metrics.keypoints import PCK
 from vitreous.tasks.base import Metric, PictureView, Prediction, Targets, TaskWithHead
 from vitreous.tasks.findings import (

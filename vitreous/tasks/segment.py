@@ -15,9 +15,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vitreous.attribution.target import RegionTarget, Target, box_region, dense_logits
+from vitreous.data.coco_masks import encode
 from vitreous.data.detector_boxes import Found
 from vitreous.data.joint import IGNORE, SegmentView
-from vitreous.data.run_lengths import encode
 from vitreous.data.source import ImageSet
 from vitreous.data.transforms import Preprocess
 from vitreous.drawing.annotate import BACKGROUND_NAME, draw_classes, draw_outline, enlarge_small, with_legend

@@ -13,8 +13,8 @@ from vitreous.data.loader import seed_everything
 from vitreous.data.source import ImageSet, open_data
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
-from vitreous.files.manifest import sha256
 from vitreous.files.reading import reason_of
+from vitreous.files.storage import sha256
 from vitreous.models.weights import check_finite, local_file, local_path, read_state, read_tensors
 from vitreous.registry import construction_limit, create_model, stored_arguments, stored_bytes
 from vitreous.runs.model_config import RESERVED, WEIGHTS, read_config

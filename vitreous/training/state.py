@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from vitreous.files.manifest import DamagedError
+from vitreous.files.storage import DamagedError
 from vitreous.runs.checkpoint import RECORD, Checkpoint, load_checkpoint, save_checkpoint, save_record
 from vitreous.runtime.distributed import SINGLE_PROCESS, World
 from vitreous.runtime.parallel import is_sharded, local_part, local_rows
