@@ -13,8 +13,10 @@ const QUICK_PASSES = 20; // through the network; a method that takes more is com
 class Page {
   constructor(model) {
     this.model = model;
-    this.request = new Latest();
+    this.request = new Latest(); // for a picture or a class
     this.patch = null;
+    this.method = ""; // whose map the large picture shows; "" is the chosen cluster
+    this.choice = 0; // how many times a map was chosen: an answer to an older choice is not shown
     this.pinnedMap = null;
     this.hoveredMap = null;
     this.heatMaps = new Map();
@@ -37,35 +39,51 @@ class Page {
 
   // ---- the picture and its classes
 
-  subject() {
-    return { id: this.shown.id, target: this.target };
-  }
-
   picture() {
     return this.image;
   }
 
-  async open(id) {
+  open(id) {
+    return this.turnTo(async (signal) => {
+      const plain = this.explainsFindings ? null : this.load(id, null);
+      const shown = await get(`images/${id}`, {}, signal);
+      const target = shown.classes[0]?.number ?? null;
+      return { shown, target, image: await (plain ?? this.load(id, target)) };
+    });
+  }
+
+  async choose(number) {
+    if (number === this.target) return;
+    await this.turnTo(async () => ({ target: number, image: this.explainsFindings ? await this.load(this.shown.id, number) : this.image }));
+    if (number === this.target) document.querySelector("#classes [aria-pressed=true]")?.focus();
+  }
+
+  // Another picture or class. Only the one that was chosen last is shown, whichever is found first.
+  async turnTo(find) {
     const signal = this.request.next();
     this.clearError();
     $("answer").setAttribute("aria-busy", "true");
     try {
-      const plain = this.explainsFindings ? null : this.load(id, null);
-      const prediction = await get(`images/${id}`, {}, signal);
-      const target = prediction.classes[0]?.number ?? null;
-      const image = await (plain ?? this.load(id, target));
-      Object.assign(this, { image, shown: prediction, target });
-      if (this.explainsFindings) $("drawing").src = `api/images/${id}/drawing.png`;
-      for (const button of document.querySelectorAll("#examples button")) {
-        button.setAttribute("aria-pressed", String(button.dataset.id === id));
-      }
-      $("explore").hidden = false;
-      if (target === null) this.showNothingFound();
+      const found = await find(signal);
+      if (signal.aborted) return;
+      Object.assign(this, found);
+      this.subject = { id: this.shown.id, target: this.target }; // a new object for every explanation
+      this.showPicture();
+      if (this.target === null) this.showNothingFound();
       else await this.explain();
     } catch (error) {
-      this.showError(error);
+      if (!signal.aborted) this.showError(error);
     }
-    $("answer").setAttribute("aria-busy", "false");
+    if (!signal.aborted) $("answer").setAttribute("aria-busy", "false");
+  }
+
+  showPicture() {
+    const { id } = this.shown;
+    if (this.explainsFindings) $("drawing").src = `api/images/${id}/drawing.png`;
+    for (const button of document.querySelectorAll("#examples button")) {
+      button.setAttribute("aria-pressed", String(button.dataset.id === id));
+    }
+    $("explore").hidden = false;
   }
 
   // The picture, with the finding that is explained outlined.
@@ -101,6 +119,7 @@ class Page {
 
   // The picture and the class are known: show everything about them.
   async explain() {
+    const { subject } = this;
     this.patch = null;
     this.pinnedMap = null;
     this.hoveredMap = null;
@@ -111,13 +130,13 @@ class Page {
     this.showPrediction(null);
     this.resetMethods();
     $("patch").hidden = true;
-    const clustered = this.model.stages.length > 0;
-    $("show").value = this.firstMap;
     this.draw();
     const clusters = this.clusters.refresh(); // requested first, as its answer comes at once
-    if (this.firstMap) await this.chooseMap(this.firstMap);
+    const first = this.chooseMap(this.firstMap);
+    const { choice } = this;
+    await first;
     await clusters;
-    if (!clustered) await this.computeQuick();
+    if (this.model.stages.length === 0 && subject === this.subject) await this.computeQuick(choice);
   }
 
   // Probabilities, after some clusters were switched off (`ablated`) or as they are.
@@ -175,28 +194,12 @@ class Page {
     return item;
   }
 
-  async choose(number) {
-    if (number === this.target) return;
-    const { id } = this.shown;
-    try {
-      const image = this.explainsFindings ? await this.load(id, number) : this.image;
-      if (id !== this.shown.id) return;
-      Object.assign(this, { image, target: number });
-      await this.explain();
-      document.querySelector("#classes [aria-pressed=true]")?.focus();
-    } catch (error) {
-      this.showError(error);
-    }
-  }
-
   // ---- the large picture
 
-  // A cluster's map. One that only leads the ranking does not push away the map of a method.
-  pin(map, caption, chosen) {
-    if (!chosen && $("show").value) return;
+  // A cluster's map. It does not push away the map of a method.
+  pin(map, caption) {
+    if (this.method) return;
     this.pinnedMap = { map, caption };
-    $("show").value = "";
-    this.markMethod("");
     this.draw();
   }
 
@@ -332,7 +335,11 @@ class Page {
     $("default-method").textContent = this.defaultMethodText();
   }
 
-  markMethod(name) {
+  // The only place that says whose map is shown; the list and the cards follow.
+  setMethod(name) {
+    this.method = name;
+    this.choice += 1;
+    $("show").value = name;
     for (const card of $("method-cards").children) {
       card.querySelector(".map-button").setAttribute("aria-pressed", String(card.dataset.method === name));
     }
@@ -346,22 +353,27 @@ class Page {
     return this.card(name).querySelector(".map-button");
   }
 
+  // Methods with a stage to choose follow the clusters to theirs.
+  stageOf(name) {
+    return this.model.methods.find((method) => method.name === name).staged ? this.clusters.otherStage : null;
+  }
+
   async heat(name) {
-    const { id, target } = this.subject();
-    const method = this.model.methods.find((m) => m.name === name);
-    const stage = method.staged ? this.clusters.otherStage : null;
+    const { subject } = this;
+    const stage = this.stageOf(name);
     const key = `${name} ${stage}`;
     if (!this.heatMaps.has(key)) {
       this.mapButton(name).setAttribute("aria-busy", "true");
       try {
-        const answer = await get(`images/${id}/heat`, { method: name, stage, target });
-        if (id !== this.shown.id || target !== this.target) return null;
+        const answer = await get(`images/${subject.id}/heat`, { method: name, stage, target: subject.target });
+        if (subject !== this.subject) return null;
         const stack = unpack(answer.map);
         this.heatMaps.set(key, { ...answer, stage, map: { rows: stack.rows, columns: stack.columns, values: stack.data } });
       } finally {
         this.mapButton(name).setAttribute("aria-busy", "false");
       }
     }
+    if (stage !== this.stageOf(name)) return null; // the card is for the map of another stage now
     const canvas = document.createElement("canvas");
     canvas.setAttribute("aria-hidden", "true");
     paint(canvas, this.image, this.heatMaps.get(key).map, { width: CARD_WIDTH });
@@ -371,22 +383,21 @@ class Page {
 
   async chooseMap(name) {
     this.clearError();
+    this.setMethod(name);
     if (!name) {
-      this.markMethod("");
       if (this.clusters.pinned) this.clusters.pin(this.clusters.pinned);
       return;
     }
-    $("show").value = name;
+    const { choice } = this;
     try {
       const found = await this.heat(name);
-      if (!found || $("show").value !== name) return; // another one was chosen in the meantime
+      if (!found || choice !== this.choice) return;
       const unlike = this.model.chosen.method === null ? "" : " (its faithfulness was measured at another)";
       const where = found.stage === null ? "" : `, stage ${found.stage}${unlike}`;
       const against = found.low < 0 ? `; what speaks against the ${this.targetNoun} is dark` : "";
       const range = `Values from ${found.low.toPrecision(2)} to ${found.high.toPrecision(2)}${against}.`;
       const caption = `${sentence(`${spaced(name)}${where}: ${found.summary}`)} ${range}`;
       this.pinnedMap = { map: found.map, caption: () => caption };
-      this.markMethod(name);
       this.draw();
     } catch (error) {
       this.showError(error);
@@ -395,18 +406,18 @@ class Page {
 
   // The clusters are of another stage now, and so is the map if its method has a stage to choose.
   stageChanged() {
-    if (this.model.methods.find((method) => method.name === $("show").value)?.staged) this.chooseMap($("show").value);
+    if (this.model.methods.find((method) => method.name === this.method)?.staged) this.chooseMap(this.method);
   }
 
-  async computeQuick() {
-    const { id, target } = this.subject();
+  async computeQuick(choice = this.choice) {
+    const { subject } = this;
     $("compute").disabled = true;
     try {
       for (const method of this.model.methods) {
-        if (id !== this.shown.id || target !== this.target) break;
+        if (subject !== this.subject) break;
         if (method.passes <= QUICK_PASSES) await this.heat(method.name);
       }
-      if (this.model.chosen.method === null) await this.measureQuick(id, target);
+      if (this.model.chosen.method === null) await this.measureQuick(subject, choice);
     } catch (error) {
       this.showError(error);
     }
@@ -414,13 +425,12 @@ class Page {
   }
 
   // With no measurement for the model, the most faithful map on this picture goes first.
-  async measureQuick(id, target) {
-    const first = $("show").value;
+  async measureQuick(subject, choice) {
     const measured = [];
     for (const { name, passes } of this.model.methods) {
       if (passes > QUICK_PASSES) continue;
-      const { difference } = await get(`images/${id}/faithfulness`, { method: name, target });
-      if (id !== this.shown.id || target !== this.target) return;
+      const { difference } = await get(`images/${subject.id}/faithfulness`, { method: name, target: subject.target });
+      if (subject !== this.subject) return;
       this.card(name).querySelector(".score").textContent = signed(difference);
       measured.push({ name, difference });
     }
@@ -428,7 +438,7 @@ class Page {
     $("method-cards").prepend(...measured.map(({ name }) => this.card(name)));
     const best = measured[0];
     $("default-method").textContent = `${sentence(`${spaced(best.name)} is the most faithful of the quick ones on this picture: insertion − deletion ${signed(best.difference)}`)} ${this.model.chosen.reason}`;
-    if (first && $("show").value === first) await this.chooseMap(best.name); // unless something else was chosen
+    if (this.method && choice === this.choice) await this.chooseMap(best.name); // unless something else was chosen
   }
 
   async download() {

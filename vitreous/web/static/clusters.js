@@ -34,7 +34,9 @@ export class Clusters {
     this.pinned = null;
     this.chosen = null;
     this.stageRequest = new Latest();
+    this.rankingRequest = new Latest();
     this.ablationRequest = new Latest();
+    this.pressed = false;
     if (this.stage === null) return;
     $("clusters").hidden = false;
     this.buildStages();
@@ -46,6 +48,8 @@ export class Clusters {
     $("side").addEventListener("change", () => this.build());
     $("all-on").addEventListener("click", () => this.switchTo(new Set()));
     $("cards").addEventListener("mouseleave", () => this.page.show(null));
+    $("cards").addEventListener("pointerdown", () => { this.pressed = true; });
+    for (const name of ["pointerup", "pointercancel"]) addEventListener(name, () => setTimeout(() => this.release())); // after its click
   }
 
   buildStages() {
@@ -80,9 +84,15 @@ export class Clusters {
     return document.querySelector("[name=side]:checked").value;
   }
 
+  // Answers that are still on their way are about something else.
+  cancel() {
+    for (const request of [this.rankingRequest, this.ablationRequest]) request.next();
+    return this.stageRequest.next();
+  }
+
   // A picture without anything to explain.
   empty() {
-    this.stageRequest.next();
+    this.cancel();
     this.data = null;
     this.pinned = null;
     this.off.clear();
@@ -102,14 +112,14 @@ export class Clusters {
     this.data = null;
     this.pinned = null;
     this.chosen = null;
-    const signal = this.stageRequest.next();
+    const signal = this.cancel();
     $("clusters").setAttribute("aria-busy", "true");
     $("cards").inert = true; // the old ones have no maps any more
     const changed = this.off.size > 0;
     this.off.clear();
     if (changed) this.page.showPrediction(null);
     try {
-      const { id, target } = this.page.subject();
+      const { id, target } = this.page.subject;
       const answer = await get(`images/${id}/stages/${stage}`, { target }, signal);
       this.data = { ...answer, maps: unpack(answer.maps), attention: { ...unpack(answer.attention), highest: answer.attention.highest } };
       this.importance = answer.importance;
@@ -117,7 +127,7 @@ export class Clusters {
       this.build();
       $("cards").inert = false;
       $("clusters").setAttribute("aria-busy", "false");
-      await this.rank(signal);
+      await this.rank();
       if (!this.loads) this.loads = (await get(`images/${id}/load`, { target }, signal)).stages;
       this.showLoads();
     } catch (error) {
@@ -138,12 +148,14 @@ export class Clusters {
     $("ranking-text").textContent = text;
   }
 
-  async rank(signal = this.stageRequest.next()) {
+  async rank() {
+    if (!this.data) return; // follows when the stage has arrived
+    const signal = this.rankingRequest.next();
     const by = $("ranking").value;
     if (by !== this.importance.by) {
       this.showRankingText(this.quickText());
       try {
-        const { id, target } = this.page.subject();
+        const { id, target } = this.page.subject;
         this.importance = await get(`images/${id}/stages/${this.stage}/importance`, { by, target }, signal);
       } catch (error) {
         this.page.showError(error);
@@ -226,6 +238,7 @@ export class Clusters {
     button.addEventListener("blur", () => this.page.show(null));
     button.addEventListener("click", () => {
       this.chosen = item;
+      this.page.setMethod("");
       this.pin(item);
     });
     const box = element.querySelector("input");
@@ -234,10 +247,16 @@ export class Clusters {
     return element;
   }
 
+  // Cards that moved between press and release would lose the click, so a new order waits for the release.
+  release() {
+    if (!this.pressed) return;
+    this.pressed = false;
+    this.arrange();
+  }
+
   // Cards in the order of the scores, as many as the slider says; those that are switched off stay in sight.
   arrange() {
-    if (!this.data) return;
-    const focused = document.activeElement;
+    if (!this.data || this.pressed) return;
     const order = [...this.cards].sort((a, b) => (this.score(b.item) ?? 0) - (this.score(a.item) ?? 0));
     const largest = Math.max(...order.map(({ item }) => Math.abs(this.score(item) ?? 0))) || 1;
     const count = Number($("top").value);
@@ -253,8 +272,13 @@ export class Clusters {
       bar.classList.toggle("loss", score < 0);
       element.querySelector(".map-button").setAttribute("aria-label", `Rank ${place + 1}, ${this.describe(item)} Show its map`);
     });
-    $("cards").replaceChildren(...order.map(({ element }) => element));
-    if (focused && $("cards").contains(focused)) focused.focus();
+    const elements = order.map(({ element }) => element);
+    const focused = elements.findIndex((element) => element.contains(document.activeElement));
+    if (focused < 0) $("cards").replaceChildren(...elements);
+    else {
+      elements[focused].before(...elements.slice(0, focused)); // taken out, it would lose the focus and a key that is down
+      elements[focused].after(...elements.slice(focused + 1));
+    }
     this.pin(this.chosen ?? order[0].item);
   }
 
@@ -264,7 +288,7 @@ export class Clusters {
     for (const { item: other, element } of this.cards) {
       element.querySelector(".map-button").setAttribute("aria-pressed", String(other.index === item.index));
     }
-    this.page.pin(this.map(item), () => this.describe(item), this.chosen !== null);
+    this.page.pin(this.map(item), () => this.describe(item));
   }
 
   toggle(item, on) {
@@ -283,7 +307,7 @@ export class Clusters {
         this.page.showPrediction(null);
         return;
       }
-      const { id, target } = this.page.subject();
+      const { id, target } = this.page.subject;
       const values = { off: [...off].sort((a, b) => a - b).join(","), target };
       this.page.showPrediction(await get(`images/${id}/stages/${this.stage}/ablation`, values, signal), this.stage);
     } catch (error) {
