@@ -192,7 +192,7 @@ class Explanation:
 
     def save(self, path: str | Path, *, top_k: int = 6) -> Path:
         """Write the report (.html), a contact sheet (.png) or the numbers (.json)."""
-        from vitreous.reports.sheet import draw_sheet
+        from vitreous.reports.explanation_page import draw_sheet
 
         path = Path(path)
         if path.suffix == ".html":
