@@ -1,10 +1,9 @@
 // The page: choose a picture, see the prediction and the maps. Clusters have a file of their own.
 
 import { file, get, Latest, upload } from "./api.js";
-import { Clusters, length, percent, sentence, signed, spaced } from "./clusters.js";
-import { paint, setColours, unpack } from "./draw.js";
+import { Clusters } from "./clusters.js";
+import { $, length, make, makeBar, paint, percent, sentence, setColours, signed, spaced, unpack } from "./draw.js";
 
-const $ = (id) => document.getElementById(id);
 const VIEWER_WIDTH = 460; // pixels
 const CARD_WIDTH = 138;
 const PATCH_CLUSTERS = 6;
@@ -38,10 +37,6 @@ class Page {
   }
 
   // ---- the picture and its classes
-
-  picture() {
-    return this.image;
-  }
 
   open(id) {
     return this.turnTo(async (signal) => {
@@ -88,8 +83,7 @@ class Page {
 
   // The picture, with the finding that is explained outlined.
   async load(id, target) {
-    const image = new Image();
-    image.src = `api/images/${id}/picture.png${this.explainsFindings && target !== null ? `?target=${target}` : ""}`;
+    const image = make("img", { src: `api/images/${id}/picture.png${this.explainsFindings && target !== null ? `?target=${target}` : ""}` });
     await image.decode();
     return image;
   }
@@ -100,14 +94,19 @@ class Page {
     const numbers = regions ? "the share of the picture that each class covers" : "their scores";
     $("classes").setAttribute("aria-label", `Findings and ${numbers}; choose one to have it explained`);
     $("choose-another").textContent = `Choose another finding to explain that one.${regions ? " Numbers are shares of the picture." : ""}`;
-    $("found").prepend(Object.assign(new Image(), { id: "drawing", alt: "Everything that was found, drawn on the picture" }));
+    $("found").prepend(make("img", { id: "drawing", alt: "Everything that was found, drawn on the picture" }));
     $("found").hidden = false;
   }
 
+  // Nothing of another picture or class stays.
+  clear() {
+    Object.assign(this, { patch: null, pinnedMap: null, hoveredMap: null });
+    this.heatMaps.clear();
+    $("patch").hidden = true;
+  }
+
   showNothingFound() {
-    this.pinnedMap = null;
-    this.hoveredMap = null;
-    this.patch = null;
+    this.clear();
     this.clusters.empty();
     this.draw();
     $("sentence").textContent = `Nothing to explain: ${this.shown.nothing}.`;
@@ -120,16 +119,12 @@ class Page {
   // The picture and the class are known: show everything about them.
   async explain() {
     const { subject } = this;
-    this.patch = null;
-    this.pinnedMap = null;
-    this.hoveredMap = null;
-    this.heatMaps.clear();
+    this.clear();
     $("clusters").hidden = this.model.stages.length === 0;
     $("methods").hidden = false;
     $("report").disabled = false;
     this.showPrediction(null);
     this.resetMethods();
-    $("patch").hidden = true;
     this.draw();
     const clusters = this.clusters.refresh(); // requested first, as its answer comes at once
     const first = this.chooseMap(this.firstMap);
@@ -145,8 +140,7 @@ class Page {
     const own = rows.find((row) => row.number === this.target);
     const best = this.explainsFindings ? own : rows.reduce((a, b) => (b.probability > a.probability ? b : a));
     const text = $("sentence");
-    const strong = (content) => Object.assign(document.createElement("b"), { textContent: content });
-    text.replaceChildren(strong(`${best.name} ${percent(best.probability)}`));
+    text.replaceChildren(make("b", { textContent: `${best.name} ${percent(best.probability)}` }));
     if (ablated) {
       const before = this.shown.classes[0];
       const lost = ablated.log_odds - ablated.log_odds_before;
@@ -158,8 +152,7 @@ class Page {
       text.append(` is not sure: ${this.shown.nothing}.`);
     } else if (this.shown.true !== null) {
       const right = this.shown.true === best.name;
-      const verdict = Object.assign(document.createElement("span"), { className: right ? "right" : "wrong", textContent: right ? "right" : `wrong, it is ${this.shown.true}` });
-      text.append(", ", verdict);
+      text.append(", ", make("span", { className: right ? "right" : "wrong", textContent: right ? "right" : `wrong, it is ${this.shown.true}` }));
     }
     $("classes").replaceChildren(...rows.map((row) => this.classRow(row)));
     $("explained").textContent = own?.name ?? "";
@@ -175,23 +168,16 @@ class Page {
   }
 
   classRow(row) {
-    const item = document.createElement("li");
-    item.innerHTML = '<button type="button"><span class="name"></span><span class="value"></span><span class="track" aria-hidden="true"><i></i></span></button>';
-    const button = item.firstChild;
-    button.setAttribute("aria-pressed", String(row.number === this.target));
-    item.querySelector(".name").textContent = row.name;
-    item.querySelector(".value").textContent = percent(row.probability);
-    item.querySelector("i").style.width = length(row.probability);
+    const chosen = { type: "button", "aria-pressed": row.number === this.target, onclick: () => this.choose(row.number) };
+    const button = makeBar("button", row.name, row.probability, chosen);
     if (row.before !== undefined && percent(row.before) !== percent(row.probability)) {
-      const was = Object.assign(document.createElement("s"), { textContent: percent(row.before) });
-      was.setAttribute("aria-label", `was ${percent(row.before)}, now`);
-      item.querySelector(".value").prepend(was);
-      const mark = document.createElement("u");
+      const before = percent(row.before);
+      button.querySelector(".value").prepend(make("s", { textContent: before, "aria-label": `was ${before}, now` }));
+      const mark = make("u");
       mark.style.left = length(row.before);
-      item.querySelector(".track").append(mark);
+      button.querySelector(".track").append(mark);
     }
-    button.addEventListener("click", () => this.choose(row.number));
-    return item;
+    return make("li", {}, button);
   }
 
   // ---- the large picture
@@ -223,11 +209,10 @@ class Page {
     const grid = this.clusters.grid;
     if (!grid) return;
     const box = $("viewer").getBoundingClientRect();
-    const place = (distance, length, count) => Math.min(count - 1, Math.max(0, Math.floor((distance / length) * count)));
-    this.moveTo({
-      row: place(event.clientY - box.top, box.height, grid.rows),
-      column: place(event.clientX - box.left, box.width, grid.columns),
-    });
+    this.moveTo(
+      Math.floor(((event.clientY - box.top) / box.height) * grid.rows),
+      Math.floor(((event.clientX - box.left) / box.width) * grid.columns),
+    );
   }
 
   moveByKey(event) {
@@ -237,25 +222,18 @@ class Page {
     if (!grid || !step) return;
     event.preventDefault();
     const from = this.patch ?? { row: Math.floor(grid.rows / 2), column: Math.floor(grid.columns / 2) };
-    const moved = (place, by, count) => Math.min(count - 1, Math.max(0, place + by));
-    this.moveTo({ row: moved(from.row, step[0], grid.rows), column: moved(from.column, step[1], grid.columns) });
+    this.moveTo(from.row + step[0], from.column + step[1]);
   }
 
-  moveTo(patch) {
-    if (this.patch && patch.row === this.patch.row && patch.column === this.patch.column) return;
-    this.patch = patch;
-    const read = this.clusters.attentionOf(patch).slice(0, PATCH_CLUSTERS);
+  // To this place of the grid, or the nearest one that is in it.
+  moveTo(down, across) {
+    const { rows, columns } = this.clusters.grid;
+    const [row, column] = [[down, rows], [across, columns]].map(([place, count]) => Math.min(count - 1, Math.max(0, place)));
+    if (this.patch && row === this.patch.row && column === this.patch.column) return;
+    this.patch = { row, column };
+    const read = this.clusters.attentionOf(this.patch).slice(0, PATCH_CLUSTERS);
     $("patch").hidden = false;
-    $("patch-clusters").replaceChildren(
-      ...read.map(({ number, share }) => {
-        const row = document.createElement("li");
-        row.innerHTML = '<span class="name"></span><span class="value"></span><span class="track" aria-hidden="true"><i></i></span>';
-        row.querySelector(".name").textContent = `cluster ${number}`;
-        row.querySelector(".value").textContent = percent(share);
-        row.querySelector("i").style.width = length(share);
-        return row;
-      }),
-    );
+    $("patch-clusters").replaceChildren(...read.map(({ number, share }) => makeBar("li", `cluster ${number}`, share)));
     this.clusters.highlight(read.slice(0, 3).map(({ number }) => number));
     this.draw();
   }
@@ -286,19 +264,19 @@ class Page {
     $("inside").hidden = !inside;
     $("methods").open = stages.length === 0;
     $("method-count").textContent = methods.length;
-    $("method-cards").replaceChildren(
-      ...methods.map((method) => {
-        const card = document.createElement("li");
-        card.dataset.method = method.name;
-        card.innerHTML =
-          '<button type="button" class="map-button" aria-pressed="false"></button><div class="facts"><b class="name"></b><span class="score"></span></div><p class="labels"></p><p class="summary"></p>';
-        card.querySelector(".name").textContent = spaced(method.name);
-        card.querySelector(".labels").append(...method.labels.map((text) => this.label(method, text)));
-        card.querySelector(".summary").textContent = sentence(method.summary) + (method.target ? "" : ` Does not know the ${this.targetNoun}.`);
-        card.querySelector(".map-button").setAttribute("aria-label", `Show ${[spaced(method.name), ...method.labels].join(", ")}`);
-        card.querySelector(".map-button").addEventListener("click", () => this.chooseMap(method.name));
-        return card;
-      }),
+    $("method-cards").replaceChildren(...methods.map((method) => this.methodCard(method)));
+  }
+
+  methodCard(method) {
+    const { name, labels, target } = method;
+    const show = { "aria-label": `Show ${[spaced(name), ...labels].join(", ")}`, onclick: () => this.chooseMap(name) };
+    return make(
+      "li",
+      { "data-method": name },
+      make("button", { type: "button", className: "map-button", "aria-pressed": "false", ...show }),
+      make("div", { className: "facts" }, make("b", { className: "name", textContent: spaced(name) }), make("span", { className: "score" })),
+      make("p", { className: "labels" }, ...labels.map((text) => this.label(method, text))),
+      make("p", { className: "summary", textContent: sentence(method.summary) + (target ? "" : ` Does not know the ${this.targetNoun}.`) }),
     );
   }
 
@@ -313,7 +291,7 @@ class Page {
 
   label(method, text) {
     const best = method.name === this.model.chosen.method && text === method.labels[0];
-    return Object.assign(document.createElement("span"), { className: best ? "label" : "label doubt", textContent: text });
+    return make("span", { className: best ? "label" : "label doubt", textContent: text });
   }
 
   // The map shown first of a new picture: the run's default, unless it takes many passes; else clusters, if there are any.
@@ -325,10 +303,8 @@ class Page {
 
   resetMethods() {
     for (const method of this.model.methods) {
-      const place = document.createElement("span");
-      place.className = "empty";
-      place.textContent = `compute (${method.passes} ${method.passes === 1 ? "pass" : "passes"})`;
-      this.mapButton(method.name).replaceChildren(place);
+      const cost = `compute (${method.passes} ${method.passes === 1 ? "pass" : "passes"})`;
+      this.mapButton(method.name).replaceChildren(make("span", { className: "empty", textContent: cost }));
       this.card(method.name).querySelector(".score").textContent = "";
     }
     $("method-cards").append(...this.model.methods.map((method) => this.card(method.name))); // in their own order again
@@ -374,8 +350,7 @@ class Page {
       }
     }
     if (stage !== this.stageOf(name)) return null; // the card is for the map of another stage now
-    const canvas = document.createElement("canvas");
-    canvas.setAttribute("aria-hidden", "true");
+    const canvas = make("canvas", { "aria-hidden": "true" });
     paint(canvas, this.image, this.heatMaps.get(key).map, { width: CARD_WIDTH });
     this.mapButton(name).replaceChildren(canvas);
     return this.heatMaps.get(key);
@@ -445,11 +420,9 @@ class Page {
     $("report").disabled = true;
     try {
       const values = { stage: this.clusters.stage, target: this.target, top_k: Math.min(12, Number($("top").value)) };
-      const link = document.createElement("a");
-      link.href = URL.createObjectURL(await file(`images/${this.shown.id}/report.html`, values));
-      link.download = "report.html";
-      link.click();
-      setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+      const href = URL.createObjectURL(await file(`images/${this.shown.id}/report.html`, values));
+      make("a", { href, download: "report.html" }).click();
+      setTimeout(() => URL.revokeObjectURL(href), 60_000);
     } catch (error) {
       this.showError(error);
     }
@@ -459,9 +432,7 @@ class Page {
   // ---- errors
 
   showError(error) {
-    if (error.name === "AbortError") return;
-    $("message").textContent = error.message;
-    $("message").hidden = false;
+    if (error.name !== "AbortError") showMessage(error.message);
   }
 
   clearError() {
@@ -469,12 +440,17 @@ class Page {
   }
 }
 
+function showMessage(text) {
+  $("message").textContent = text;
+  $("message").hidden = false;
+}
+
 function acceptPictures(page, limit) {
   const open = async (picture) => {
     if (!picture) return;
     page.clearError();
     if (picture.size > limit) {
-      page.showError(new Error(`“${picture.name}” has ${(picture.size / 1e6).toFixed(1)} MB; at most ${limit / 1e6} MB are accepted.`));
+      showMessage(`“${picture.name}” has ${(picture.size / 1e6).toFixed(1)} MB; at most ${limit / 1e6} MB are accepted.`);
       return;
     }
     try {
@@ -502,14 +478,8 @@ function acceptPictures(page, limit) {
 function showExamples(page, examples) {
   $("examples-part").hidden = examples.length === 0;
   const buttons = examples.map(({ id, name }) => {
-    const item = document.createElement("li");
-    const button = Object.assign(document.createElement("button"), { type: "button" });
-    button.dataset.id = id;
-    button.setAttribute("aria-pressed", "false");
-    button.append(Object.assign(new Image(), { src: `api/images/${id}/picture.png`, alt: name, title: name }));
-    button.addEventListener("click", () => page.open(id));
-    item.append(button);
-    return item;
+    const image = make("img", { src: `api/images/${id}/picture.png`, alt: name, title: name });
+    return make("li", {}, make("button", { type: "button", "data-id": id, "aria-pressed": "false", onclick: () => page.open(id) }, image));
   });
   $("examples").replaceChildren(...buttons);
 }
@@ -527,8 +497,7 @@ async function start() {
     acceptPictures(page, model.upload_bytes);
     showExamples(page, model.examples);
   } catch (error) {
-    $("message").textContent = error.message;
-    $("message").hidden = false;
+    showMessage(error.message);
   }
   document.documentElement.dataset.ready = "yes";
 }

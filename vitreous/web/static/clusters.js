@@ -1,27 +1,10 @@
 // The clusters of one stage: their cards, their order, which are switched off, and which a patch attends to.
 
 import { get, Latest } from "./api.js";
-import { cellCount, mapOf, paint, summedMap, unpack } from "./draw.js";
+import { $, cellCount, length, make, mapOf, paint, sentence, signed, spaced, summedMap, unpack } from "./draw.js";
 
-const $ = (id) => document.getElementById(id);
 const THUMBNAIL_WIDTH = 138; // pixels
 const SHOWN_AT_FIRST = 12;
-const QUICK_RANKING = "logit_gate";
-
-export const percent = (value) => `${(100 * value).toFixed(1)} %`;
-export const length = (share) => `${100 * Math.min(Math.max(share, 0), 1)}%`;
-
-export function signed(value) {
-  const size = Math.abs(value);
-  const digits = size < 1 ? 3 : size < 100 ? 2 : 0;
-  return (value < 0 ? "−" : "+") + size.toFixed(digits);
-}
-
-export const spaced = (name) => name.replaceAll("_", " ");
-
-export function sentence(text) {
-  return text[0].toUpperCase() + text.slice(1) + (text.endsWith(".") ? "" : ".");
-}
 
 export class Clusters {
   // `page` knows what is explained (picture, target), shows maps and predictions, and reports errors.
@@ -54,15 +37,8 @@ export class Clusters {
 
   buildStages() {
     const choices = this.model.stages.map(({ stage, clusters }) => {
-      const label = document.createElement("label");
-      const input = Object.assign(document.createElement("input"), { type: "radio", name: "stage", value: stage });
-      input.checked = stage === this.stage;
-      const text = document.createElement("span");
-      const load = document.createElement("small");
-      load.id = `load-${stage}`;
-      text.append(`${stage} · ${clusters} clusters `, load);
-      label.append(input, text);
-      return label;
+      const input = make("input", { type: "radio", name: "stage", value: stage, checked: stage === this.stage });
+      return make("label", {}, input, make("span", {}, `${stage} · ${clusters} clusters `, make("small", { id: `load-${stage}` })));
     });
     $("stages").append(...choices);
     $("stages").addEventListener("change", (event) => {
@@ -123,7 +99,7 @@ export class Clusters {
       const answer = await get(`images/${id}/stages/${stage}`, { target }, signal);
       this.data = { ...answer, maps: unpack(answer.maps), attention: { ...unpack(answer.attention), highest: answer.attention.highest } };
       this.importance = answer.importance;
-      this.showRankingText(this.quickText());
+      this.showRankingText();
       this.build();
       $("cards").inert = false;
       $("clusters").setAttribute("aria-busy", "false");
@@ -135,17 +111,12 @@ export class Clusters {
     }
   }
 
-  quickText() {
-    return $("ranking").value === QUICK_RANKING ? this.rankingText(QUICK_RANKING) : `Quick estimate by gradient; scores by ${spaced($("ranking").value)} follow …`;
-  }
-
-  rankingText(by) {
-    const ranking = this.model.rankings.find((r) => r.name === by);
-    return `${spaced(by)}: ${ranking.summary}.`;
-  }
-
-  showRankingText(text) {
-    $("ranking-text").textContent = text;
+  // How the cards are ordered; while another order is chosen than the one shown, that it is on its way.
+  showRankingText() {
+    const by = $("ranking").value;
+    const { summary } = this.model.rankings.find((ranking) => ranking.name === by);
+    $("ranking-text").textContent =
+      by === this.importance.by ? `${spaced(by)}: ${summary}.` : `Quick estimate by gradient; scores by ${spaced(by)} follow …`;
   }
 
   async rank() {
@@ -153,7 +124,7 @@ export class Clusters {
     const signal = this.rankingRequest.next();
     const by = $("ranking").value;
     if (by !== this.importance.by) {
-      this.showRankingText(this.quickText());
+      this.showRankingText();
       try {
         const { id, target } = this.page.subject;
         this.importance = await get(`images/${id}/stages/${this.stage}/importance`, { by, target }, signal);
@@ -162,7 +133,7 @@ export class Clusters {
         return;
       }
     }
-    this.showRankingText(this.rankingText(by));
+    this.showRankingText();
     this.arrange();
   }
 
@@ -232,7 +203,7 @@ export class Clusters {
     const button = element.querySelector(".map-button");
     element.querySelector(".name").textContent = item.members.length === 1 ? item.name : `${item.members.length} clusters`;
     element.querySelector(".name").title = item.name;
-    paint(element.querySelector("canvas"), this.page.picture(), this.map(item), { width: THUMBNAIL_WIDTH });
+    paint(element.querySelector("canvas"), this.page.image, this.map(item), { width: THUMBNAIL_WIDTH });
     element.addEventListener("mouseenter", () => this.page.show(this.map(item), this.describe(item)));
     button.addEventListener("focus", () => this.page.show(this.map(item), this.describe(item)));
     button.addEventListener("blur", () => this.page.show(null));
