@@ -77,7 +77,7 @@ def render_explanations(
     clusters = [item.clusters for item in shown if item.clusters is not None]
     return render_page(
         "explanation",
-        styles=["explanation.css"],
+        styles=["page.css", "explanation.css"],
         scripts=["heat.js", "explanation.js"],
         title=title,
         facts=facts,

@@ -32,7 +32,8 @@ STATIC_FILES = {  # address -> package, file and media type
     "/api.js": ("vitreous.web", "static/api.js", "text/javascript"),
     "/draw.js": ("vitreous.web", "static/draw.js", "text/javascript"),
     "/clusters.js": ("vitreous.web", "static/clusters.js", "text/javascript"),
-    "/heat.js": ("vitreous.reports", "templates/heat.js", "text/javascript"),  # the same as in a report
+    "/page.css": ("vitreous.reports", "templates/page.css", "text/css"),  # these are the same as in a report
+    "/heat.js": ("vitreous.reports", "templates/heat.js", "text/javascript"),
 }
 LONGEST_UPLOAD_NAME = 200  # letters
 _JSON = "application/json"
