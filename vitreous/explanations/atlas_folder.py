@@ -1,7 +1,6 @@
 """An atlas as a folder: the page, a picture with the regions of each cluster, and all numbers."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -96,7 +95,7 @@ def write_atlas(
         )
         missing = left_out(tally)
         about = About(model, trained, classes_of(trained), data, split, layer, ranking, missing)
-        findings = write_atlas_folder(staging, atlas, partial(seen_picture, trained, images), images, about, query)
+        findings = write_atlas_folder(staging, atlas, images, about, query)
     print(printable(f"\n{findings}", keep="\n"))
     if missing:
         print(printable(f"left out: {missing}"))
@@ -105,30 +104,29 @@ def write_atlas(
 
 
 def write_atlas_folder(
-    folder: Path,
-    atlas: Atlas,
-    picture: Callable[[int], Image.Image],
-    images: ImageSet,
-    about: About,
-    query: SimilarityQuery | None,
+    folder: Path, atlas: Atlas, images: ImageSet, about: About, query: SimilarityQuery | None
 ) -> str:
-    """Write everything; what stands out comes back, in words. `picture` gives an image as the model sees it."""
+    """Write everything; what stands out comes back, in words."""
     classes = about.classes
     summary, by_class, clusters = atlas_summary(atlas), atlas_classes(atlas, classes), atlas_clusters(atlas, classes)
-    regions = [region for one in clusters for region in kept_regions(atlas, one.number)]
+    regions = [
+        region
+        for one in clusters
+        for kind in REGIONS_PER_CLUSTER
+        for region in regions_of(atlas.kept[kind], one.number, one.number, kind)
+    ]
     asked = [] if query is None else [query.region, *query.found()]
     near = similar_regions([*regions, *asked])
 
     def seen(region: Region) -> Image.Image:
         if query is not None and region is query.region:
             return query.picture
-        return picture(region.image)
+        return seen_picture(about.trained, images, region.image)
 
     def draw(own: Sequence[Region], file: str, first: int) -> dict[int, Tile]:
         """One picture of these regions, and the tiles that show its parts, numbered from `first`."""
-        region_strip([draw_region(seen(region), region.map) for region in own]).save(
-            folder / file, "JPEG", quality=JPEG_QUALITY
-        )
+        drawn = [draw_region(seen(region), region.map) for region in own]
+        region_strip(drawn).save(folder / file, "JPEG", quality=JPEG_QUALITY)
         return {
             first + place: Tile(
                 region,
@@ -160,10 +158,6 @@ def write_atlas_folder(
     write_text(folder / ATLAS_PAGE, page)
     write_json(folder / ATLAS_JSON, content(about, summary, by_class, sections, like))
     return in_words(summary, by_class, clusters)
-
-
-def kept_regions(atlas: Atlas, cluster: int) -> list[Region]:
-    return [region for kind in REGIONS_PER_CLUSTER for region in regions_of(atlas.kept[kind], cluster, cluster, kind)]
 
 
 def facts(about: About, summary: AtlasSummary, clusters: int, atlas: Atlas) -> dict[str, str]:

@@ -79,7 +79,7 @@ def render_atlas(
     """The page; `like` are the regions found for an image that the user gave, that image first."""
     return render_page(
         "atlas",
-        styles=["explanation.css", "atlas.css"],
+        styles=["page.css", "explanation.css", "atlas.css"],
         scripts=["atlas.js"],
         title=title,
         facts=facts,

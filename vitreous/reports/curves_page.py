@@ -16,7 +16,7 @@ def render_curves(charts: Sequence[Chart], *, title: str, legend: Sequence[Legen
     """The page as a string; `legend` has an entry for every group of series."""
     return render_page(
         "curves",
-        styles=["curves.css"],
+        styles=["page.css", "curves.css"],
         scripts=["curves.js"],
         title=title,
         legend=legend,

@@ -124,15 +124,13 @@ def parts_by_class(metric: Any) -> dict[str, dict[str, dict[str, float | None]]]
     for prefix, part in getattr(metric, "parts", {"": metric}).items():
         if hasattr(part, "per_class"):
             title, figures = f"classes ({prefix.strip('_')})" if prefix else "classes", part.per_class()
-            found[title] = {name: _as_dict(value) for name, value in figures.items()}
+            # Of several figures that have names, or of a single one, which is COCO's average precision.
+            found[title] = {
+                name: one._asdict() if hasattr(one, "_asdict") else {"AP": one} for name, one in figures.items()
+            }
         if hasattr(part, "per_joint"):
             found["keypoints"] = {name: {"found": share} for name, share in part.per_joint().items()}
     return found
-
-
-def _as_dict(figures: Any) -> dict[str, float | None]:
-    """Of several figures that have names, or of a single one, which is COCO's average precision."""
-    return figures._asdict() if hasattr(figures, "_asdict") else {"AP": figures}
 
 
 def _class_grid(title: str, rows: dict[str, dict[str, float | None]], most_rows: int | None) -> Grid:

@@ -77,7 +77,7 @@ def render_explanations(
     clusters = [item.clusters for item in shown if item.clusters is not None]
     return render_page(
         "explanation",
-        styles=["explanation.css"],
+        styles=["page.css", "explanation.css"],
         scripts=["heat.js", "explanation.js"],
         title=title,
         facts=facts,
@@ -124,7 +124,7 @@ def _stack(name: str, cells: Sequence[Cell]) -> dict[str, Any]:
 def _attention(clusters: Clusters | None) -> dict[str, Any] | None:
     if clusters is None or clusters.attention is None:
         return None
-    attention = coarse_attention(clusters.attention)
+    attention = np.stack([_averaged(np.asarray(one), LONGEST_ATTENTION_SIDE) for one in clusters.attention])
     highest = max(float(attention.max()), 1e-12)
     picture = png_uri(stacked(attention / highest))
     return {"rows": attention.shape[1], "clusters": len(attention), "highest": f"{highest:.6g}", "picture": picture}
@@ -263,11 +263,6 @@ def named(group: Sequence[int]) -> str:
     if len(group) > LISTED_CLUSTERS:
         return f"{len(group)} clusters: {numbers}, …"
     return f"cluster {numbers}" if len(group) == 1 else f"clusters {numbers}"
-
-
-def coarse_attention(attention: Tensor) -> np.ndarray:
-    """Attention (M, H, W) on a coarser grid, values kept."""
-    return np.stack([_averaged(np.asarray(one), LONGEST_ATTENTION_SIDE) for one in attention])
 
 
 def stacked(maps: np.ndarray) -> Image.Image:
