@@ -19,7 +19,7 @@ from torchvision.ops import box_iou, generalized_box_iou_loss
 
 from vitreous.heads.boxes import BACKGROUND_INDEX, Anchors, Selection, box_centres, level_cells
 from vitreous.heads.one_stage import DenseDetector, DenseOutputs, Positives, centredness_targets
-from vitreous.heads.pyramid import Norm, group_norm, norm_layer, pyramid
+from vitreous.heads.pyramid import Norm, Pyramid, group_norm, norm_layer
 
 CANDIDATES_PER_LEVEL = 9  # of each level; the paper found anything from 7 to 17 alike
 
@@ -66,7 +66,7 @@ class ATSS(DenseDetector):
         nms_threshold: float = 0.6,
         detections: int = 100,
     ) -> None:
-        base = pyramid(backbone, channels=channels, levels=levels, extra="p6p7", norm=norm)
+        base = Pyramid(backbone, channels=channels, levels=levels, extra="p6p7", norm=norm)
         anchors = Anchors(base.strides, level_cells(anchor_sizes, (1.0,), base.strides, (8,)))
         super().__init__(base, anchors, Selection(score_threshold, nms_threshold, 1000, detections))
         layer = norm_layer(norm) or group_norm

@@ -37,7 +37,7 @@ from vitreous.heads.boxes import (
     level_cells,
     match_objects,
 )
-from vitreous.heads.pyramid import Norm, Pyramid, group_norm, norm_layer, pyramid
+from vitreous.heads.pyramid import Norm, Pyramid, group_norm, norm_layer
 
 
 class DenseOutputs(NamedTuple):
@@ -129,7 +129,7 @@ class RetinaNet(DenseDetector):
     ) -> None:
         if not 0 <= convs <= 4:
             raise InputError(f"convs={convs} given; RetinaNet has up to 4 before a prediction")
-        base = pyramid(backbone, channels=channels, levels=levels, extra="p6p7_c5", norm=norm)
+        base = Pyramid(backbone, channels=channels, levels=levels, extra="p6p7_c5", norm=norm)
         octaves = [4 * 2 ** (third / 3) for third in range(3)]
         anchors = Anchors(base.strides, level_cells(anchor_sizes, anchor_ratios, base.strides, octaves))
         super().__init__(base, anchors, Selection(score_threshold, nms_threshold, 1000, detections))
@@ -176,7 +176,7 @@ class FCOS(DenseDetector):
         nms_threshold: float = 0.6,
         detections: int = 100,
     ) -> None:
-        base = pyramid(backbone, channels=channels, levels=levels, extra="p6p7", norm=norm)
+        base = Pyramid(backbone, channels=channels, levels=levels, extra="p6p7", norm=norm)
         anchors = Anchors(base.strides, [cell_boxes([stride], [1.0]) for stride in base.strides], offset=0.5)
         super().__init__(base, anchors, Selection(score_threshold, nms_threshold, 1000, detections))
         layer = norm_layer(norm) or group_norm
