@@ -68,20 +68,6 @@ class Levels(nn.Module):
         return getattr(self.body, "model", self.body)
 
 
-class OnLevels(nn.Module):
-    """Base of models with a head on a backbone's maps; forwards what training asks for to the backbone."""
-
-    levels: Levels
-
-    def no_weight_decay(self) -> set[str]:
-        path = "levels.body.model." if hasattr(self.levels.body, "model") else "levels.body."
-        exempt: set[str] = getattr(self.levels.backbone, "no_weight_decay", set)()
-        return {path + name for name in exempt}
-
-    def set_grad_checkpointing(self, enable: bool = True, **part: str) -> None:
-        self.levels.backbone.set_grad_checkpointing(enable, **part)
-
-
 def feature_network(model: nn.Module) -> Any:
     """A module that gives a list of maps and says in `feature_info` what they are."""
     if isinstance(model, Backbone):
