@@ -22,13 +22,13 @@ from torchvision.transforms.functional import gaussian_blur
 
 from vitreous.errors import InputError
 from vitreous.heads import check_arguments
-from vitreous.heads.pyramid import Levels, OnLevels, feature_network
+from vitreous.heads.pyramid import Levels, feature_network
 
 HEATMAP_STRIDE = 4
 BLOB_SIGMA = 2.0  # standard deviation in cells of the blobs that models are trained on
 
 
-class SimpleBaseline(OnLevels):
+class SimpleBaseline(nn.Module):
     """Crops (B, 3, H, W) -> heat maps (B, K, ceil(H / 4), ceil(W / 4)), or losses when there are targets.
 
     Transposed convolutions double the backbone's coarsest map until it has stride 4.

@@ -23,6 +23,15 @@ from vitreous.errors import InputError
 from vitreous.models.base import Backbone
 from vitreous.registry import create_model
 
+Extra = Literal["pool", "p6p7", "p6p7_c5"]
+Norm = Literal["bn", "gn"]
+EXTRA_STRIDES: dict[Extra | None, tuple[int, ...]] = {  # strides in units of the last
+    None: (),
+    "pool": (2,),
+    "p6p7": (2, 4),
+    "p6p7_c5": (2, 4),
+}
+
 
 class Levels(nn.Module):
     """Images (B, C, H, W) -> one map for each entry of `channels` and `strides`.
@@ -57,20 +66,6 @@ class Levels(nn.Module):
     def backbone(self) -> Any:
         """The model itself, below the module that takes the maps out of it."""
         return getattr(self.body, "model", self.body)
-
-
-class OnLevels(nn.Module):
-    """Base of models with a head on a backbone's maps; forwards what training asks for to the backbone."""
-
-    levels: Levels
-
-    def no_weight_decay(self) -> set[str]:
-        path = "levels.body.model." if hasattr(self.levels.body, "model") else "levels.body."
-        exempt: set[str] = getattr(self.levels.backbone, "no_weight_decay", set)()
-        return {path + name for name in exempt}
-
-    def set_grad_checkpointing(self, enable: bool = True, **part: str) -> None:
-        self.levels.backbone.set_grad_checkpointing(enable, **part)
 
 
 def feature_network(model: nn.Module) -> Any:
@@ -113,32 +108,40 @@ def keep_maps(network: Any, indices: list[int]) -> tuple[nn.Module, Sequence[int
     return FeatureGetterNet(model, tuple(network.out_indices[i] for i in indices)), range(len(indices))
 
 
-Extra = Literal["pool", "p6p7", "p6p7_c5"]
-Norm = Literal["bn", "gn"]
-EXTRA_STRIDES: dict[Extra | None, tuple[int, ...]] = {  # strides in units of the last
-    None: (),
-    "pool": (2,),
-    "p6p7": (2, 4),
-    "p6p7_c5": (2, 4),
-}
-
-
 class Pyramid(Levels):
     """Images (B, C, H, W) -> maps of all levels by name, fine to coarse, each with `out_channels` channels.
 
     `strides` has one entry for each. Images may have any size: with our models a level's sides are the image's divided
     by the level's stride, rounded up.
+
+    Args:
+        backbone: Name for `create_model`; or a model: one of ours, or one made with timm's `features_only=True`. A
+            model becomes part of the pyramid; one of ours loses what no level needs, such as its classifier.
+        channels: Channels of every level.
+        levels: Strides of the backbone's maps to build on; default: all from 4, or from 8 with "p6p7". These, up to
+            stride 32, are what the default anchors of torchvision's detectors are made for.
+        extra: Levels after the coarsest: "pool" for one without weights, from which R-CNN detectors propose large
+            boxes; "p6p7" for two convolutions on the coarsest level, as in FCOS; "p6p7_c5" for two on the backbone's
+            last map, as in RetinaNet; None.
+        norm: "bn" adds a BatchNorm after the convolutions of the levels, "gn" a GroupNorm, which small batches need.
+        model_arguments: For `create_model`, e.g. pretrained=True.
     """
 
     def __init__(
         self,
-        backbone: nn.Module,
+        backbone: str | nn.Module,
         *,
         channels: int = 256,
         levels: Sequence[int] | None = None,
         extra: Extra | None = "pool",
         norm: Norm | None = None,
+        **model_arguments: Any,
     ) -> None:
+        if isinstance(backbone, str):
+            backbone = create_model(backbone, features_only=True, **model_arguments)
+        elif model_arguments:
+            given = ", ".join(model_arguments)
+            raise InputError(f"{given} given for a model that is already built; build it with them, or give its name")
         layer = norm_layer(norm)
         if channels < 1:
             raise InputError(f"channels={channels} given; a level needs at least 1")
@@ -155,35 +158,7 @@ class Pyramid(Levels):
         return self.fpn(OrderedDict((str(level), features) for level, features in enumerate(self.maps(images))))
 
 
-def pyramid(
-    backbone: str | nn.Module,
-    *,
-    channels: int = 256,
-    levels: Sequence[int] | None = None,
-    extra: Extra | None = "pool",
-    norm: Norm | None = None,
-    **model_arguments: Any,
-) -> Pyramid:
-    """A pyramid on a backbone; a backbone given by name is built too.
-
-    Args:
-        backbone: Name for `create_model`; or a model: one of ours, or one made with timm's `features_only=True`. A
-            model becomes part of the pyramid; one of ours loses what no level needs, such as its classifier.
-        channels: Channels of every level.
-        levels: Strides of the backbone's maps to build on; default: all from 4, or from 8 with "p6p7". These, up to
-            stride 32, are what the default anchors of torchvision's detectors are made for.
-        extra: Levels after the coarsest: "pool" for one without weights, from which R-CNN detectors propose large
-            boxes; "p6p7" for two convolutions on the coarsest level, as in FCOS; "p6p7_c5" for two on the backbone's
-            last map, as in RetinaNet; None.
-        norm: "bn" adds a BatchNorm after the convolutions of the levels, "gn" a GroupNorm, which small batches need.
-        model_arguments: For `create_model`, e.g. pretrained=True.
-    """
-    if isinstance(backbone, str):
-        backbone = create_model(backbone, features_only=True, **model_arguments)
-    elif model_arguments:
-        given = ", ".join(model_arguments)
-        raise InputError(f"{given} given for a model that is already built; build it with them, or give its name")
-    return Pyramid(backbone, channels=channels, levels=levels, extra=extra, norm=norm)
+pyramid = Pyramid  # its name in the library, where it is called like a function
 
 
 def norm_layer(norm: str | None) -> Callable[[int], nn.Module] | None:

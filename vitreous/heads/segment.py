@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from vitreous.errors import InputError
 from vitreous.heads import check_arguments, heads_of
-from vitreous.heads.pyramid import Levels, OnLevels
+from vitreous.heads.pyramid import Levels
 from vitreous.heads.semantic import Decoder, DecoderOutput, pixel_loss
 from vitreous.layers.patch import resize
 
@@ -28,7 +28,7 @@ IGNORE_LABEL = 255
 SegmentFunction = Callable[[Tensor], Tensor]  # images (B, C, H, W) -> logits (B, K, H, W)
 
 
-class Segmenter(OnLevels):
+class Segmenter(nn.Module):
     """Images (B, 3, H, W) of any size -> logits of the same size, or losses when there are targets.
 
     Args:

@@ -17,7 +17,7 @@ from torchvision.ops import box_convert, generalized_box_iou, generalized_box_io
 
 from vitreous.errors import InputError, to_install_extra
 from vitreous.heads.boxes import Candidates, Decode, Detector, GroundTruth, Selection, Shape, ignored_boxes
-from vitreous.heads.pyramid import Norm, pyramid
+from vitreous.heads.pyramid import Norm, Pyramid
 from vitreous.heads.regions import RegionAlign
 from vitreous.layers.attention import split_heads
 from vitreous.layers.plain import is_plain
@@ -100,7 +100,7 @@ class SparseRCNN(Detector):
     ) -> None:
         if channels % 8:
             raise InputError(f"channels={channels} given; the 8 attention heads of Sparse R-CNN need a multiple of 8")
-        base = pyramid(backbone, channels=channels, levels=levels, extra=None, norm=norm)
+        base = Pyramid(backbone, channels=channels, levels=levels, extra=None, norm=norm)
         super().__init__(base)
         # The overlap of 1 suppresses nothing.
         self.selection = Selection(score_threshold, 1.0, detections, detections)

@@ -162,26 +162,17 @@ def unwrap_scalar(value: Any) -> Any:
     )
 
 
-def to_bool(value: Any) -> bool:
+def to_number(kind: type, value: Any) -> Any:
     value = unwrap_scalar(value)
-    if isinstance(value, bool) or (isinstance(value, numbers.Integral) and value in (0, 1)):
-        return bool(value)
-    raise ConversionError(TYPE_NAMES[bool])
-
-
-def to_int(value: Any) -> int:
-    value = unwrap_scalar(value)
-    whole = isinstance(value, numbers.Integral) or (isinstance(value, numbers.Real) and float(value).is_integer())
-    if whole and not isinstance(value, bool):
-        return int(value)
-    raise ConversionError(TYPE_NAMES[int])
-
-
-def to_float(value: Any) -> float:
-    value = unwrap_scalar(value)
-    if isinstance(value, numbers.Real) and not isinstance(value, bool):
-        return float(value)
-    raise ConversionError(TYPE_NAMES[float])
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    fits = {
+        bool: isinstance(value, bool) or (isinstance(value, numbers.Integral) and value in (0, 1)),
+        int: number and (isinstance(value, numbers.Integral) or float(value).is_integer()),
+        float: number,
+    }
+    if not fits[kind]:
+        raise ConversionError(TYPE_NAMES[kind])
+    return kind(value)
 
 
 def to_text(value: Any) -> str:
@@ -200,7 +191,11 @@ def to_path(value: Any) -> Path:
     raise ConversionError(TYPE_NAMES[Path])
 
 
-CONVERTERS: dict[Any, Callable[[Any], Any]] = {bool: to_bool, int: to_int, float: to_float, str: to_text, Path: to_path}
+CONVERTERS: dict[Any, Callable[[Any], Any]] = {
+    **{kind: functools.partial(to_number, kind) for kind in (bool, int, float)},
+    str: to_text,
+    Path: to_path,
+}
 
 
 def describe_value(value: Any) -> str:
