@@ -294,14 +294,11 @@ def _superfluous(kind: str, group: list[ExaminedPicture]) -> list[tuple[str, str
     """Of a conflict all, as the right class is unknown; of a leak all but the held-out one; else all but the first."""
     best = min(group, key=lambda one: HELD_OUT.index(one.split))
     if kind == "conflicts":
-        return [(one.name, f"the same picture is in class {_another(one, group).label}") for one in group]
+        others = [next(other for other in group if other.label != one.label) for one in group]
+        return [(a.name, f"the same picture is in class {b.label}") for a, b in zip(group, others, strict=True)]
     if kind == "leaks":
         return [(one.name, f"the same picture is {best.name}") for one in group if one.split != best.split]
     return [(one.name, f"the same picture is {group[0].name}") for one in group[1:]]
-
-
-def _another(one: ExaminedPicture, group: list[ExaminedPicture]) -> ExaminedPicture:
-    return next(other for other in group if other.label != one.label)
 
 
 def _stored(readable: list[ExaminedPicture]) -> Iterator[Finding]:

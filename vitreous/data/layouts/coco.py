@@ -22,7 +22,7 @@ from vitreous.data.annotations import (
     objects_of,
     require_objects,
 )
-from vitreous.data.image_set import SPLITS, find_split, require_split
+from vitreous.data.image_set import NAMES_OF_SPLITS, find_split, require_split
 from vitreous.data.layouts.base import Layout, expanded
 from vitreous.errors import InputError
 from vitreous.files.limits import (
@@ -49,7 +49,7 @@ def coco_files(root: Path, targets: str = "boxes") -> dict[str, Path]:
         return {}
     there = sorted(path for folder in (root / "annotations", root) for path in folder.glob("*.json"))
     found: dict[str, Path] = {}
-    for split in dict.fromkeys(name for names in SPLITS.values() for name in names):
+    for split in NAMES_OF_SPLITS:
         if (root / split / _IN_SPLIT_FOLDER).is_file():
             found[split] = root / split / _IN_SPLIT_FOLDER
         for prefix in reversed(_FILE_PREFIXES[targets]):

@@ -16,16 +16,14 @@ from typing import IO, Any
 import numpy as np
 
 from vitreous.data.image import ImageError
-from vitreous.data.image_set import SPLITS, EncodedSet, digest, require_split
+from vitreous.data.image_set import NAMES_OF_SPLITS, EncodedSet, digest, require_split
 from vitreous.data.layouts.base import Layout, expanded
 from vitreous.data.layouts.shard_index import build_index
 from vitreous.errors import InputError
 from vitreous.files.limits import MAX_DATA_CLASSES
 from vitreous.files.reading import MACHINE_REMEDIES, read_names, reading, truncate
 
-SPLIT_WORD = re.compile(
-    rf"(?:^|[^a-z])({'|'.join(sorted({name for names in SPLITS.values() for name in names}))})(?=[^a-z]|$)"
-)
+SPLIT_WORD = re.compile(rf"(?:^|[^a-z])({'|'.join(sorted(NAMES_OF_SPLITS))})(?=[^a-z]|$)")
 RANGE = re.compile(r"(\d+)\.\.(\d+)")
 DIGITS = len(str(MAX_DATA_CLASSES))
 MOST_FILES = 1_000_000  # that a pattern may stand for

@@ -16,7 +16,7 @@ from typing import Any
 
 from vitreous.data.annotations import KeypointScheme, objects_of
 from vitreous.data.image import SUFFIXES, ImageError, upright_size
-from vitreous.data.image_set import SPLITS, PairedFiles, find_split, picture_files, require_split
+from vitreous.data.image_set import PairedFiles, find_split, paired_folders, picture_files, require_split
 from vitreous.data.layouts.base import Layout, expanded
 from vitreous.errors import InputError
 from vitreous.files.limits import (
@@ -37,14 +37,7 @@ _SAMPLED_TEXT_FILES = 50  # that decide whether there are outlines
 
 def yolo_splits(root: Path) -> dict[str, tuple[Path, Path]]:
     """Name of a split -> folders of pictures and of text files."""
-    found = {}
-    for split in dict.fromkeys(name for names in SPLITS.values() for name in names):
-        for pictures, labels in YOLO_FOLDERS:
-            folders = root / pictures.format(split), root / labels.format(split)
-            if all(folder.is_dir() for folder in folders) and next(folders[1].rglob("*.txt"), None):
-                found[split] = folders
-                break
-    return found
+    return paired_folders(root, YOLO_FOLDERS, (".txt",))
 
 
 class YoloSet(PairedFiles):
