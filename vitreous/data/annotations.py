@@ -50,16 +50,10 @@ class Objects:
     def __getitem__(self, which: Any) -> Self:
         """Some of the objects: a slice, an array of places or one of booleans."""
         places = np.arange(len(self))[which]
-        return type(self)(
-            self.boxes[places],
-            self.labels[places],
-            self.crowd[places],
-            self.area[places],
-            self.ids[places],
-            None if self.masks is None else tuple(self.masks[place] for place in places),
-            None if self.keypoints is None else self.keypoints[places],
-            self.keypoint_pairs,
-        )
+        masks = None if self.masks is None else tuple(self.masks[place] for place in places)
+        points = None if self.keypoints is None else self.keypoints[places]
+        taken = {name: getattr(self, name)[places] for name in ("boxes", "labels", "crowd", "area", "ids")}
+        return replace(self, **taken, masks=masks, keypoints=points)
 
     def usable(self, height: float, width: float) -> NDArray[np.bool_]:
         """(n,) those that show something within the picture."""
