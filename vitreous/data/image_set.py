@@ -17,6 +17,7 @@ from vitreous.files.reading import MACHINE_REMEDIES, reason_of
 
 # A split -> the names it may have in the data, best first.
 SPLITS = {"train": ("train", "training"), "val": ("val", "valid", "validation", "test"), "test": ("test",)}
+NAMES_OF_SPLITS = tuple(dict.fromkeys(name for names in SPLITS.values() for name in names))
 # Endings of pictures that are not read; such files are counted and reported.
 OTHER_PICTURES = (
     *(".gif", ".jp2", ".j2k", ".jxl", ".svg", ".psd", ".ppm", ".pgm", ".pnm", ".tga", ".exr", ".dcm", ".hif"),
@@ -287,6 +288,21 @@ def holds_pictures(folder: Path, *, deeper: bool = True) -> bool:
     """Whether there is a picture file in the folder, or below it; the search ends at the first."""
     files = _files_below(folder) if deeper else (entry.path for entry in os.scandir(folder) if entry.is_file())
     return any(path.lower().endswith(SUFFIXES) for path in files)
+
+
+def paired_folders(
+    root: Path, places: Iterable[tuple[str, str]], endings: tuple[str, ...], splits: Iterable[str] = NAMES_OF_SPLITS
+) -> dict[str, tuple[Path, Path]]:
+    """Name of a split -> folders of its pictures and of its targets: the first place with files of such endings."""
+    found: dict[str, tuple[Path, Path]] = {}
+    for split in splits:
+        for names in places:
+            pictures, targets = (root / name.format(split) for name in names)
+            if split in found or not pictures.is_dir():
+                continue
+            if any(path.lower().endswith(endings) for path in _files_below(targets)):
+                found[split] = pictures, targets
+    return found
 
 
 def describe_passed_over(passed_over: Sequence[str]) -> str:

@@ -25,7 +25,7 @@ from vitreous.data.coco_masks import CocoSegmentation
 from vitreous.data.image import ImageError
 from vitreous.data.image_set import ImageSet
 from vitreous.data.layouts.mask_classes import IGNORE
-from vitreous.data.transforms import Preprocess, resampling, to_bytes
+from vitreous.data.transforms import Preprocess, inside, resampling, to_bytes
 from vitreous.errors import InputError
 from vitreous.files.limits import MAX_CORNER_PIXELS
 
@@ -117,10 +117,7 @@ class Window:
 
     def _cut(self, picture: Image.Image, how: Image.Resampling) -> Image.Image:
         height, width = self.size
-        left, top, right, bottom = self.box
-        # A rounding error beyond the edge is refused by Pillow.
-        inside = max(left, 0.0), max(top, 0.0), min(right, float(picture.width)), min(bottom, float(picture.height))
-        return picture.resize((width, height), how, box=inside)
+        return picture.resize((width, height), how, box=inside(self.box, picture))
 
 
 def keypoints_in(window: Window, objects: Objects) -> Tensor:

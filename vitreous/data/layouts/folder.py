@@ -14,9 +14,17 @@ from typing import Any
 from PIL import Image
 
 from vitreous.data.image import SUFFIXES, ImageError
-from vitreous.data.image_set import SPLITS, EncodedSet, digest, find_split, picture_files, require_split
+from vitreous.data.image_set import (
+    NAMES_OF_SPLITS,
+    SPLITS,
+    EncodedSet,
+    digest,
+    find_split,
+    picture_files,
+    require_split,
+)
 from vitreous.data.layouts.base import Layout, expanded
-from vitreous.data.layouts.masks import MASK_ENDINGS, read_mask, require_same_size
+from vitreous.data.layouts.masks import MASK_ENDINGS, read_mask
 from vitreous.errors import InputError
 
 # Folders of other layouts, in small letters.
@@ -68,8 +76,7 @@ class ClassFolder(EncodedSet):
         file = self.masks.get(self.files[index][0])
         if file is None:
             return None
-        values = read_mask(file)
-        require_same_size(file, values, self.encoded(index))
+        values = read_mask(file, self.encoded(index))
         shown = (values != 0) & (values != BORDER)
         if not shown.any() and values.any():
             raise ImageError(
@@ -128,7 +135,7 @@ def _split_folder(root: Path, split: str) -> str:
 
 def has_class_folders(root: Path) -> bool:
     """Whether some split has folders that may be classes."""
-    splits = [root / name for name in split_folders(root) if any(name in names for names in SPLITS.values())]
+    splits = [root / name for name in split_folders(root) if name in NAMES_OF_SPLITS]
     inside = (name for split in splits for name in split_folders(split) if not name.startswith("."))
     return any(name.lower() not in PICTURE_FOLDERS | TARGET_FOLDERS for name in inside)
 

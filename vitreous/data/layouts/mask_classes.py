@@ -19,8 +19,9 @@ found in the masks.
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,27 +48,24 @@ _NAME_THEN_VALUE = re.compile(r"^([^,;]*[^\W\d][^,;]*)[,;]\s*(\d{1,9})$")
 _TREE_KEYS = ("classes", "names", "labels", "id2label", "categories")
 _ABOUT_PICTURES = "it describes pictures; a file that describes only classes is needed"
 
-CITYSCAPES = {  # value in *_labelIds.png -> name of the 19 classes that are evaluated
-    7: "road",
-    8: "sidewalk",
-    11: "building",
-    12: "wall",
-    13: "fence",
-    17: "pole",
-    19: "traffic light",
-    20: "traffic sign",
-    21: "vegetation",
-    22: "terrain",
-    23: "sky",
-    24: "person",
-    25: "rider",
-    26: "car",
-    27: "truck",
-    28: "bus",
-    31: "train",
-    32: "motorcycle",
-    33: "bicycle",
-}
+_CITYSCAPES_NAMES = (
+    *(
+        "road",
+        "sidewalk",
+        "building",
+        "wall",
+        "fence",
+        "pole",
+        "traffic light",
+        "traffic sign",
+        "vegetation",
+        "terrain",
+    ),
+    *("sky", "person", "rider", "car", "truck", "bus", "train", "motorcycle", "bicycle"),
+)
+_CITYSCAPES_VALUES = (7, 8, 11, 12, 13, 17, *range(19, 29), 31, 32, 33)
+# Value in *_labelIds.png -> name of the 19 classes that are evaluated.
+CITYSCAPES = dict(zip(_CITYSCAPES_VALUES, _CITYSCAPES_NAMES, strict=True))
 
 # The eleven classes of CamVid that are usually distinguished; masks have them as 0 to 10, and 11 for none of them.
 CAMVID = ("sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "bicyclist")
@@ -210,17 +208,10 @@ def _table(text: str) -> MaskClasses:
     raise ValueError("each line needs a name and its value, or a name, red, green and blue")
 
 
-def _class_dict(text: str) -> MaskClasses:
-    rows = _colours(_NAME_THEN_COLOUR, _lines(text)[1:])
+def _colour_list(pattern: re.Pattern[str], first: int, needed: str, text: str) -> MaskClasses:
+    rows = _colours(pattern, _lines(text)[first:])
     if rows is None:
-        raise ValueError("each line needs a name, red, green and blue")
-    return _coloured(rows)
-
-
-def _label_colours(text: str) -> MaskClasses:
-    rows = _colours(_COLOUR_THEN_NAME, _lines(text))
-    if rows is None:
-        raise ValueError("each line needs red, green, blue and a name")
+        raise ValueError(f"each line needs {needed}")
     return _coloured(rows)
 
 
@@ -302,12 +293,12 @@ def _yaml(text: str) -> MaskClasses:
     return _tree(yaml.load(text, PlainLoader))  # noqa: S506  (derived from SafeLoader)
 
 
-_LIST_READERS = {  # by the names of files, best first
+_LIST_READERS: dict[str, Callable[[str], MaskClasses]] = {  # by the names of files, best first
     **dict.fromkeys(("classes.txt", "labels.txt", "codes.txt"), _names),
     **dict.fromkeys(("classes.json", "id2label.json"), _json),
     **dict.fromkeys(("classes.yaml", "classes.yml"), _yaml),
-    "class_dict.csv": _class_dict,
-    "label_colors.txt": _label_colours,
+    "class_dict.csv": partial(_colour_list, _NAME_THEN_COLOUR, 1, "a name, red, green and blue"),
+    "label_colors.txt": partial(_colour_list, _COLOUR_THEN_NAME, 0, "red, green, blue and a name"),
     "objectinfo150.txt": _object_info,
     "class_names.txt": _names,
     "class_names.json": _json,

@@ -18,7 +18,7 @@ from vitreous.data.image import SUFFIXES, ImageError
 from vitreous.data.image_set import PairedFiles, digest, file_bytes, picture_files, require_split
 from vitreous.data.layouts.base import Layout, expanded
 from vitreous.data.layouts.mask_classes import IGNORE
-from vitreous.data.layouts.masks import read_mask, require_same_size
+from vitreous.data.layouts.masks import read_mask
 from vitreous.errors import InputError
 from vitreous.files.limits import MAX_LIST_BYTES
 from vitreous.files.reading import excerpt, problem_of_path, read_bytes
@@ -84,8 +84,7 @@ class PetMasks(PetBreeds):
 
     def target(self, index: int) -> dict[str, Any]:
         file = self.target_file(index)
-        values = read_mask(file)
-        require_same_size(file, values, self.encoded(index))
+        values = read_mask(file, self.encoded(index))
         odd = sorted(set(np.unique(values).tolist()) - set(_TRIMAP_CLASSES))
         if odd:
             raise ImageError(f"trimap '{file}' holds {', '.join(map(str, odd[:5]))}; 1 pet, 2 background, 3 border")

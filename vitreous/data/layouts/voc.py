@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 
 from vitreous.data.annotations import Faults, ObjectSet, Record, objects_of, require_objects
 from vitreous.data.image import SUFFIXES
-from vitreous.data.image_set import SPLITS, find_split, require_split
+from vitreous.data.image_set import NAMES_OF_SPLITS, find_split, require_split
 from vitreous.data.layouts.base import Layout, expanded
 from vitreous.errors import InputError
 from vitreous.files.limits import MAX_CLASS_NAME_CHARS, MAX_COORDINATE_PIXELS, MAX_LIST_BYTES, MAX_PAGE_BYTES
@@ -39,9 +39,8 @@ class Page(NamedTuple):
 
 def voc_splits(root: Path) -> dict[str, list[Path]]:
     """Name of a split -> its XML files, whether they are there or not."""
-    names = dict.fromkeys(name for names in SPLITS.values() for name in names)
     found: dict[str, list[Path]] = {}
-    for name in names:
+    for name in NAMES_OF_SPLITS:
         listed = root / _LISTS / f"{name}.txt"
         if (root / "Annotations").is_dir() and listed.is_file():
             # A second column, as in the lists of single classes, says nothing here.

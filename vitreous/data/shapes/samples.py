@@ -133,8 +133,10 @@ class Shapes:
 
     def __getitem__(self, index: int) -> Scene:
         index = self._checked(index)
-        main = _main_category(index)
-        return draw_scene(self._random(index), main, self.height, self.width, LEVELS[self.difficulty])
+        # A generator that depends on nothing but the numbers that name the sample.
+        key = [self.seed, list(DEFAULT_COUNTS).index(self.split), LEVEL_NAMES.index(self.difficulty), index]
+        random = np.random.Generator(np.random.PCG64(np.random.SeedSequence(key)))
+        return draw_scene(random, _main_category(index), self.height, self.width, LEVELS[self.difficulty])
 
     def label(self, index: int) -> int:
         """The class of a sample, which is known without drawing it."""
@@ -145,11 +147,6 @@ class Shapes:
         if not -self.count <= index < self.count:
             raise IndexError(f"sample {index} of {self.count}; accepted: {-self.count} to {self.count - 1}")
         return index % self.count
-
-    def _random(self, index: int) -> np.random.Generator:
-        """A generator that depends on nothing but the numbers that name the sample."""
-        split, level = list(DEFAULT_COUNTS).index(self.split), LEVEL_NAMES.index(self.difficulty)
-        return np.random.Generator(np.random.PCG64(np.random.SeedSequence([self.seed, split, level, index])))
 
 
 def _main_category(index: int) -> int:
