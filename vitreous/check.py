@@ -188,6 +188,7 @@ def _report(
     leave_out: tuple[Reason, ...],
 ) -> Report:
     counted = Counter((one.split, name) for one in examined for name in one.classes)
+    sizes = [one.size for one in examined if not one.error]
     return Report(
         data,
         task.name,
@@ -195,16 +196,11 @@ def _report(
         layout.name,
         {split: len(images) for split, images in splits.items()},
         {split: {name: counted[split, name] for name in images.classes} for split, images in splits.items()},
-        *_histograms(examined),
+        _histogram((min(size) for size in sizes), SIDE_EDGES),
+        _histogram((width / height for width, height in sizes), RATIO_EDGES),
         found,
         {name: reason for finding in found if finding.kind in leave_out for name, reason in finding.leave_out},
     )
-
-
-def _histograms(examined: list[ExaminedPicture]) -> tuple[dict[str, int], dict[str, int]]:
-    sizes = [one.size for one in examined if not one.error]
-    sides, shapes = (min(size) for size in sizes), (width / height for width, height in sizes)
-    return _histogram(sides, SIDE_EDGES), _histogram(shapes, RATIO_EDGES)
 
 
 def _histogram(values: Any, edges: tuple[float, ...]) -> dict[str, int]:

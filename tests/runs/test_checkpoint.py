@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from vitreous.errors import InputError
-from vitreous.files import manifest, storage
+from vitreous.files import storage
 from vitreous.files.storage import DamagedError, recover_folders
 from vitreous.runs.checkpoint import LATEST, load_checkpoint, save_checkpoint, save_record
 
@@ -248,14 +248,14 @@ def test_a_file_system_without_links(folder, monkeypatch):
 
 
 def test_a_file_that_cannot_be_read_falls_back(folder, monkeypatch):
-    original = manifest.sha256
+    original = storage.sha256
 
     def unreadable(path):
         if "step-00000020" in str(path):
             raise OSError(5, "Input/output error")
         return original(path)
 
-    monkeypatch.setattr(manifest, "sha256", unreadable)
+    monkeypatch.setattr(storage, "sha256", unreadable)
     found = load_checkpoint(folder)
     assert found.step == 10
     assert "Input/output error" in found.notes[0]
@@ -265,6 +265,6 @@ def test_a_file_that_cannot_be_read_falls_back(folder, monkeypatch):
 def test_a_record_that_is_not_ours_falls_back(folder, record):
     generation = folder / "step-00000020"
     (generation / "record.json").write_text(record)
-    files = manifest.manifest_of([generation / name for name in ("record.json", "tensors.safetensors")])
+    files = storage.manifest_of([generation / name for name in ("record.json", "tensors.safetensors")])
     storage.write_json(generation / "manifest.json", files)
     assert load_checkpoint(folder).step == 10

@@ -25,7 +25,7 @@ from vitreous.data.coco_masks import CocoSegmentation
 from vitreous.data.image import ImageError
 from vitreous.data.image_set import ImageSet
 from vitreous.data.layouts.mask_classes import IGNORE
-from vitreous.data.transforms import Preprocess, inside, resampling, to_bytes
+from vitreous.data.transforms import Preprocess, inside, require_probability, resampling, to_bytes
 from vitreous.errors import InputError
 from vitreous.files.limits import MAX_CORNER_PIXELS
 
@@ -190,7 +190,7 @@ class DetectView:
                 f"sides {self.short} with a longest of {self.longest} cannot be used; "
                 "give at least one shorter side, none of them above the longest"
             )
-        _check_chance("flip", self.flip)
+        require_probability("flip", self.flip)
         _check_range("scale", self.scale)
         if self.crop is not None:
             _check_range("crop", self.crop)
@@ -262,7 +262,7 @@ class SegmentView:
         if len(self.crop) != 2 or min(self.crop) < 1:
             raise InputError(f"crop {self.crop} cannot be used; give height and width in pixels")
         _check_range("ratio", self.ratio)
-        _check_chance("flip", self.flip)
+        require_probability("flip", self.flip)
         object.__setattr__(self, "_colours", Colours(self.jitter))
 
     def __call__(self, picture: Image.Image, target: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
@@ -385,11 +385,6 @@ def _inner(box: tuple[float, float, float, float], share: float) -> tuple[float,
 
 def _class_numbers(labels: NDArray[np.uint8]) -> Tensor:
     return torch.from_numpy(labels.astype(np.int64))
-
-
-def _check_chance(name: str, value: float) -> None:
-    if not 0 <= value <= 1:
-        raise InputError(f"{name} {value} is a probability; it must lie between 0 and 1")
 
 
 def _check_range(name: str, ends: tuple[float, float]) -> None:

@@ -19,7 +19,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitreous.data.joint import swapped
-from vitreous.data.transforms import Preprocess, to_bytes
+from vitreous.data.transforms import Preprocess, require_probability, to_bytes
 from vitreous.errors import InputError
 
 BOX_MARGIN = 1.25  # times the box, so that some of the surroundings is seen
@@ -52,8 +52,7 @@ class KeypointView:
     def __post_init__(self) -> None:
         if len(self.size) != 2 or any(side < self.stride or side % self.stride for side in self.size):
             raise InputError(f"size {self.size} cannot be used; height and width must be multiples of {self.stride}")
-        if not 0 <= self.flip <= 1:
-            raise InputError(f"flip {self.flip} is a probability; it must lie between 0 and 1")
+        require_probability("flip", self.flip)
         if not 0 <= self.scale < 1 or self.rotation < 0 or self.sigma <= 0:
             raise InputError(
                 f"scale {self.scale}, rotation {self.rotation} and sigma {self.sigma} cannot be used; "

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitreous.data.transforms import require_probability
 from vitreous.errors import InputError
 
 
@@ -31,8 +32,7 @@ class Mixup:
     def __post_init__(self) -> None:
         if self.mixup < 0 or self.cutmix < 0:
             raise InputError(f"mixup {self.mixup} and cutmix {self.cutmix} must be 0 (off) or more")
-        if not 0 <= self.switch <= 1:
-            raise InputError(f"mixup switch {self.switch} is a probability; it must lie between 0 and 1")
+        require_probability("mixup switch", self.switch)
 
     @property
     def active(self) -> bool:

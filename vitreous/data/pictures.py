@@ -47,18 +47,14 @@ def as_picture(given: Pictured) -> Image.Image:
     if isinstance(given, str | os.PathLike):
         return load_image(given)
     if isinstance(given, Image.Image):
-        return _decoded(given)
+        try:
+            return upright_rgb(given)
+        except Exception as error:  # a file that Pillow has opened is decoded only here, and may be damaged
+            name = getattr(given, "filename", "") or "given"
+            raise ImageError(f"image {name!r} cannot be decoded: {error}; copy or download it again") from error
     if not isinstance(given, Tensor | np.ndarray):
         raise InputError(f"{_described_other(given)}. Accepted: {_ACCEPTED_PICTURES}")
     return upright_rgb(Image.fromarray(_as_bytes(_colours_last(given), given)))
-
-
-def _decoded(given: Image.Image) -> Image.Image:
-    try:
-        return upright_rgb(given)
-    except Exception as error:  # a file that Pillow has opened is decoded only here, and may be damaged
-        name = getattr(given, "filename", "") or "given"
-        raise ImageError(f"image {name!r} cannot be decoded: {error}; copy or download it again") from error
 
 
 def _colours_last(given: Tensor | NDArray[Any]) -> NDArray[Any]:
@@ -181,9 +177,7 @@ def _samples(name: str, size: tuple[int, int]) -> list[Picture]:
     scenes = Shapes(split, count=last + 1, size=size, seed=SHAPES_SEED, difficulty=difficulty)
 
     def picture(index: int) -> Picture:
-        prefix = name[: match.start(3)]
-        return Picture(
-            f"{prefix}{index}", CATEGORIES[scenes[index].label], lambda: Image.fromarray(scenes[index].image)
-        )
+        called = f"{name[: match.start(3)]}{index}"
+        return Picture(called, CATEGORIES[scenes.label(index)], lambda: Image.fromarray(scenes[index].image))
 
     return [picture(index) for index in range(first, last + 1)]

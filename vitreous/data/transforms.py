@@ -136,8 +136,7 @@ class Augmentation:
         if not 0 < self.scale <= 1:
             raise InputError(f"smallest crop scale {self.scale} cannot be used; it must be above 0 and at most 1")
         for name in ("flip", "erasing"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InputError(f"{name} {getattr(self, name)} is a probability; it must lie between 0 and 1")
+            require_probability(name, getattr(self, name))
         if self.color_jitter < 0:
             raise InputError(f"color jitter {self.color_jitter} cannot be used; it must be 0 (off) or more")
         _ = self._steps  # a wrong policy string is reported when training starts, not by a worker
@@ -192,6 +191,11 @@ class Augmentation:
     def __getstate__(self) -> dict[str, Any]:
         """Settings only: the cached steps hold functions that a spawned worker could not receive."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+def require_probability(name: str, value: float) -> None:
+    if not 0 <= value <= 1:
+        raise InputError(f"{name} {value} is a probability; it must lie between 0 and 1")
 
 
 def resampling(name: str) -> Image.Resampling:

@@ -25,13 +25,8 @@ class ShapesImages(ImageSet):
     def __init__(
         self, split: str, *, targets: str, size: tuple[int, int], count: int | None = None, difficulty: str = "easy"
     ) -> None:
-        self._scenes = Shapes(
-            split,
-            count=count,
-            size=size,
-            seed=SHAPES_SEED,
-            difficulty=difficulty,  # type: ignore[arg-type]  # checked by Shapes
-        )
+        level: Any = difficulty  # checked by Shapes
+        self._scenes = Shapes(split, count=count, size=size, seed=SHAPES_SEED, difficulty=level)
         self._targets, self.drawn_side = targets, min(size)
         self._last: tuple[int, Scene] | None = None
         self.classes = ("background", *CATEGORIES) if targets == "semantic" else CATEGORIES
