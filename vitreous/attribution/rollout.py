@@ -42,7 +42,7 @@ class Rollout(Method):
         if backbone is not None:
             able = bool(views(model, "patch_to_cluster") or views(model, "patch_to_patch"))
         else:
-            able = reason is None and not anatomy(model).mixed_otherwise
+            able = reason is None and bool(anatomy(model).attention) and not anatomy(model).mixed_otherwise
         return (
             reason
             if able or reason

@@ -229,7 +229,7 @@ def trace(model: nn.Module, image: Tensor) -> Anatomy:
         tuple(readable[path] for path in paths),
         readable,
         readable[plain[-1]] if plain else None,
-        tuple(attention_places(weights, size, grids[::-1], prefixes)),
+        tuple(attention_places(weights, steps, size, grids[::-1], prefixes)),
         mixes_otherwise(model, steps, weights),
         None if not tokens or tokens[-1] is None else (tokens[-1][0] != 0).any(-1).float().cpu(),
     )
@@ -246,11 +246,18 @@ def slopes_of(steps: list[Step], readable: Mapping[str, MapPlace], output: Any) 
 
 
 def attention_places(
-    weights: Mapping[str, Tensor], size: tuple[int, int], grids: list[tuple[int, int]], prefixes: tuple[int, ...]
+    weights: Mapping[str, Tensor],
+    steps: list[Step],
+    size: tuple[int, int],
+    grids: list[tuple[int, int]],
+    prefixes: tuple[int, ...],
 ) -> Iterator[AttentionPlace]:
+    given = {step.path: step.output.shape for step in steps}
     for path, attention in weights.items():
         queries, keys = attention.shape[-2:]
-        found = token_grid(keys, size, grids, prefixes) if len(attention) == 1 and queries in (1, keys) else None
+        whole = len(attention) == 1 and queries in (1, keys)
+        answered = given.get(path, ())[1:2] == (queries,)  # one token for each query, or the weights are of channels
+        found = token_grid(keys, size, grids, prefixes) if whole and answered else None
         if found is not None:
             yield AttentionPlace(path, found[1], found[0], queries == keys)
 
@@ -297,10 +304,11 @@ def run_watched(model: nn.Module, image: Tensor) -> tuple[list[Step], Any]:
     def keep(path: str) -> Any:
         def hook(_module: nn.Module, inputs: Any, output: Any) -> None:
             given = inputs[0] if inputs and isinstance(inputs[0], Tensor) and inputs[0].ndim == 2 else None
-            item = 0 if isinstance(output, list | tuple) and output else None
-            value = picked(output, item)
-            if isinstance(value, Tensor) and value.is_floating_point() and value.requires_grad and len(value) == 1:
-                steps.append(Step(path, value, item, given))
+            several = isinstance(output, list | tuple)
+            for item, value in enumerate(output) if several else [(None, output)]:
+                if isinstance(value, Tensor) and value.is_floating_point() and value.requires_grad and len(value) == 1:
+                    steps.append(Step(path, value, item, given))
+                    return
 
         return hook
 
@@ -431,7 +439,12 @@ def candidates(model: nn.Module, readable: Mapping[str, MapPlace], alive: list[s
     blocks = [path for path in readable if path in chosen and not is_container(model, path)]
     idle = tuple(f"{path}." for path in blocks if path not in alive)
     return [
-        path for path in alive if path in chosen and math.prod(readable[path].grid) > 1 and not path.startswith(idle)
+        path
+        for path in alive
+        if path in chosen
+        and math.prod(readable[path].grid) > 1
+        and not path.startswith(idle)
+        and not isinstance(model.get_submodule(path), nn.Linear)  # scores of classes for each token, and no features
     ]
 
 
