@@ -30,10 +30,12 @@ def assert_explained(name: str, side: int) -> None:
     model, images = awake_classifier(name), noise(2, side)
     place = find_place(model, images)
     assert min(place.grid) > 1
+    with torch.no_grad():  # GCViT's own answers depend on the batch, by about a hundredth
+        own = (model(images)[1:] - model(images[1:])).abs().max() / model(images).abs().max()
     for method in (GradCam(), LayerCam()):
         both, alone = method(model, images, LABELS), method(model, images[1:], LABELS[1:])
         assert both.shape == (2, *place.grid)
-        assert (both[1:] - alone).abs().max() <= 1e-4 * both.abs().max()
+        assert (both[1:] - alone).abs().max() <= max(1e-4, 20 * own) * both.abs().max()
     maps = torch.stack([GradCam()(model, images[:1], label) for label in range(7)])
     with torch.no_grad(), watch(model, place) as seen:
         model(images)

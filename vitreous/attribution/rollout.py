@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from vitreous.attribution.attention import record_attention
 from vitreous.attribution.method import Method, Needs, clustered_stages, find_trunk, has_clusters, trunk
-from vitreous.attribution.spatial import anatomy
+from vitreous.attribution.spatial import anatomy, unwrapped
 from vitreous.attribution.target import Target
 from vitreous.attribution.views import views
 from vitreous.errors import InputError
@@ -46,13 +46,15 @@ class Rollout(Method):
         return (
             reason
             if able or reason
-            else f"{type(backbone or model).__name__} does not mix positions by attention alone"
+            else f"{type(backbone or unwrapped(model)).__name__} does not mix positions by attention alone"
         )
 
     def heat(self, model: nn.Module, images: Tensor, target: Target) -> Tensor:
         if find_trunk(model) is None:
             if self.stage not in (None, 1):
-                raise InputError(f"stage {self.stage} does not exist; {type(model).__name__} has one stage of tokens")
+                raise InputError(
+                    f"stage {self.stage} does not exist; {type(unwrapped(model)).__name__} has one stage of tokens"
+                )
             return token_flow(model, images)
         stages = trunk(model).stages
         stop = self.stage or (clustered_stages(trunk(model)) or [len(stages)])[-1]

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from vitreous.attribution.attention import record_attention
 from vitreous.attribution.method import Method, Needs, find_trunk
-from vitreous.attribution.spatial import Anatomy, MapPlace, anatomy, watch
+from vitreous.attribution.spatial import Anatomy, MapPlace, anatomy, lacks_map, unwrapped, watch
 from vitreous.attribution.target import Target
 from vitreous.errors import InputError
 from vitreous.layers.tap import record, tap_names
@@ -200,6 +200,11 @@ def views(model: nn.Module, kind: str | None = None) -> list[TapView]:
     return [view for view in found if kind in (None, view.kind.name)]
 
 
+def kinds_inside(model: nn.Module) -> list[str]:
+    """Names of the kinds that a model can show, if any."""
+    return [] if lacks_map(model) else list(dict.fromkeys(view.kind.name for view in views(model)))
+
+
 def foreign_views(model: nn.Module) -> list[TapView]:
     """The attention of a vision transformer, then the last features of each grid; taps are paths of modules."""
     known = anatomy(model)
@@ -283,8 +288,8 @@ class ViewMethod(Method):
         reason = super().missing(model)
         if reason is not None or self.find(model):
             return reason
-        has = ", ".join(dict.fromkeys(view.kind.name for view in views(model)))
-        return f"{type(find_trunk(model) or model).__name__} has no {self.name}; it has {has}"
+        whose = type(find_trunk(model) or unwrapped(model)).__name__
+        return f"{whose} has no {self.name}; it has {', '.join(kinds_inside(model))}"
 
     def find(self, model: nn.Module) -> list[TapView]:
         return [view for view in views(model, self.kind) if self.tap in (None, view.tap)]
