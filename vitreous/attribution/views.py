@@ -209,7 +209,12 @@ def foreign_views(model: nn.Module) -> list[TapView]:
     """The attention of a vision transformer, then the last features of each grid; taps are paths of modules."""
     known = anatomy(model)
     looks = [TapView(place.path, MAP_KINDS["patch_to_patch"]) for place in known.attention if place.by_all]
-    reads = [TapView(place.path, MAP_KINDS["class_attention"]) for place in known.attention if place.prefix]
+    read_first = known.reads is None or bool(known.reads[0])  # else the first token is a register, or idle
+    reads = [
+        TapView(place.path, MAP_KINDS["class_attention"])
+        for place in known.attention
+        if place.prefix and (read_first or not place.by_all)
+    ]
     return looks + reads + [TapView(place.path, MAP_KINDS["features"]) for place in feature_places(known)]
 
 
