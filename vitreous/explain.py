@@ -75,9 +75,11 @@ def explain_run(
         vitreous explain runs/streets photo.jpg --label road --region 10,200,400,300
 
     Args:
-        model: Run folder, model folder, file of weights (.pth, .safetensors) or model name (see: vitreous info).
+        model: Run folder, model folder, file of weights (.pth, .safetensors) or model name, ours (vitreous info) or
+            timm's.
         images: Files, folders, patterns such as 'photos/*.jpg', or samples of the embedded data: shapes:val:0-7.
-        method: Methods to compare, or all; default: the run's own and a few quick ones. A wrong name lists all.
+        method: Methods to compare, or all; default: the run's own and a few quick ones. A wrong name lists all. Those
+            that look at a layer take one: 'grad_cam stage 2', 'layer_cam layer3'.
         ranking: How clusters are ranked: ablation (default), logit_gate, value_gate, integrated, attention_mass,
             masking (the paper's, and the only one for --source attention) or random.
         compare: Another run, shown side by side.

@@ -84,6 +84,12 @@ def test_vision_transformers(changes, path, prefix):
     assert torch.equal(place.read(tokens)[1, :, 2, 5], tokens[1, prefix + 2 * 6 + 5])
 
 
+def test_a_distilled_head():
+    model, images = awake_classifier("deit_tiny_distilled_patch16_224", **VIT), noise(2, 32, 48)
+    assert find_place(model, images)[:4] == ("blocks.2.norm1", "NLC", (4, 6), 2)
+    assert anatomy(model, images).reads.tolist() == [1, 1] + [0] * 24
+
+
 def test_the_map_is_found_by_one_pass_and_costs_one_more():
     model, images = awake_classifier("test_resnet"), noise(2, 64)
     calls, stop = counting(model)
@@ -245,7 +251,9 @@ def test_what_has_no_map_is_said():
     with pytest.raises(InputError, match="'layer5' cannot be used: there is no such module; nearest: layer"):
         GradCam(layer="layer5")(model, noise(1, 64))
     with pytest.raises(InputError, match="'fc' cannot be used: it gives no map on a grid"):
-        GradCam(layer="fc")(model, noise(1, 64))
+        find_method("grad_cam fc", model)
+    assert find_method("layer_cam layer2.0", model) == LayerCam(layer="layer2.0")
+    assert find_method("grad_cam stage 2", model)(model, noise(1, 64)).shape == (1, 16, 16)
 
 
 def test_feature_extractors_below_heads():

@@ -14,6 +14,7 @@ from vitreous.attribution.catalogue import controls_for, find_method, methods_fo
 from vitreous.attribution.fill import Fill
 from vitreous.attribution.method import Method, clustered_stages, find_trunk
 from vitreous.attribution.occlusion import Occlusion, Rise
+from vitreous.attribution.spatial import unwrapped
 from vitreous.attribution.target import ClassTarget, Target, as_target
 from vitreous.attribution.views import ViewMethod, kinds_inside
 from vitreous.clusters.gates import PartialForward
@@ -238,7 +239,8 @@ def without_clusters(model: nn.Module) -> str:
     inside = f"Inside it has {', '.join(kinds)}. " if kinds else ""
     methods = ", ".join(method.name for method in methods_for(model))
     return (
-        f"this model ({type(model).__name__}) has no clusters. {inside}It can be explained by these methods: {methods}"
+        f"this model ({type(unwrapped(model)).__name__}) has no clusters. {inside}"
+        f"It can be explained by these methods: {methods}"
     )
 
 

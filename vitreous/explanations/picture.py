@@ -98,6 +98,7 @@ def picture_of_input(given: Pictured, preprocess: Preprocess) -> Image.Image:
 
 def model_in_memory(model: nn.Module, preprocess: Any = None, classes: Sequence[str] | None = None) -> TrainedModel:
     """A model in memory with what is said about its pictures and classes, and for the rest what it tells itself."""
+    model = getattr(model, "_orig_mod", model)  # of torch.compile, whose graph knows no hooks
     if not hasattr(model, "pretrained_cfg"):
         return adapted(model, preprocess, classes)
     told = data_of(model, type(model).__name__)
