@@ -13,17 +13,16 @@ from rich.text import Text
 
 from vitreous.data.data_checks import ExaminedPicture, Finding, examine_split, findings
 from vitreous.data.image_set import ImageSet
+from vitreous.data.layouts.base import TARGET_KINDS, Wording
 from vitreous.data.layouts.coco_anywhere import with_annotations
 from vitreous.data.layouts.folder import in_order
 from vitreous.data.layouts.held_out import VAL_FRACTION
-from vitreous.data.quarantine import quarantine_file, quarantine_text
-from vitreous.data.source import Layout, describe, open_raw, recognise, usable_as
-from vitreous.data.targets import TARGET_KINDS, Wording
+from vitreous.data.source import Layout, describe, open_raw, quarantine_file, quarantine_text, recognise, usable_as
 from vitreous.errors import InputError, printable
 from vitreous.files.storage import json_text, replace_file
 from vitreous.files.writing import write_output
 from vitreous.runs.results import require_positive, require_writable
-from vitreous.runtime.progress import track
+from vitreous.runtime.console import track
 from vitreous.tasks.base import Task, load_task, load_tasks, task_options
 
 Reason = Literal["unreadable", "annotations", "boxes", "empty", "conflicts", "leaks", "duplicates"]
@@ -143,7 +142,10 @@ def check(
     layout = recognise(data, tasks[0].targets, tasks[0].wording())
     reading: dict[str, Any] = {"ignore": ignore, "reduce_zero_label": reduce_zero_label}
     splits = open_raw(data, tasks[0].targets, val_fraction=val_fraction, follow=follow, **reading)
-    _print_recognised(data, layout, tasks, splits)
+    print(describe(data, tasks[0].targets, **splits))
+    if len(tasks) > 1 and not layout.drawn:
+        others = " and ".join(task.name for task in tasks[1:])
+        print(f"data: looked at for --task {tasks[0].name}; its layout is also one for --task {others}")
     examined = [
         one
         for split, images in splits.items()
@@ -174,13 +176,6 @@ def _fitting_tasks(data: str) -> list[type[Task]]:
     if not fitting:
         raise InputError(f"'{data}' offers {' and '.join(kinds)}, from which no task learns; name one with --task")
     return fitting
-
-
-def _print_recognised(data: str, layout: Layout, tasks: list[type[Task]], splits: dict[str, ImageSet]) -> None:
-    print(describe(data, tasks[0].targets, **splits))
-    if len(tasks) > 1 and not layout.drawn:
-        others = " and ".join(task.name for task in tasks[1:])
-        print(f"data: looked at for --task {tasks[0].name}; its layout is also one for --task {others}")
 
 
 def _report(
@@ -214,11 +209,7 @@ def _histograms(examined: list[ExaminedPicture]) -> tuple[dict[str, int], dict[s
 
 def _histogram(values: Any, edges: tuple[float, ...]) -> dict[str, int]:
     """Counts from edge to edge; empty ends are left out."""
-    names = [
-        f"below {edges[0]:g}",
-        *(f"{a:g} to {b:g}" for a, b in pairwise(edges)),
-        f"{edges[-1]:g} up",
-    ]
+    names = [f"below {edges[0]:g}", *(f"{a:g} to {b:g}" for a, b in pairwise(edges)), f"{edges[-1]:g} up"]
     counts = Counter(sum(value >= edge for edge in edges) for value in values)
     filled = sorted(counts)
     return {names[place]: counts[place] for place in range(filled[0], filled[-1] + 1)} if filled else {}

@@ -50,7 +50,8 @@ def test_nothing_but_the_table_of_addresses_is_served(client):
     forms = traversals()
     assert len(forms) >= 190
     pages = {
-        client.get(address).content for address in ("/", "/app.js", "/style.css", "/draw.js", "/api.js", "/clusters.js")
+        client.get(address).content
+        for address in ("/", "/app.js", "/style.css", "/page.css", "/draw.js", "/api.js", "/clusters.js")
     }
     for form in forms:
         answer = client.send(client.build_request("GET", f"{HOST}{form}"))
@@ -92,7 +93,7 @@ def test_every_answer_carries_the_rules_for_the_browser(client, path):
 
 
 def test_the_page_names_nothing_outside(client):
-    for address in ("/", "/app.js", "/style.css", "/draw.js", "/api.js", "/clusters.js"):
+    for address in ("/", "/app.js", "/style.css", "/page.css", "/draw.js", "/api.js", "/clusters.js"):
         text = client.get(address).text
         assert "http://" not in text
         assert "https://" not in text

@@ -11,6 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.support.explorer import save_lively_model
+from tests.support.pages import ROOT
 from tests.support.tiny_model import save_tiny_model
 from vitreous.errors import InputError
 from vitreous.runs.model_folder import load_model
@@ -112,3 +114,15 @@ def test_comes_up_answers_and_ends_with_ctrl_c(folder):
         _, err = server.communicate(timeout=60)
     assert server.returncode == 0, err
     assert "Traceback" not in err
+
+
+@pytest.mark.slow
+@pytest.mark.system
+def test_survives_a_crowd(tmp_path):
+    """Ten thousand requests, four hundred at a time: nothing but answers and "try again", and then as before."""
+    model = save_lively_model(tmp_path / "model")
+    load = ["--requests", "10000", "--concurrent", "400", "--rounds", "1", "--size", "64"]
+    command = [sys.executable, "benchmarks/serve_load.py", "--run", model, *load]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=590)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "10,000 requests" in done.stdout

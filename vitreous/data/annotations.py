@@ -18,11 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitreous.data.coco_masks import CocoSegmentation, decode_mask, encode, outline_length, require_drawable
 from vitreous.data.detector_boxes import Found
 from vitreous.data.image import ImageError
-from vitreous.data.image_set import EncodedSet, ImageSet, Wrapped
-from vitreous.data.outlines import outline_length
-from vitreous.data.run_lengths import CocoSegmentation, decode_mask, encode, require_drawable
+from vitreous.data.image_set import EncodedSet, ImageSet, Subset
 from vitreous.errors import InputError
 from vitreous.files.limits import MAX_MASK_PIXELS
 
@@ -37,9 +36,8 @@ class Objects:
 
     boxes: NDArray[np.float64]  # (n, 4) x0 y0 x1 y1; double, so that metrics see what the file says
     labels: NDArray[np.int64]  # (n,) places in the data's classes
-    crowd: NDArray[
-        np.bool_
-    ]  # (n,) many objects in one box, or one marked as difficult: neither required nor counted as wrong
+    # (n,) many objects in one box, or one marked as difficult: neither required nor counted as wrong
+    crowd: NDArray[np.bool_]
     area: NDArray[np.float64]  # (n,) of the mask if there is one, else of the box
     ids: NDArray[np.int64]  # (n,) of the annotations
     masks: tuple[CocoSegmentation, ...] | None = None
@@ -52,16 +50,10 @@ class Objects:
     def __getitem__(self, which: Any) -> Self:
         """Some of the objects: a slice, an array of places or one of booleans."""
         places = np.arange(len(self))[which]
-        return type(self)(
-            self.boxes[places],
-            self.labels[places],
-            self.crowd[places],
-            self.area[places],
-            self.ids[places],
-            None if self.masks is None else tuple(self.masks[place] for place in places),
-            None if self.keypoints is None else self.keypoints[places],
-            self.keypoint_pairs,
-        )
+        masks = None if self.masks is None else tuple(self.masks[place] for place in places)
+        points = None if self.keypoints is None else self.keypoints[places]
+        taken = {name: getattr(self, name)[places] for name in ("boxes", "labels", "crowd", "area", "ids")}
+        return replace(self, **taken, masks=masks, keypoints=points)
 
     def usable(self, height: float, width: float) -> NDArray[np.bool_]:
         """(n,) those that show something within the picture."""
@@ -176,6 +168,7 @@ class ObjectSet(EncodedSet):
     """Pictures in files, with the objects in them."""
 
     always_whole = True
+    fingerprint = ""  # changes with any annotation, and when pictures are added, removed or renamed
 
     def __init__(
         self,
@@ -192,16 +185,17 @@ class ObjectSet(EncodedSet):
             self.keypoint_names, self.keypoint_pairs = keypoints.names, keypoints.pairs
             self.skeleton = keypoints.skeleton
         self._names: list[str] = []
-        self._digest = hashlib.sha256()
-        self.records = PackedRecords(self._noted(record) for record in records)
+        total = hashlib.sha256()
+        self.records = PackedRecords(self._noted(record, total) for record in records)
+        self.fingerprint = total.hexdigest()
         self.faults = tuple(faults)  # now that all records are made
 
-    def _noted(self, record: Record) -> Record:
+    def _noted(self, record: Record, total: Any) -> Record:
         self._names.append(record.name)
-        self._digest.update(f"{record.name}\0{record.size}\0".encode(errors="surrogateescape"))
+        total.update(f"{record.name}\0{record.size}\0".encode(errors="surrogateescape"))
         objects = record.objects
         for values in (objects.boxes, objects.labels, objects.crowd, objects.area, objects.keypoints):
-            self._digest.update(b"" if values is None else np.ascontiguousarray(values).data)
+            total.update(b"" if values is None else np.ascontiguousarray(values).data)
         return record
 
     def __len__(self) -> int:
@@ -227,45 +221,28 @@ class ObjectSet(EncodedSet):
             )
         return picture
 
-    @property
-    def fingerprint(self) -> str:
-        """Changes with any annotation, and when pictures are added, removed or renamed."""
-        return self._digest.hexdigest()
 
-    def __getstate__(self) -> dict[str, Any]:
-        """For worker processes that are not forked; a running digest cannot be sent to them, and they need none."""
-        return {key: value for key, value in self.__dict__.items() if key != "_digest"}
-
-
-class OneObjectEach(Wrapped):
+class OneObjectEach(Subset):
     """A sample for each object with keypoints, instead of one for each picture."""
 
     def __init__(self, images: ImageSet) -> None:
-        super().__init__(images)
-        self._places = [
-            (index, place)
-            for index in range(len(images))
-            for place in np.flatnonzero(has_keypoints(images.target(index)["objects"])).tolist()
-        ]
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def inner_index(self, index: int) -> int:
-        return self._places[index][0]
+        there = [np.flatnonzero(has_keypoints(images.target(i)["objects"])).tolist() for i in range(len(images))]
+        super().__init__(images, [index for index, places in enumerate(there) for _ in places])
+        self._places: list[int] = [place for places in there for place in places]
 
     def target(self, index: int) -> dict[str, Any]:
-        target, (_, place) = super().target(index), self._places[index]
-        return {**target, "objects": target["objects"][[place]], "annotated": _unmasked(target["objects"])}
+        target = super().target(index)
+        objects = target["objects"]
+        return {**target, "objects": objects[[self._places[index]]], "annotated": _unmasked(objects)}
 
 
-class OneBoxEach(Wrapped):
+class OneBoxEach(Subset):
     """A sample for each box that a detector found, instead of one for each annotated object."""
 
     def __init__(self, images: ImageSet, found: Sequence[Sequence[Found]]) -> None:
         """`found` are the boxes in each picture."""
-        super().__init__(images)
-        self._boxes = [(index, one) for index, boxes in enumerate(found) for one in boxes]
+        super().__init__(images, [index for index, boxes in enumerate(found) for _ in boxes])
+        self._boxes = [one for boxes in found for one in boxes]
         self._empty = [index for index, boxes in enumerate(found) if not boxes]
 
     def without_boxes(self) -> Iterator[tuple[int, Objects]]:
@@ -274,14 +251,8 @@ class OneBoxEach(Wrapped):
             target = self.images.target(index)
             yield target["image_id"], _unmasked(target["objects"])
 
-    def __len__(self) -> int:
-        return len(self._boxes)
-
-    def inner_index(self, index: int) -> int:
-        return self._boxes[index][0]
-
     def target(self, index: int) -> dict[str, Any]:
-        target, (_, found) = super().target(index), self._boxes[index]
+        target, found = super().target(index), self._boxes[index]
         single = object_in_box(found, len(self.keypoint_names), index + 1)
         annotated = _unmasked(target["objects"])
         return {**target, "objects": single, "annotated": annotated, "box_score": found.score}

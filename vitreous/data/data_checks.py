@@ -7,7 +7,7 @@ in a 9 x 8 grey version. Pictures of one colour have none, as they would all hav
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,6 +35,13 @@ NOTE_KINDS = {  # whether it is a problem, and what follows "7 images"
     "beyond": (False, "with boxes that reach beyond the picture: cut off at its edge"),
     "keypoints": (False, "with keypoints outside the picture"),
     "empty": (False, "with nothing to learn: no object, or only crowds, or only ignored pixels"),
+}
+
+
+COPY_KINDS = {
+    "conflicts": "in several classes",
+    "leaks": "in several splits, so that results on held-out images mean less",
+    "duplicates": "there more than once",
 }
 
 
@@ -97,7 +104,7 @@ class Examiner:
                 reason = reason.removeprefix(f"image {called!r} ")
             return ExaminedPicture(self.split, name, label, (0, 0), b"", None, stored, reason, parts)
         digest = hashlib.blake2b(f"{picture.size}".encode() + picture.tobytes(), digest_size=16).digest()
-        notes = (*notes, *notes_on(target, picture.height, picture.width))
+        notes = (*notes, *notes_on(target, picture.height, picture.width), *_on_mask(images, index))
         return ExaminedPicture(
             self.split, name, label, picture.size, digest, perceptual_hash(picture), stored, "", parts, notes
         )
@@ -134,6 +141,13 @@ def read_target(images: ImageSet, index: int) -> tuple[dict[str, Any], tuple[Not
     except ImageError as error:
         # A missing or damaged picture is reported as such; a target that needs its size then fails, too.
         return {}, () if str(error).startswith("image ") else (Note("annotations", str(error)),)
+
+
+def _on_mask(images: ImageSet, index: int) -> Iterator[Note]:
+    try:
+        images.object_mask(index)
+    except ImageError as error:
+        yield Note("annotations", str(error))
 
 
 def target_classes(target: dict[str, Any], classes: tuple[str, ...]) -> tuple[str, ...]:
@@ -193,29 +207,33 @@ def findings(
     """Problems first, then remarks."""
     pictures = list(examined)
     readable = [one for one in pictures if not one.error]
-    found = [*_unreadable(pictures), *_faults(splits), *_noted(readable)]
-    found += [*_classes(splits, pictures), *_copies(readable)]
-    found += [*_stored(readable), *_small(readable, smallest), *_balance(pictures)]
-    if near:
-        found += _near(readable)
-    return sorted(found, key=lambda finding: not finding.problem)
-
-
-def _unreadable(pictures: list[ExaminedPicture]) -> Iterator[Finding]:
     bad = [one for one in pictures if one.error]
-    if bad:
-        leave_out = tuple((one.name, one.error) for one in bad)
-        shown = tuple(f"{one.name}: {one.error}" for one in bad)
-        yield Finding("unreadable", True, f"{_images(bad)} cannot be read", shown, leave_out)
-
-
-def _faults(splits: Mapping[str, ImageSet]) -> Iterator[Finding]:
-    """What makes training refuse the data."""
+    found = _about("unreadable", True, bad, "cannot be read", lambda one: one.error)
     # Parts of one file share its faults.
     faults = tuple(dict.fromkeys(fault for images in splits.values() for fault in images.faults))
     if faults:
         text = _count(faults, "annotation is wrong", "annotations are wrong")
-        yield Finding("faults", True, f"{text}; train and evaluate refuse them", faults)
+        found.append(Finding("faults", True, f"{text}; train and evaluate refuse them", faults))
+    found += [*_noted(readable), *_classes(splits, pictures), *_copies(readable), *_stored(readable)]
+    small = [one for one in readable if min(one.size) < smallest]
+    text = f"with a side below {smallest} pixels"
+    found += _about("small", False, small, text, lambda one: f"{one.size[0]} x {one.size[1]}")
+    found += [*_balance(pictures), *(_near(readable) if near else ())]
+    return sorted(found, key=lambda finding: not finding.problem)
+
+
+def _about(
+    kind: str,
+    problem: bool,
+    pictures: list[ExaminedPicture],
+    text: str,
+    detail: Callable[[ExaminedPicture], str] | None = None,
+) -> list[Finding]:
+    """A finding about some pictures; none if there are none. Those of a problem can be left out because of it."""
+    details = [(one.name, detail(one) if detail else "") for one in pictures]
+    shown = tuple(f"{name}: {more}" if more else name for name, more in details)
+    leave_out = tuple(details) if problem else ()
+    return [Finding(kind, problem, f"{_count(pictures, 'image', 'images')} {text}", shown, leave_out)] if shown else []
 
 
 def _noted(readable: list[ExaminedPicture]) -> Iterator[Finding]:
@@ -225,10 +243,8 @@ def _noted(readable: list[ExaminedPicture]) -> Iterator[Finding]:
         if about:
             shown = tuple(f"{one.name}: {note.text}" if note.text else one.name for one, note in about)
             leave_out = tuple({one.name: note.text or text for one, note in about}.items())
-            pictures = len({one.name for one, _ in about})
-            yield Finding(
-                kind, problem, f"{pictures} {'image' if pictures == 1 else 'images'} {text}", shown, leave_out
-            )
+            pictures = _count({one.name for one, _ in about}, "image", "images")
+            yield Finding(kind, problem, f"{pictures} {text}", shown, leave_out)
 
 
 def _classes(splits: Mapping[str, ImageSet], pictures: list[ExaminedPicture]) -> Iterator[Finding]:
@@ -255,46 +271,29 @@ def _copies(readable: list[ExaminedPicture]) -> Iterator[Finding]:
     groups = defaultdict(list)
     for one in readable:
         groups[one.pixels].append(one)
-    kinds: dict[str, list[list[ExaminedPicture]]] = {"conflicts": [], "leaks": [], "duplicates": []}
+    kinds: dict[str, list[list[ExaminedPicture]]] = {kind: [] for kind in COPY_KINDS}
     for group in groups.values():
         if len(group) > 1:
             several_splits = len({one.split for one in group}) > 1
             conflict = len({one.label for one in group}) > 1
             kinds["conflicts" if conflict else "leaks" if several_splits else "duplicates"].append(group)
-    texts = {
-        "conflicts": "in several classes",
-        "leaks": "in several splits, so that results on held-out images mean less",
-        "duplicates": "there more than once",
-    }
     for kind, alike in kinds.items():
         if alike:
-            shown = tuple(" = ".join(_called(one) for one in group) for group in alike)
+            named = [[f"{one.name} ({one.label})" if one.label else one.name for one in group] for group in alike]
             leave_out = tuple(entry for group in alike for entry in _superfluous(kind, group))
-            yield Finding(
-                kind,
-                kind != "duplicates",
-                f"{_count(alike, 'picture is', 'pictures are')} {texts[kind]}",
-                shown,
-                leave_out,
-            )
-
-
-def _called(one: ExaminedPicture) -> str:
-    return f"{one.name} ({one.label})" if one.label else one.name
+            text = f"{_count(alike, 'picture is', 'pictures are')} {COPY_KINDS[kind]}"
+            yield Finding(kind, kind != "duplicates", text, tuple(map(" = ".join, named)), leave_out)
 
 
 def _superfluous(kind: str, group: list[ExaminedPicture]) -> list[tuple[str, str]]:
     """Of a conflict all, as the right class is unknown; of a leak all but the held-out one; else all but the first."""
     best = min(group, key=lambda one: HELD_OUT.index(one.split))
     if kind == "conflicts":
-        return [(one.name, f"the same picture is in class {_another(one, group).label}") for one in group]
+        others = [next(other for other in group if other.label != one.label) for one in group]
+        return [(a.name, f"the same picture is in class {b.label}") for a, b in zip(group, others, strict=True)]
     if kind == "leaks":
         return [(one.name, f"the same picture is {best.name}") for one in group if one.split != best.split]
     return [(one.name, f"the same picture is {group[0].name}") for one in group[1:]]
-
-
-def _another(one: ExaminedPicture, group: list[ExaminedPicture]) -> ExaminedPicture:
-    return next(other for other in group if other.label != one.label)
 
 
 def _stored(readable: list[ExaminedPicture]) -> Iterator[Finding]:
@@ -303,19 +302,9 @@ def _stored(readable: list[ExaminedPicture]) -> Iterator[Finding]:
         if one.stored is not None and one.stored.mode not in COMMON_MODES:
             modes[one.stored.mode].append(one)
     for mode, images in sorted(modes.items()):
-        text = f"{_images(images)} stored as {mode}: converted to 8-bit RGB"
-        yield Finding("stored oddly", False, text, _names(images))
+        yield from _about("stored oddly", False, images, f"stored as {mode}: converted to 8-bit RGB")
     turned = [one for one in readable if one.stored is not None and one.stored.orientation != 1]
-    if turned:
-        text = f"{_images(turned)} stored lying down: turned upright by their EXIF orientation"
-        yield Finding("turned", False, text, _names(turned))
-
-
-def _small(readable: list[ExaminedPicture], smallest: int) -> Iterator[Finding]:
-    small = [one for one in readable if min(one.size) < smallest]
-    if small:
-        shown = tuple(f"{one.name}: {one.size[0]} x {one.size[1]}" for one in small)
-        yield Finding("small", False, f"{_images(small)} with a side below {smallest} pixels", shown)
+    yield from _about("turned", False, turned, "stored lying down: turned upright by their EXIF orientation")
 
 
 def _balance(pictures: list[ExaminedPicture]) -> Iterator[Finding]:
@@ -350,13 +339,5 @@ def _near(readable: list[ExaminedPicture]) -> list[Finding]:
     return [Finding("near duplicates", False, text, shown)] if pairs else []
 
 
-def _images(pictures: list[ExaminedPicture]) -> str:
-    return _count(pictures, "image", "images")
-
-
 def _count(items: Sized, one: str, several: str) -> str:
     return f"{len(items)} {one if len(items) == 1 else several}"
-
-
-def _names(pictures: list[ExaminedPicture]) -> tuple[str, ...]:
-    return tuple(one.name for one in pictures)

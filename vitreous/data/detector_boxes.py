@@ -40,24 +40,19 @@ class DetectorBoxes(NamedTuple):
             keys: list[Any] = [images.target(index)["image_id"] for index in range(len(images))]
             known: dict[Any, list[Found]] = dict(self.numbered)
         else:
-            keys = [_place(images, index) for index in range(len(images))]
-            known = {_key(name): found for name, found in self.named.items()}
+            stored = [images.encoded(index) for index in range(len(images))]
+            keys = [str(file.resolve()) if isinstance(file, Path) else images.name(i) for i, file in enumerate(stored)]
+            # A picture as `predict` calls it: a path, or a sample such as shapes:val:3.
+            known = {
+                "/".join(name.split(":")[-2:]) if name.startswith("shapes:") else str(Path(name).resolve()): found
+                for name, found in self.named.items()
+            }
         if not known.keys() & set(keys):
             raise InputError(
                 f"--boxes {file} is about other pictures, such as {next(iter(self.numbered or self.named))!r}; "
                 "give what a detector found in those of the data"
             )
         return [known.get(key, []) for key in keys]
-
-
-def _key(name: str) -> str:
-    """A picture as `predict` calls it: a path, or a sample such as shapes:val:3."""
-    return "/".join(name.split(":")[-2:]) if name.startswith("shapes:") else str(Path(name).resolve())
-
-
-def _place(images: ImageSet, index: int) -> str:
-    stored = images.encoded(index)
-    return str(stored.resolve()) if isinstance(stored, Path) else images.name(index)
 
 
 def read_boxes(file: Path, categories: Mapping[int, str], classes: Sequence[str], least: float = 0.0) -> DetectorBoxes:
@@ -91,14 +86,14 @@ def _found(row: dict[str, Any], name: str | None, places: Mapping[str, int], lea
     """The box of a row, or none if its class, score or area excludes it."""
     x, y, width, height = (float(value) for value in row["bbox"])
     score = float(row["score"])
-    if not all(
-        abs(value) <= FARTHEST_EDGE_PIXELS for value in (x, y, width, height)
-    ):  # NaN is no number of pixels either
+    # NaN is no number of pixels either.
+    if not all(abs(value) <= FARTHEST_EDGE_PIXELS for value in (x, y, width, height)):
         raise ValueError(f"the box {excerpt(row['bbox'])}; x, y, width and height in pixels are needed")
     if not math.isfinite(score):
         raise ValueError(f"the score {excerpt(row['score'])}; a number is needed")
-    wanted = name in places and score >= least and width > 0 and height > 0
-    return [Found((x, y, x + width, y + height), places[name], score)] if wanted and name is not None else []
+    if name is None or name not in places or score < least or width <= 0 or height <= 0:
+        return []
+    return [Found((x, y, x + width, y + height), places[name], score)]
 
 
 def _whole(value: Any) -> int:

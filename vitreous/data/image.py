@@ -112,7 +112,9 @@ def upright_rgb(image: Image.Image) -> Image.Image:
     # Only the TIFF plugin warns while decoding; the others decode outside the lock, so that threads overlap.
     with _quiet() if image.format == "TIFF" else nullcontext():
         image.load()
-    return _upright(_to_rgb(image), _orientation(image))
+    upright = _to_rgb(image)
+    turn = UPRIGHT.get(_orientation(image))
+    return upright if turn is None else upright.transpose(turn)
 
 
 def stored_as(source: ImageSource, *, name: str | None = None) -> Stored:
@@ -160,9 +162,8 @@ def _opened(source: ImageSource, name: str) -> Iterator[IO[bytes]]:
     except FileNotFoundError:
         raise ImageError(f"image {name!r} does not exist; check the path") from None
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
-        if (
-            isinstance(error, OSError) and error.errno in MACHINE_REMEDIES
-        ):  # no fault of the picture, which must not be left out
+        # No fault of the picture, which must not be left out.
+        if isinstance(error, OSError) and error.errno in MACHINE_REMEDIES:
             raise InputError(
                 f"image {name!r} cannot be opened: {error.strerror}; {MACHINE_REMEDIES[error.errno]}"
             ) from error
@@ -304,7 +305,3 @@ def _orientation(image: Image.Image) -> int:
             return int(image.getexif().get(ORIENTATION_TAG, 1))
     except Exception:  # damaged metadata around good pixels
         return 1
-
-
-def _upright(image: Image.Image, orientation: int) -> Image.Image:
-    return image.transpose(UPRIGHT[orientation]) if orientation in UPRIGHT else image

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from vitreous.data.joint import swapped
 from vitreous.data.transforms import Preprocess, to_bytes
-from vitreous.data.window import swapped
 from vitreous.errors import InputError
 
 BOX_MARGIN = 1.25  # times the box, so that some of the surroundings is seen
@@ -69,7 +69,9 @@ class KeypointView:
             (width, height), Image.Transform.AFFINE, to_picture.ravel().tolist(), Image.Resampling.BILINEAR
         )
         points = swapped(single.keypoints, single)[0] if mirrored else single.keypoints[0]  # (K, 3)
-        heatmaps, weights = self._heatmaps(_apply(_inverse(to_picture), points[:, :2]), points[:, 2] > 0)
+        turn = np.linalg.inv(to_picture[:, :2])
+        in_crop = points[:, :2] @ turn.T - turn @ to_picture[:, 2]  # (K, 2)
+        heatmaps, weights = self._heatmaps(in_crop, points[:, 2] > 0)
         scored = {"annotated", "box_score"} & target.keys() if not self.train else set()
         return to_bytes(crop), {
             **{key: target[key] for key in sorted(scored)},  # for the metric alone
@@ -122,13 +124,3 @@ def crop_to_picture(
         turn[:, 0] *= -1
     middle = np.array([(x0 + x1) / 2, (y0 + y1) / 2])
     return np.column_stack([turn, middle - turn @ np.array([width / 2, height / 2])])
-
-
-def _inverse(affine: Affine) -> Affine:
-    turn = np.linalg.inv(affine[:, :2])
-    return np.column_stack([turn, -turn @ affine[:, 2]])
-
-
-def _apply(affine: Affine, points: NDArray[np.floating]) -> NDArray[np.float64]:
-    """(K, 2) to (K, 2)."""
-    return points @ affine[:, :2].T + affine[:, 2]

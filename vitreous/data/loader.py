@@ -23,6 +23,8 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import chain
 from multiprocessing import active_children, util
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
@@ -109,10 +111,15 @@ def mix(*numbers: int) -> int:
 
 def seed_everything(*key: int) -> None:
     """Set Python's, NumPy's and torch's (all devices') generators from a key."""
+    _seed_cpu(*key)
+    torch.manual_seed(mix(*key))
+
+
+def _seed_cpu(*key: int) -> None:
     value = mix(*key)
     random.seed(value)
     np.random.seed(value & 0xFFFFFFFF)
-    torch.manual_seed(value)
+    torch.default_generator.manual_seed(value)
 
 
 @contextmanager
@@ -125,10 +132,7 @@ def seeded(*key: int) -> Iterator[None]:
     shared = get_worker_info() is None
     if shared:
         python, numpy, torch_state = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    value = mix(*key)
-    random.seed(value)
-    np.random.seed(value & 0xFFFFFFFF)
-    torch.default_generator.manual_seed(value)
+    _seed_cpu(*key)
     try:
         yield
     finally:
@@ -289,7 +293,7 @@ class Loader:
         self._torch_loader: DataLoader = DataLoader(
             self._samples,
             batch_sampler=sampler,
-            collate_fn=_Collate(collate),
+            collate_fn=partial(_collated, collate),
             num_workers=workers,
             persistent_workers=workers > 0,
             worker_init_fn=_start_worker,
@@ -316,15 +320,13 @@ class Loader:
         loader = self._torch_loader
         if loader._iterator is None:
             with worker_failures_explained(), _limits_explained():
-                started = _with_workers(loader)  # here: workers end together with the thread that has started them
-            fetcher = _Fetcher(lambda: started)
+                batches = _with_workers(loader)  # here: workers end together with the thread that has started them
         else:
-            fetcher = _Fetcher(lambda: iter(loader))
-        fetcher.start()
+            batches = chain.from_iterable([loader])  # begins with the first batch, in the thread that takes it
         try:
             while True:
                 with worker_failures_explained(), _limits_explained():
-                    batch = self._next(fetcher)
+                    batch = self._next(batches)
                 if batch is None:
                     return
                 yield batch
@@ -333,21 +335,23 @@ class Loader:
         except BaseException:
             self.close(force=True)
             raise
-        finally:
-            fetcher.dismiss()
 
-    def _next(self, fetcher: "_Fetcher") -> Batch | Failure | None:
+    def _next(self, batches: Iterator[Any]) -> Batch | Failure | None:
         """Wait for a batch, None after the last, as long as the worker that makes it makes progress."""
-        fetcher.ask()
+        answers: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+        # A daemon: if it blocks on a frozen worker, the process can still end.
+        threading.Thread(target=_take, args=(batches, answers), daemon=True).start()
         seen, silent, looked = self._progress(), 0.0, time.monotonic()
         while True:
             with suppress(Empty):
-                return fetcher.answer(WORKER_POLL_SECONDS)
+                batch, error = answers.get(timeout=WORKER_POLL_SECONDS)
+                if error is not None:
+                    raise error
+                return batch
             self.while_waiting()
             now = time.monotonic()
-            silent += min(
-                now - looked, 2 * WORKER_POLL_SECONDS
-            )  # not the time for which the whole process group was stopped (Ctrl-Z)
+            # Not the time for which the whole process group was stopped (Ctrl-Z).
+            silent += min(now - looked, 2 * WORKER_POLL_SECONDS)
             looked, before, seen = now, seen, self._progress()
             if seen != before:
                 silent = 0.0
@@ -385,7 +389,12 @@ class Loader:
         self._torch_loader._iterator = None
         if iterator is None:
             return
-        parting = threading.Thread(target=_quietly, args=(iterator._shutdown_workers,), daemon=True)
+
+        def part() -> None:
+            with suppress(Exception):
+                iterator._shutdown_workers()
+
+        parting = threading.Thread(target=part, daemon=True)
         if not force:
             parting.start()
             parting.join(SHUTDOWN_SECONDS)
@@ -433,37 +442,12 @@ def _with_workers(loader: DataLoader) -> Iterator[Any]:
         raise
 
 
-class _Fetcher(threading.Thread):
-    """Takes batches from torch's loader, one per request; the module's docstring says why the main thread does not.
-
-    A daemon: if it blocks on a frozen worker, the process can still end.
-    """
-
-    def __init__(self, begin: Callable[[], Iterator[Any]]) -> None:
-        super().__init__(daemon=True)
-        self._begin = begin
-        self._asked: SimpleQueue[bool] = SimpleQueue()
-        self._answers: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
-
-    def run(self) -> None:
-        try:
-            batches = self._begin()
-            while self._asked.get():
-                self._answers.put((next(batches, None), None))
-        except BaseException as error:
-            self._answers.put((None, error))
-
-    def ask(self) -> None:
-        self._asked.put(True)
-
-    def answer(self, seconds: float) -> Any:
-        batch, error = self._answers.get(timeout=seconds)
-        if error is not None:
-            raise error
-        return batch
-
-    def dismiss(self) -> None:
-        self._asked.put(False)
+def _take(batches: Iterator[Any], answers: "SimpleQueue[tuple[Any, BaseException | None]]") -> None:
+    """The next batch, None after the last, or what was raised in its place."""
+    try:
+        answers.put((next(batches, None), None))
+    except BaseException as error:
+        answers.put((None, error))
 
 
 @contextmanager
@@ -476,11 +460,6 @@ def _limits_explained() -> Iterator[None]:
         if limit is None:
             raise
         raise LoadingError(f"loading data failed: {limit}") from reason
-
-
-def _quietly(action: Callable[[], None]) -> None:
-    with suppress(Exception):
-        action()
 
 
 def moved_to(value: Any, device: torch.device) -> Any:
@@ -514,23 +493,17 @@ def stack(samples: list[tuple[Tensor, dict[str, Tensor]]]) -> tuple[Tensor, dict
     return images, {key: torch.stack([torch.as_tensor(target[key]) for _, target in samples]) for key in keys}
 
 
-class _Collate:
-    """A class, not a closure, so that it can be sent to workers that are not forked."""
-
-    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
-        self.collate = collate
-
-    def __call__(self, drawn: list[Sample | Failure]) -> Batch | Failure:
-        for failure in drawn:
-            if isinstance(failure, Failure):
-                return failure
-        made = [sample for sample in drawn if isinstance(sample, Sample)]
-        unreadable = tuple(one for sample in made for one in sample.unreadable)
-        usable = [sample for sample in made if sample.sample is not None]
-        if not usable:
-            return Batch(torch.empty(0), {}, (), unreadable)
-        images, targets = self.collate([sample.sample for sample in usable])
-        return Batch(images, targets, tuple(sample.number for sample in usable), unreadable)
+def _collated(collate: Callable[[list[Any]], Any], drawn: list[Sample | Failure]) -> Batch | Failure:
+    for failure in drawn:
+        if isinstance(failure, Failure):
+            return failure
+    made = [sample for sample in drawn if isinstance(sample, Sample)]
+    unreadable = tuple(one for sample in made for one in sample.unreadable)
+    usable = [sample for sample in made if sample.sample is not None]
+    if not usable:
+        return Batch(torch.empty(0), {}, (), unreadable)
+    images, targets = collate([sample.sample for sample in usable])
+    return Batch(images, targets, tuple(sample.number for sample in usable), unreadable)
 
 
 def _part(items: Sequence[int], number: int, count: int) -> Sequence[int]:

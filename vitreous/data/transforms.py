@@ -85,7 +85,7 @@ class Preprocess:
         # One call with `box` equals resize followed by crop, without drawing what the crop throws away:
         # a 1x20000 picture never becomes a 224x4480000 one.
         box = (left * across, top * down, (left + width) * across, (top + height) * down)
-        return image.resize((width, height), resampling(self.interpolation), box=_inside(box, image))
+        return image.resize((width, height), resampling(self.interpolation), box=inside(box, image))
 
     def pixels(self, image: Image.Image) -> Tensor:
         """(3, H, W) bytes of `picture`."""
@@ -243,7 +243,7 @@ def _cover(height: int, width: int, size: tuple[int, int], crop_ratio: float) ->
     return max(need_height, int(need_width * height / width)), need_width
 
 
-def _inside(box: tuple[float, float, float, float], image: Image.Image) -> tuple[float, float, float, float]:
+def inside(box: tuple[float, float, float, float], image: Image.Image) -> tuple[float, float, float, float]:
     """Pillow refuses a box that leaves the image by a rounding error."""
     left, top, right, bottom = box
     return max(left, 0.0), max(top, 0.0), min(right, float(image.width)), min(bottom, float(image.height))

@@ -1,12 +1,12 @@
 """An atlas as a folder: the page, a picture with the regions of each cluster, and all numbers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from PIL import Image
 
-from vitreous.clusters.atlas import REGIONS_PER_CLUSTER, Atlas
+from vitreous.clusters.atlas import ATLAS_RANKINGS, REGIONS_PER_CLUSTER, Atlas
 from vitreous.clusters.atlas_figures import (
     AtlasClass,
     AtlasCluster,
@@ -19,14 +19,34 @@ from vitreous.clusters.atlas_figures import (
 )
 from vitreous.clusters.layer import Layer
 from vitreous.data.image_set import ImageSet
-from vitreous.explanations.atlas_like import UNKNOWN_LABEL, SimilarityQuery
+from vitreous.errors import InputError, printable
+from vitreous.explanations.atlas import (
+    UNKNOWN_LABEL,
+    SimilarityQuery,
+    classes_of,
+    gather,
+    left_out,
+    seen_picture,
+    similarity_query,
+)
+from vitreous.explanations.best_findings import Tally
+from vitreous.explanations.explaining import Plan, cluster_layer_of, without_clusters
 from vitreous.files.storage import write_json
 from vitreous.files.writing import write_text
-from vitreous.reports.atlas_page import Section, Tile, render_atlas
-from vitreous.reports.atlas_regions import Region, draw_region, region_strip, regions_of, similar_regions
+from vitreous.reports.atlas_page import (
+    Region,
+    Section,
+    Tile,
+    draw_region,
+    region_strip,
+    regions_of,
+    render_atlas,
+    similar_regions,
+)
 from vitreous.reports.page import percent
-from vitreous.runs.trained_model import TrainedModel
-from vitreous.runtime.progress import track
+from vitreous.runs.results import result_folder
+from vitreous.runs.trained_model import TrainedModel, labelled_for
+from vitreous.runtime.console import track
 
 ATLAS_JSON, ATLAS_PAGE, SIMILAR_REGIONS = "atlas.json", "index.html", "like.jpg"
 JPEG_QUALITY = 88
@@ -44,31 +64,69 @@ class About(NamedTuple):
     left_out: str = ""  # images that are no part of it, in words
 
 
-def write_atlas_folder(
-    folder: Path,
-    atlas: Atlas,
-    picture: Callable[[int], Image.Image],
+def write_atlas(
+    model: str,
+    trained: TrainedModel,
+    data: str,
     images: ImageSet,
-    about: About,
-    query: SimilarityQuery | None,
+    *,
+    split: str,
+    limit: int | None,
+    ranking: str,
+    plan: Plan,
+    like: str | None,
+    cluster: int | None,
+    batch_size: int,
+    out: Path,
+) -> Path:
+    """Gather the atlas of a stage, write it and name what stands out."""
+    if ranking not in ATLAS_RANKINGS:
+        raise InputError(
+            f"--ranking {ranking} cannot be gathered over a data set; the atlas takes {', '.join(ATLAS_RANKINGS)}"
+        )
+    layer, tally = cluster_layer_of(trained.model, plan), Tally()
+    if layer is None:
+        raise InputError(f"an atlas shows clusters, and {without_clusters(trained.model)}")
+    query = None if like is None else similarity_query(trained, like, cluster, layer, ranking)
+    with result_folder(out, ATLAS_JSON) as staging:
+        images = labelled_for(trained, images)
+        atlas = gather(
+            trained, images, layer, ranking=ranking, limit=limit, batch_size=batch_size, query=query, tally=tally
+        )
+        missing = left_out(tally)
+        about = About(model, trained, classes_of(trained), data, split, layer, ranking, missing)
+        findings = write_atlas_folder(staging, atlas, images, about, query)
+    print(printable(f"\n{findings}", keep="\n"))
+    if missing:
+        print(printable(f"left out: {missing}"))
+    print(printable(f"atlas: {out / ATLAS_PAGE}"))
+    return out / ATLAS_PAGE
+
+
+def write_atlas_folder(
+    folder: Path, atlas: Atlas, images: ImageSet, about: About, query: SimilarityQuery | None
 ) -> str:
-    """Write everything; what stands out comes back, in words. `picture` gives an image as the model sees it."""
+    """Write everything; what stands out comes back, in words."""
     classes = about.classes
     summary, by_class, clusters = atlas_summary(atlas), atlas_classes(atlas, classes), atlas_clusters(atlas, classes)
-    regions = [region for one in clusters for region in kept_regions(atlas, one.number)]
+    regions = [
+        region
+        for one in clusters
+        for kind in REGIONS_PER_CLUSTER
+        for region in regions_of(atlas.kept[kind], one.number, one.number, kind)
+    ]
     asked = [] if query is None else [query.region, *query.found()]
     near = similar_regions([*regions, *asked])
 
     def seen(region: Region) -> Image.Image:
         if query is not None and region is query.region:
             return query.picture
-        return picture(region.image)
+        return seen_picture(about.trained, images, region.image)
 
     def draw(own: Sequence[Region], file: str, first: int) -> dict[int, Tile]:
         """One picture of these regions, and the tiles that show its parts, numbered from `first`."""
-        region_strip([draw_region(seen(region), region.map) for region in own]).save(
-            folder / file, "JPEG", quality=JPEG_QUALITY
-        )
+        drawn = [draw_region(seen(region), region.map) for region in own]
+        region_strip(drawn).save(folder / file, "JPEG", quality=JPEG_QUALITY)
         return {
             first + place: Tile(
                 region,
@@ -100,10 +158,6 @@ def write_atlas_folder(
     write_text(folder / ATLAS_PAGE, page)
     write_json(folder / ATLAS_JSON, content(about, summary, by_class, sections, like))
     return in_words(summary, by_class, clusters)
-
-
-def kept_regions(atlas: Atlas, cluster: int) -> list[Region]:
-    return [region for kind in REGIONS_PER_CLUSTER for region in regions_of(atlas.kept[kind], cluster, cluster, kind)]
 
 
 def facts(about: About, summary: AtlasSummary, clusters: int, atlas: Atlas) -> dict[str, str]:

@@ -1,14 +1,16 @@
-"""RetinaNet and FCOS: every position of every level predicts a class and a box.
+"""RetinaNet, FCOS and ATSS: every position of every level predicts a class and a box.
 
-Lin et al., arXiv 1708.02002; Tian et al., arXiv 1904.01355. The layers are torchvision's. What surrounds them is
-written here: images come padded, crowds are ignored, no batch gives NaN.
+Lin et al., arXiv 1708.02002; Tian et al., arXiv 1904.01355; Zhang, Chi, Yao, Lei, Li: "Bridging the Gap Between
+Anchor-based and Anchor-free Detection via Adaptive Training Sample Selection", arXiv 1912.02424. The layers are mostly
+torchvision's. What surrounds them is written here: images come padded, crowds are ignored, no batch gives NaN.
 
-Shapes: B batch, A anchors of all levels, P positive anchors of all images, K classes.
+Shapes: B batch, A anchors of all levels, P positive anchors of all images, K classes, n objects, c candidates of each.
 """
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -33,10 +35,12 @@ from vitreous.heads.boxes import (
     box_centres,
     cell_boxes,
     collect_positives,
-    ignored_boxes,
     level_cells,
+    match_objects,
 )
-from vitreous.heads.pyramid import Pyramid, group_norm, norm_layer, pyramid
+from vitreous.heads.pyramid import Norm, Pyramid, group_norm, norm_layer
+
+CANDIDATES_PER_LEVEL = 9  # of ATSS; its paper found anything from 7 to 17 alike
 
 
 class DenseOutputs(NamedTuple):
@@ -81,7 +85,8 @@ class DenseDetector(Detector):
 
     def losses(self, features: list[Tensor], shapes: list[Shape], objects: list[GroundTruth]) -> dict[str, Tensor]:
         answers, anchors = self.answers(features), self.anchors.levels(features)
-        matched = torch.stack([self.match_image(anchors, truth) for truth in objects])  # (B, A)
+        together, match = torch.cat(anchors), partial(self.match, anchors)
+        matched = torch.stack([match_objects(together, truth, match) for truth in objects])  # (B, A)
         found = collect_positives(matched, objects)
         target = torch.zeros_like(answers.logits)
         target[found.images, found.places, found.labels] = 1.0
@@ -90,16 +95,8 @@ class DenseDetector(Detector):
         count = max(len(found.places), 1)
         where = (found.images, found.places)
         central = None if answers.centredness is None else answers.centredness[where]
-        positives = Positives(answers.codes[where], central, torch.cat(anchors)[found.places], found.boxes)
+        positives = Positives(answers.codes[where], central, together[found.places], found.boxes)
         return {"class": focal / count, **self.box_losses(positives, count)}
-
-    def match_image(self, anchors: list[Tensor], truth: GroundTruth) -> Tensor:
-        together = torch.cat(anchors)
-        if len(truth.boxes):
-            matched = self.match(anchors, truth.boxes)
-        else:
-            matched = torch.full((len(together),), BACKGROUND_INDEX, device=together.device)
-        return torch.where((matched == BACKGROUND_INDEX) & ignored_boxes(together, truth), IGNORED_INDEX, matched)
 
     def considered(self, features: list[Tensor], shapes: list[Shape]) -> list[Candidates]:
         answers, anchors = self.answers(features), self.anchors.levels(features)
@@ -119,12 +116,29 @@ class DenseDetector(Detector):
 
 class RetinaNet(DenseDetector):
     def __init__(
-        self, backbone: Pyramid, anchors: Anchors, selection: Selection, classes: int, *, convs: int, norm: str | None
+        self,
+        backbone: str | nn.Module,
+        classes: int,
+        *,
+        channels: int = 256,
+        norm: Norm | None = None,
+        levels: Sequence[int] | None = None,
+        convs: int = 4,
+        anchor_sizes: Sequence[float | Sequence[float]] | None = None,
+        anchor_ratios: Sequence[float] = (0.5, 1.0, 2.0),
+        score_threshold: float = 0.05,
+        nms_threshold: float = 0.5,
+        detections: int = 100,
     ) -> None:
-        super().__init__(backbone, anchors, selection)
-        width, count = backbone.out_channels, anchors.counts[0]
-        self.classifier = RetinaNetClassificationHead(width, count, classes, norm_layer=norm_layer(norm))
-        self.regressor = RetinaNetRegressionHead(width, count, norm_layer=norm_layer(norm))
+        if not 0 <= convs <= 4:
+            raise InputError(f"convs={convs} given; RetinaNet has up to 4 before a prediction")
+        base = Pyramid(backbone, channels=channels, levels=levels, extra="p6p7_c5", norm=norm)
+        octaves = [4 * 2 ** (third / 3) for third in range(3)]
+        anchors = Anchors(base.strides, level_cells(anchor_sizes, anchor_ratios, base.strides, octaves))
+        super().__init__(base, anchors, Selection(score_threshold, nms_threshold, 1000, detections))
+        layer, count = norm_layer(norm), anchors.counts[0]
+        self.classifier = RetinaNetClassificationHead(channels, count, classes, norm_layer=layer)
+        self.regressor = RetinaNetRegressionHead(channels, count, norm_layer=layer)
         for head in (self.classifier, self.regressor):
             head.conv = head.conv[:convs]
         self.coder = BoxCoder((1.0, 1.0, 1.0, 1.0))
@@ -145,17 +159,32 @@ class RetinaNet(DenseDetector):
 
 
 class FCOS(DenseDetector):
-    """Anchors are the cells themselves; a level is responsible for objects of 4 to 8 times its stride."""
+    """Anchors are the cells themselves; a level is responsible for objects of 4 to 8 times its stride.
+
+    Without a `norm` the head has GroupNorm and the pyramid none, as in the paper.
+    """
 
     radius = 1.5  # around an object's centre, in strides, positions are positive
 
     def __init__(
-        self, backbone: Pyramid, anchors: Anchors, selection: Selection, classes: int, *, convs: int, norm: str | None
+        self,
+        backbone: str | nn.Module,
+        classes: int,
+        *,
+        channels: int = 256,
+        norm: Norm | None = None,
+        levels: Sequence[int] | None = None,
+        convs: int = 4,
+        score_threshold: float = 0.05,
+        nms_threshold: float = 0.6,
+        detections: int = 100,
     ) -> None:
-        super().__init__(backbone, anchors, selection)
-        width, layer = backbone.out_channels, norm_layer(norm) or group_norm
-        self.classifier = FCOSClassificationHead(width, 1, classes, convs, norm_layer=layer)
-        self.regressor = FCOSRegressionHead(width, 1, convs, norm_layer=layer)
+        base = Pyramid(backbone, channels=channels, levels=levels, extra="p6p7", norm=norm)
+        anchors = Anchors(base.strides, [cell_boxes([stride], [1.0]) for stride in base.strides], offset=0.5)
+        super().__init__(base, anchors, Selection(score_threshold, nms_threshold, 1000, detections))
+        layer = norm_layer(norm) or group_norm
+        self.classifier = FCOSClassificationHead(channels, 1, classes, convs, norm_layer=layer)
+        self.regressor = FCOSRegressionHead(channels, 1, convs, norm_layer=layer)
         self.coder = BoxLinearCoder(normalize_by_size=True)
 
     def answers(self, features: list[Tensor]) -> DenseOutputs:
@@ -196,46 +225,99 @@ def centredness_targets(points: Tensor, boxes: Tensor) -> Tensor:
     return (across * torch.minimum(top, bottom) / torch.maximum(top, bottom)).sqrt()
 
 
-def retinanet(
-    backbone: str | nn.Module,
-    classes: int,
-    *,
-    channels: int = 256,
-    norm: str | None = None,
-    levels: Sequence[int] | None = None,
-    convs: int = 4,
-    anchor_sizes: Sequence[float | Sequence[float]] | None = None,
-    anchor_ratios: Sequence[float] = (0.5, 1.0, 2.0),
-    score_threshold: float = 0.05,
-    nms_threshold: float = 0.5,
-    detections: int = 100,
-) -> RetinaNet:
-    if not 0 <= convs <= 4:
-        raise InputError(f"convs={convs} given; RetinaNet has up to 4 before a prediction")
-    base = pyramid(backbone, channels=channels, levels=levels, extra="p6p7_c5", norm=norm)  # type: ignore[arg-type]
-    octaves = [4 * 2 ** (third / 3) for third in range(3)]
-    anchors = Anchors(base.strides, level_cells(anchor_sizes, anchor_ratios, base.strides, octaves))
-    selection = Selection(score_threshold, nms_threshold, 1000, detections)
-    return RetinaNet(base, anchors, selection, classes, convs=convs, norm=norm)
+class ATSSRegressor(nn.Module):
+    """Box codes and centredness. Levels share all layers and have a scale each."""
+
+    def __init__(self, width: int, levels: int, convs: int, layer: Callable[[int], nn.Module]) -> None:
+        super().__init__()
+        tower = [(nn.Conv2d(width, width, 3, padding=1), layer(width), nn.ReLU()) for _ in range(convs)]
+        self.tower = nn.Sequential(*(part for parts in tower for part in parts))
+        self.codes = nn.Conv2d(width, 4, 3, padding=1)
+        self.centredness = nn.Conv2d(width, 1, 3, padding=1)
+        self.scales = nn.Parameter(torch.ones(levels))
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.normal_(module.weight, std=0.01)
+                nn.init.zeros_(module.bias)  # type: ignore[arg-type]
+
+    def forward(self, features: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """Of all levels: codes (B, A, 4) and centredness (B, A)."""
+        codes, central = [], []
+        for level, scale in zip(features, self.scales, strict=True):
+            x = self.tower(level)
+            codes.append((self.codes(x) * scale).permute(0, 2, 3, 1).flatten(1, 2))
+            central.append(self.centredness(x).flatten(1))
+        return torch.cat(codes, 1).float(), torch.cat(central, 1).float()
 
 
-def fcos(
-    backbone: str | nn.Module,
-    classes: int,
-    *,
-    channels: int = 256,
-    norm: str | None = None,
-    levels: Sequence[int] | None = None,
-    convs: int = 4,
-    score_threshold: float = 0.05,
-    nms_threshold: float = 0.6,
-    detections: int = 100,
-) -> FCOS:
-    """Without a `norm` the head has GroupNorm and the pyramid none, as in the paper."""
-    base = pyramid(backbone, channels=channels, levels=levels, extra="p6p7", norm=norm)  # type: ignore[arg-type]
-    anchors = Anchors(base.strides, [cell_boxes([stride], [1.0]) for stride in base.strides], offset=0.5)
-    selection = Selection(score_threshold, nms_threshold, 1000, detections)
-    return FCOS(base, anchors, selection, classes, convs=convs, norm=norm)
+class ATSS(DenseDetector):
+    """Positives are chosen by statistics of each object instead of fixed overlaps.
+
+    One square anchor of eight strides at every position; an object's candidates are the nine anchors of each level
+    closest to its centre, and those are positive whose overlap reaches the candidates' mean plus standard deviation and
+    whose centre is within the object. Without a `norm` the head has GroupNorm and the pyramid none, as in the paper.
+    """
+
+    def __init__(
+        self,
+        backbone: str | nn.Module,
+        classes: int,
+        *,
+        channels: int = 256,
+        norm: Norm | None = None,
+        levels: Sequence[int] | None = None,
+        convs: int = 4,
+        anchor_sizes: Sequence[float | Sequence[float]] | None = None,
+        score_threshold: float = 0.05,
+        nms_threshold: float = 0.6,
+        detections: int = 100,
+    ) -> None:
+        base = Pyramid(backbone, channels=channels, levels=levels, extra="p6p7", norm=norm)
+        anchors = Anchors(base.strides, level_cells(anchor_sizes, (1.0,), base.strides, (8,)))
+        super().__init__(base, anchors, Selection(score_threshold, nms_threshold, 1000, detections))
+        layer = norm_layer(norm) or group_norm
+        self.classifier = FCOSClassificationHead(channels, 1, classes, convs, norm_layer=layer)
+        self.regressor = ATSSRegressor(channels, len(base.strides), convs, layer)
+        self.coder = BoxCoder((10.0, 10.0, 5.0, 5.0))
+
+    def answers(self, features: list[Tensor]) -> DenseOutputs:
+        return DenseOutputs(self.classifier(features).float(), *self.regressor(features))
+
+    def match(self, anchors: list[Tensor], boxes: Tensor) -> Tensor:
+        return adaptive_match(anchors, boxes)
+
+    def box_losses(self, positives: Positives, count: int) -> dict[str, Tensor]:
+        assert positives.centredness is not None
+        central = centredness_targets(box_centres(positives.anchors), positives.boxes)
+        overlap = generalized_box_iou_loss(self.decode(positives.codes, positives.anchors), positives.boxes)
+        box = 2.0 * (overlap * central).sum() / central.sum().clamp(min=1e-6)
+        entropy = F.binary_cross_entropy_with_logits(positives.centredness, central, reduction="sum")
+        return {"box": box, "centredness": entropy / count}
+
+    def decode(self, codes: Tensor, anchors: Tensor) -> Tensor:
+        return self.coder.decode_single(codes, anchors)
 
 
-HEADS = {"detect": {"retinanet": retinanet, "fcos": fcos}}
+def adaptive_match(anchors: list[Tensor], boxes: Tensor) -> Tensor:
+    """For every anchor of all levels (A,) the index of its object in `boxes` (n, 4), or BACKGROUND_INDEX."""
+    together = torch.cat(anchors)
+    points, overlaps = box_centres(together), box_iou(together, boxes)  # (A, 2), (A, n)
+    # By differences: a matrix product would lose whole pixels to rounding at large coordinates.
+    distance = torch.cdist(points, box_centres(boxes), compute_mode="donot_use_mm_for_euclid_dist")  # (A, n)
+    chosen, start = [], 0
+    for level in anchors:
+        closest = distance[start : start + len(level)].topk(min(CANDIDATES_PER_LEVEL, len(level)), dim=0, largest=False)
+        chosen.append(closest.indices + start)
+        start += len(level)
+    candidates = torch.cat(chosen)  # (c, n)
+    values = overlaps.gather(0, candidates)
+    # A single candidate has no deviation.
+    threshold = values.mean(0) + (values.std(0) if len(values) > 1 else 0.0)
+    place = points[candidates]  # (c, n, 2)
+    inside = torch.cat([place - boxes[:, :2], boxes[:, 2:] - place], 2).amin(2) > 0.01
+    positive = torch.zeros_like(overlaps, dtype=torch.bool).scatter(0, candidates, (values >= threshold) & inside)
+    best, number = torch.where(positive, overlaps, -1.0).max(1)  # of several objects, the one with the largest IoU
+    return torch.where(best >= 0, number, BACKGROUND_INDEX)
+
+
+HEADS = {"detect": {"retinanet": RetinaNet, "fcos": FCOS, "atss": ATSS}}

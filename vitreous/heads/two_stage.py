@@ -19,9 +19,8 @@ from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredic
 
 from vitreous.errors import InputError
 from vitreous.heads.boxes import Anchors, Candidates, Decode, Detector, GroundTruth, Selection, Shape, level_cells
-from vitreous.heads.proposals import Proposals, Sampling
-from vitreous.heads.pyramid import Pyramid, norm_layer, pyramid
-from vitreous.heads.regions import RegionAlign, mask_targets, pool_some
+from vitreous.heads.pyramid import Norm, Pyramid, norm_layer
+from vitreous.heads.regions import Proposals, RegionAlign, Sampling, mask_targets, pool_some
 
 
 class BoxPredictor(nn.Module):
@@ -178,7 +177,7 @@ def rcnn(*, masks: bool) -> Callable[..., RCNN]:
         classes: int,
         *,
         channels: int = 256,
-        norm: str | None = None,
+        norm: Norm | None = None,
         levels: Sequence[int] | None = None,
         hidden: int = 1024,
         convs: int = 4,
@@ -191,7 +190,7 @@ def rcnn(*, masks: bool) -> Callable[..., RCNN]:
         nms_threshold: float = 0.5,
         detections: int = 100,
     ) -> RCNN:
-        base = pyramid(backbone, channels=channels, levels=levels, extra="pool", norm=norm)  # type: ignore[arg-type]
+        base = Pyramid(backbone, channels=channels, levels=levels, extra="pool", norm=norm)
         anchors = Anchors(base.strides, level_cells(anchor_sizes, anchor_ratios, base.strides, (8,)))
         mask_head = MaskRCNNHeads(channels, [channels] * convs, 1, norm_layer(norm)) if masks else None
         return RCNN(

@@ -40,7 +40,10 @@ class CocoMetric:
         self.category_ids = tuple(category_ids) or tuple(range(1, len(classes) + 1))
         if len(self.category_ids) != len(classes):
             raise InputError(f"{len(self.category_ids)} category ids given for {len(classes)} classes")
-        require_faster_coco_eval()
+        try:
+            import faster_coco_eval  # noqa: F401
+        except ImportError as error:
+            raise InputError(f"scoring detections needs faster-coco-eval: {to_install_extra('det')}") from error
         self.images: dict[int, dict[str, int]] = {}
         self.truth: dict[tuple[int, int], list[dict[str, Any]]] = {}  # by picture and, for keypoints, object
         self.answers: dict[tuple[int, int], list[dict[str, Any]]] = {}
@@ -169,13 +172,6 @@ def coco_figures(annotations: dict[str, Any], results: list[dict[str, Any]], kin
     evaluation = _evaluated(annotations, results, kind)
     evaluation.summarize()
     return dict(zip(FIGURE_NAMES[kind], map(float, evaluation.stats[: len(FIGURE_NAMES[kind])]), strict=True))
-
-
-def require_faster_coco_eval() -> None:
-    try:
-        import faster_coco_eval  # noqa: F401
-    except ImportError as error:
-        raise InputError(f"scoring detections needs faster-coco-eval: {to_install_extra('det')}") from error
 
 
 def _evaluated(truth: dict[str, Any], results: list[dict[str, Any]], kind: CocoKind) -> Any:

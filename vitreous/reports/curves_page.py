@@ -8,8 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from vitreous.reports.chart import Chart, Series, short_number
-from vitreous.reports.curves import LegendEntry
+from vitreous.reports.chart import Chart, LegendEntry, Series, short_number
 from vitreous.reports.page import render_page
 
 
@@ -17,7 +16,7 @@ def render_curves(charts: Sequence[Chart], *, title: str, legend: Sequence[Legen
     """The page as a string; `legend` has an entry for every group of series."""
     return render_page(
         "curves",
-        styles=["curves.css"],
+        styles=["page.css", "curves.css"],
         scripts=["curves.js"],
         title=title,
         legend=legend,

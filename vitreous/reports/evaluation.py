@@ -11,12 +11,10 @@ from rich.text import Text
 
 from vitreous.drawing.panels import Panel, contact_sheet, enlarge
 from vitreous.errors import printable
-from vitreous.metrics.accuracy import unique_names
-from vitreous.metrics.detailed import DetailedMetrics
+from vitreous.metrics.accuracy import DetailedMetrics, unique_names
 from vitreous.metrics.figures import figure_text
-from vitreous.reports.chart import COLOURS, Chart, Series
-from vitreous.reports.classifier_charts import confusion_picture, matrix_rows, reliability_picture
-from vitreous.reports.curves import LegendEntry, draw_curves
+from vitreous.reports.chart import COLOURS, Chart, LegendEntry, Series
+from vitreous.reports.figure import confusion_picture, draw_curves, matrix_rows, reliability_picture
 
 MOST_ROWS = 50  # of a table on the console; longer ones belong in a file
 MOST_CONFUSED, LOWEST_CLASSES = 5, 10  # rows: pairs of classes, and classes where not all can be shown
@@ -126,15 +124,13 @@ def parts_by_class(metric: Any) -> dict[str, dict[str, dict[str, float | None]]]
     for prefix, part in getattr(metric, "parts", {"": metric}).items():
         if hasattr(part, "per_class"):
             title, figures = f"classes ({prefix.strip('_')})" if prefix else "classes", part.per_class()
-            found[title] = {name: _as_dict(value) for name, value in figures.items()}
+            # Of several figures that have names, or of a single one, which is COCO's average precision.
+            found[title] = {
+                name: one._asdict() if hasattr(one, "_asdict") else {"AP": one} for name, one in figures.items()
+            }
         if hasattr(part, "per_joint"):
             found["keypoints"] = {name: {"found": share} for name, share in part.per_joint().items()}
     return found
-
-
-def _as_dict(figures: Any) -> dict[str, float | None]:
-    """Of several figures that have names, or of a single one, which is COCO's average precision."""
-    return figures._asdict() if hasattr(figures, "_asdict") else {"AP": figures}
 
 
 def _class_grid(title: str, rows: dict[str, dict[str, float | None]], most_rows: int | None) -> Grid:

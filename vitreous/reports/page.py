@@ -18,13 +18,11 @@ from PIL import Image
 
 def render_page(template: str, *, styles: Sequence[str], scripts: Sequence[str], **content: Any) -> str:
     """The page `template`.html, with style sheets and scripts of templates/ inside it, each kind joined in order."""
-    style, script = ("".join(map(asset_text, names)) for names in (styles, scripts))
+    folder = files("vitreous.reports") / "templates"
+    style, script = (
+        "".join((folder / name).read_text(encoding="utf-8") for name in names) for names in (styles, scripts)
+    )
     return environment().get_template(f"{template}.html").render(style=style, script=script, **content)
-
-
-def asset_text(name: str) -> str:
-    """A style sheet or script of templates/."""
-    return files("vitreous.reports").joinpath("templates", name).read_text(encoding="utf-8")
 
 
 @cache

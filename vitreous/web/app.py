@@ -8,7 +8,7 @@ the page are in memory, and pictures have ids.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.resources import files
@@ -32,7 +32,8 @@ STATIC_FILES = {  # address -> package, file and media type
     "/api.js": ("vitreous.web", "static/api.js", "text/javascript"),
     "/draw.js": ("vitreous.web", "static/draw.js", "text/javascript"),
     "/clusters.js": ("vitreous.web", "static/clusters.js", "text/javascript"),
-    "/heat.js": ("vitreous.reports", "templates/heat.js", "text/javascript"),  # the same as in a report
+    "/page.css": ("vitreous.reports", "templates/page.css", "text/css"),  # these are the same as in a report
+    "/heat.js": ("vitreous.reports", "templates/heat.js", "text/javascript"),
 }
 LONGEST_UPLOAD_NAME = 200  # letters
 _JSON = "application/json"
@@ -206,17 +207,10 @@ def explanation_routes(service: Service) -> APIRouter:
     return router
 
 
-def encoded(work: Callable[[], Any]) -> Any:
+def encoded(work: Callable[[], Any]) -> Generator[None, None, bytes]:
     """The answer as JSON, made on the model's thread so that the one that serves the network stays free."""
     result = work()
-    return _json_bytes(result) if isinstance(result, dict) else _encoded_steps(result)
-
-
-def _encoded_steps(steps: Any) -> Any:
-    return _json_bytes((yield from steps))
-
-
-def _json_bytes(answer: dict[str, Any]) -> bytes:
+    answer = result if isinstance(result, dict) else (yield from result)
     return json.dumps(answer, allow_nan=False, separators=(",", ":")).encode()
 
 
@@ -232,35 +226,28 @@ def cluster_numbers(text: str) -> tuple[int, ...]:
 def add_refusals(app: FastAPI) -> None:
     """Every error as one sentence for the person before the page."""
 
-    def on(error: type[Exception], status: int, message: Callable[[Any], str]) -> None:
+    def on(error: type[Exception], refused: Callable[[Request, Any], RefusedRequest]) -> None:
         @app.exception_handler(error)
-        async def answer(_request: Request, raised: Exception) -> Response:
-            return refusal(RefusedRequest(status, message(raised)))
+        async def answer(request: Request, raised: Exception) -> Response:
+            what = refused(request, raised)
+            return Response(refusal_body(what), what.status, what.headers, _JSON)
 
-    @app.exception_handler(RefusedRequest)
-    async def refused(_request: Request, raised: RefusedRequest) -> Response:
-        return refusal(raised)
-
-    @app.exception_handler(Busy)
-    async def busy(_request: Request, _raised: Busy) -> Response:
-        return refusal(RefusedRequest(503, BUSY, retry=True))
-
-    @app.exception_handler(HTTPException)
-    async def unknown(request: Request, raised: HTTPException) -> Response:
-        words = {404: "there is nothing at this address", 405: f"{request.method} is not possible at this address"}
-        return refusal(RefusedRequest(raised.status_code, words.get(raised.status_code, str(raised.detail))))
-
-    on(InputError, 422, str)
-    on(RequestValidationError, 422, bad_value)
-    on(UnknownPicture, 404, lambda _: "this picture is not, or no longer, on the server; choose or upload it again")
-    on(Exception, 500, lambda _: BROKEN)
+    unknown = "this picture is not, or no longer, on the server; choose or upload it again"
+    on(RefusedRequest, lambda _, raised: raised)
+    on(Busy, lambda *_: RefusedRequest(503, BUSY, retry=True))
+    on(HTTPException, bad_address)
+    on(InputError, lambda _, raised: RefusedRequest(422, str(raised)))
+    on(RequestValidationError, bad_value)
+    on(UnknownPicture, lambda *_: RefusedRequest(404, unknown))
+    on(Exception, lambda *_: RefusedRequest(500, BROKEN))
 
 
-def refusal(what: RefusedRequest) -> Response:
-    return Response(refusal_body(what), what.status, what.headers, _JSON)
+def bad_address(request: Request, raised: HTTPException) -> RefusedRequest:
+    words = {404: "there is nothing at this address", 405: f"{request.method} is not possible at this address"}
+    return RefusedRequest(raised.status_code, words.get(raised.status_code, str(raised.detail)))
 
 
-def bad_value(raised: RequestValidationError) -> str:
+def bad_value(_request: Request, raised: RequestValidationError) -> RefusedRequest:
     first = raised.errors()[0]
     where = ".".join(str(part) for part in first["loc"][1:])
-    return f"{where}: {first['msg'].lower()}; given: {str(first.get('input'))[:80]!r}"
+    return RefusedRequest(422, f"{where}: {first['msg'].lower()}; given: {str(first.get('input'))[:80]!r}")

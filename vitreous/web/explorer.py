@@ -96,19 +96,16 @@ class Explorer:
         return sorted(methods_for(self.model), key=lambda method: method.name != self.chosen.method)
 
     def method_card(self, method: Method) -> Answer:
+        """What it needs, and what a data set has shown about it."""
+        best = [f"most faithful on {self.chosen.data}"] if method.name == self.chosen.method else []
         return {
             "name": method.name,
             "summary": method.summary,
             "passes": method.needs.passes,
             "target": method.needs.target,
             "staged": takes_stage(method),
-            "labels": self.labels(method.name),
+            "labels": best + ([NO_BETTER] if self.chosen.verdicts.get(method.name) is False else []),
         }
-
-    def labels(self, name: str) -> list[str]:
-        """What a data set has shown about a method."""
-        best = [f"most faithful on {self.chosen.data}"] if name == self.chosen.method else []
-        return best + ([NO_BETTER] if self.chosen.verdicts.get(name) is False else [])
 
     def has(self) -> str:
         """What a model without clusters can show instead."""

@@ -9,7 +9,6 @@ from typing import Any
 from PIL import Image
 from torch import Tensor, nn
 
-from vitreous.attribution.catalogue import find_method
 from vitreous.attribution.method import Method
 from vitreous.attribution.target import Target
 from vitreous.errors import InputError
@@ -22,7 +21,6 @@ from vitreous.explanations.dense import (
     inspect_picture,
 )
 from vitreous.explanations.explaining import FEWER_PASSES, Plan, lighter
-from vitreous.tasks.base import Prediction
 from vitreous.tasks.findings import FindingQuery, finding_score
 from vitreous.web.explorer import Answer, Explorer
 from vitreous.web.pictures import ServedPicture, as_png, served_picture
@@ -56,13 +54,15 @@ class Finder(Explorer):
         return [lighter(method) for method in super().methods()]
 
     def method(self, name: str) -> Method:
-        return lighter(find_method(name, self.model))
+        return lighter(super().method(name))
 
     # ---- a picture -----------------------------------------------------------------------------------------------
 
     def see(self, image: Image.Image, name: str, label: str | None = None) -> ServedFindings:
         """The label of a whole picture says nothing about its findings."""
         inspection = inspect_picture(self.trained, image, name)
+        # Masks are drawn already, and a hundred of them take a hundred pictures' room.
+        kept = {key: value for key, value in inspection.prediction.items() if key != "masks"}
         bare, default = served_picture(name, inspection.view.picture), inspection.choose(FindingQuery())
         ranked = default.findings[:LISTED_FINDINGS]
         choices = [inspection.choose(FindingQuery(finding=rank)) for rank in range(1, len(ranked) + 1)]
@@ -72,7 +72,7 @@ class Finder(Explorer):
             label=None,
             picture=bare.picture,
             png=bare.png,
-            inspection=inspection._replace(prediction=without_masks(inspection.prediction)),
+            inspection=inspection._replace(prediction=kept),
             drawing=as_png(inspection.drawing),
             findings=tuple(
                 (finding, choice.target.to(self.device))
@@ -137,8 +137,3 @@ class Finder(Explorer):
         query = FindingQuery() if number is None else FindingQuery(finding=self.finding(item, number)[0]["rank"])
         plan = finding_plan(self.model, self.chosen.applied(Plan(stage=stage)))
         return explain_finding(self.trained, item.inspection, query=query, plan=plan).html(top_k=top_k)
-
-
-def without_masks(prediction: Prediction) -> Prediction:
-    """They are drawn already, and a hundred of them take a hundred pictures' room."""
-    return {key: value for key, value in prediction.items() if key != "masks"}

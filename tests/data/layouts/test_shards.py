@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from vitreous.data.layouts import shard_index
+from vitreous.data.layouts import shards as shard_layout
 from vitreous.data.layouts.shards import expand_braces
 from vitreous.data.loader import FILES_SHUFFLED_TOGETHER, BatchSampler, Loader
 from vitreous.data.source import describe, open_data
@@ -171,8 +171,8 @@ def test_damaged_shards_are_named(root):
 @pytest.fixture
 def scanned(monkeypatch) -> list[str]:
     """Names of the shards that were read through."""
-    seen, scan = [], shard_index._scan
-    monkeypatch.setattr(shard_index, "_scan", lambda path: (seen.append(path.name), scan(path))[1])
+    seen, scan = [], shard_layout._scan
+    monkeypatch.setattr(shard_layout, "_scan", lambda path: (seen.append(path.name), scan(path))[1])
     return seen
 
 
@@ -205,14 +205,14 @@ def test_a_damaged_index_is_built_again(root, scanned):
 
 
 def test_a_folder_that_cannot_be_written(root, scanned, monkeypatch):
-    make = shard_index.atomic_file
+    make = shard_layout.atomic_file
 
     def refuse(path, **options):
         if path.parent == root:
             raise PermissionError(13, "Permission denied")
         return make(path, **options)
 
-    monkeypatch.setattr(shard_index, "atomic_file", refuse)
+    monkeypatch.setattr(shard_layout, "atomic_file", refuse)
     opened(root)
     scanned.clear()
     opened(root)

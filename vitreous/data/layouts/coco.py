@@ -22,7 +22,7 @@ from vitreous.data.annotations import (
     objects_of,
     require_objects,
 )
-from vitreous.data.image_set import SPLITS, find_split, own_splits, require_split
+from vitreous.data.image_set import NAMES_OF_SPLITS, find_split, require_split
 from vitreous.data.layouts.base import Layout, expanded
 from vitreous.errors import InputError
 from vitreous.files.limits import (
@@ -49,7 +49,7 @@ def coco_files(root: Path, targets: str = "boxes") -> dict[str, Path]:
         return {}
     there = sorted(path for folder in (root / "annotations", root) for path in folder.glob("*.json"))
     found: dict[str, Path] = {}
-    for split in dict.fromkeys(name for names in SPLITS.values() for name in names):
+    for split in NAMES_OF_SPLITS:
         if (root / split / _IN_SPLIT_FOLDER).is_file():
             found[split] = root / split / _IN_SPLIT_FOLDER
         for prefix in reversed(_FILE_PREFIXES[targets]):
@@ -225,7 +225,9 @@ def _categories(listed: list[Any], file: str) -> list[dict[str, Any]]:
     if len(listed) > MAX_DATA_CLASSES:
         raise InputError(f"annotations {file} list {len(listed):,} categories; at most {MAX_DATA_CLASSES:,} are read")
     for category in listed:
-        if not isinstance(category, dict) or not _whole(category.get("id")) or not _is_name(category.get("name")):
+        name: Any = category.get("name") if isinstance(category, dict) else None
+        named = (is_text(name) and len(name) <= MAX_CLASS_NAME_CHARS) or _whole(name)
+        if not named or not _whole(category.get("id")):
             raise InputError(f"a category of {file} is {excerpt(category)}; it needs a whole number as id and a name")
         points = category.get("keypoints") or []
         if not isinstance(points, list) or len(points) > MAX_KEYPOINTS or not all(map(is_text, points)):
@@ -240,10 +242,6 @@ def _categories(listed: list[Any], file: str) -> list[dict[str, Any]]:
                 raise InputError(f"two categories of {file} have the {key} {category[key]!r}; give each its own")
             seen.add(str(category[key]))
     return sorted(({**category, "name": str(category["name"])} for category in listed), key=lambda one: one["id"])
-
-
-def _is_name(value: Any) -> bool:
-    return (is_text(value) and len(value) <= MAX_CLASS_NAME_CHARS) or _whole(value)
 
 
 @lru_cache(maxsize=4)
@@ -274,12 +272,9 @@ def _keypoints(categories: list[dict[str, Any]], file: Path) -> KeypointScheme:
     # Drawings alone need it, so a line between keypoints that are not there is no reason to refuse the file.
     if not isinstance(lines, list):
         raise InputError(f"{file} has the skeleton {excerpt(lines)}; a list of pairs of keypoints is needed")
-    joined = tuple((line[0] - 1, line[1] - 1) for line in lines if _joins(line, len(names)))
+    pairs = [line for line in lines if isinstance(line, list) and len(line) == 2 and all(map(_whole, line))]
+    joined = tuple((a - 1, b - 1) for a, b in pairs if min(a, b) >= 1 and max(a, b) <= len(names))
     return KeypointScheme(names, mirrored_pairs(names), joined)
-
-
-def _joins(line: Any, keypoints: int) -> bool:
-    return isinstance(line, list) and len(line) == 2 and all(_whole(end) and 1 <= end <= keypoints for end in line)
 
 
 def _with_keypoints(categories: list[dict[str, Any]]) -> bool:
@@ -325,8 +320,7 @@ def _numbers(values: Any, count: int, limit: float = MAX_COORDINATE_PIXELS) -> b
 LAYOUT = Layout(
     name="COCO",
     example="DIR/annotations/instances_train*.json, instances_val*.json (or person_keypoints_...) and their pictures",
-    recognises=lambda data: bool(coco_files(expanded(data))),
-    splits=lambda data: own_splits(coco_files(expanded(data))),
+    splits=lambda data: coco_files(expanded(data)) or None,
     open_split=lambda request: open_coco(
         request.path, request.split, targets=request.targets, strict=request.strict, follow=request.follow
     ),

@@ -12,9 +12,9 @@ import os
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 
 from vitreous.data.image_set import ImageSet, Subset, digest
@@ -86,8 +86,13 @@ def sides(places: Sequence[float], classes: Sequence[Hashable], val_fraction: fl
 
 def _places(images: ImageSet) -> Iterator[float]:
     """A number from 0 to 1 for each picture, by its content; of one that cannot be opened, by its name."""
+    last = time.monotonic()
     with ThreadPoolExecutor(READER_THREADS) as pool:
-        yield from _reported(pool.map(lambda index: _place(images, index), range(len(images))), len(images))
+        for done, place in enumerate(pool.map(partial(_place, images), range(len(images))), 1):
+            yield place
+            if time.monotonic() - last > PROGRESS_SECONDS:  # on a slow disk, many files take a while
+                last = time.monotonic()
+                print(f"dividing the data by content: {done}/{len(images)} files", file=sys.stderr, flush=True)
 
 
 def _place(images: ImageSet, index: int) -> float:
@@ -116,13 +121,3 @@ def _pieces(file: str, size: int, changed: int) -> bytes:
                 stream.seek(start)
                 total.update(stream.read(CONTENT_PIECE_BYTES))
     return total.digest()
-
-
-def _reported(items: Iterable[float], total: int) -> Iterator[float]:
-    """Print the progress now and then: on a slow disk, many files take a while."""
-    last = time.monotonic()
-    for done, item in enumerate(items, 1):
-        yield item
-        if time.monotonic() - last > PROGRESS_SECONDS:
-            last = time.monotonic()
-            print(f"dividing the data by content: {done}/{total} files", file=sys.stderr, flush=True)

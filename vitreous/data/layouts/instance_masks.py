@@ -16,12 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.data.annotations import objects_of
+from vitreous.data.coco_masks import encode_pixels
 from vitreous.data.image import LOSSLESS, ImageError
-from vitreous.data.image_files import picture_files
-from vitreous.data.image_set import PairedFiles
+from vitreous.data.image_set import PairedFiles, picture_files
 from vitreous.data.layouts.base import Layout, expanded
-from vitreous.data.layouts.masks import read_mask, require_same_size
-from vitreous.data.run_lengths import encode_pixels
+from vitreous.data.layouts.masks import read_mask
 from vitreous.errors import InputError
 from vitreous.files.reading import read_names
 
@@ -57,15 +56,8 @@ class InstanceMasks(PairedFiles):
         names = [f"{stem}{ending}{suffix}" for ending in _MASK_ENDINGS for suffix in LOSSLESS]
         return self.masks / next((name for name in names if name in self._mask_names), names[0])
 
-    def numbers(self, index: int) -> Any:
-        """(H, W) of the mask; an ImageError names it if it does not fit."""
-        file = self.target_file(index)
-        found = read_mask(file)
-        require_same_size(file, found, self.encoded(index))
-        return found
-
     def target(self, index: int) -> dict[str, Any]:
-        numbered = self.numbers(index)
+        numbered = read_mask(self.target_file(index), self.encoded(index))
         flat = numbered.flatten(order="F")
         there = np.flatnonzero(flat > 0)  # pixels of objects, down the columns
         there = there[np.argsort(flat[there], kind="stable")]  # those of an object together, still in order
@@ -87,7 +79,7 @@ class InstancesAsOneClass(InstanceMasks):
         self.classes, self.category_ids = ("background", *self.classes), ()
 
     def target(self, index: int) -> dict[str, Any]:
-        return {"semantic": (self.numbers(index) > 0).astype(np.uint8)}
+        return {"semantic": (read_mask(self.target_file(index), self.encoded(index)) > 0).astype(np.uint8)}
 
 
 def _row(pixels: NDArray[np.int64], size: tuple[int, ...], number: int) -> dict[str, Any]:
@@ -111,8 +103,7 @@ def _called(root: Path, kind: str) -> str:
 LAYOUT = Layout(
     name="pictures with masks of instances",
     example="DIR/PNGImages/*.png, DIR/PedMasks/*_mask.png (Penn-Fudan), or DIR/images/*.jpg, DIR/instances/*.png",
-    recognises=lambda data: instance_folders(expanded(data)) is not None,
-    splits=lambda data: (),
+    splits=lambda data: () if instance_folders(expanded(data)) else None,
     open_split=lambda request: (InstancesAsOneClass if request.targets == "semantic" else InstanceMasks)(request.path),
     targets=("boxes", "semantic"),
     order=110,

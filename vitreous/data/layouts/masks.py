@@ -9,16 +9,16 @@ A mask is a PNG (or another lossless file) whose values are class numbers, with 
 that a file of the data's folder explains; see `mask_classes`.
 """
 
-from collections.abc import Iterable, Iterator
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.data.image import LOSSLESS, SUFFIXES, ImageError, header, upright_size
-from vitreous.data.image_files import picture_files
-from vitreous.data.image_set import SPLITS, PairedFiles, find_split, own_splits, require_split
+from vitreous.data.image import LOSSLESS, ImageError, header, upright_size
+from vitreous.data.image_set import PairedFiles, find_split, paired_folders, picture_files, require_split
 from vitreous.data.layouts.base import Layout, expanded
 from vitreous.data.layouts.mask_classes import (
     CAMVID_FILE,
@@ -54,30 +54,18 @@ MOST_UNLISTED_VALUES = 100  # values after which masks without a list of classes
 
 def mask_splits(root: Path) -> dict[str, tuple[Path, Path]]:
     """Name of a split -> folders of pictures and of masks; the name is empty where there are no splits."""
-    found = {}
-    for split in dict.fromkeys(name for names in SPLITS.values() for name in names):
-        folders = _pair_of_folders(root, [(one.format(split), other.format(split)) for one, other in MASK_FOLDERS])
-        if folders is not None:
-            found[split] = folders
+    found = paired_folders(root, MASK_FOLDERS, LOSSLESS)
     if found:
         return found
-    folders = _pair_of_folders(root, MASK_FOLDERS_WITHOUT_SPLITS)
-    return {} if folders is None or not _paired(*folders) else {"": folders}
-
-
-def _pair_of_folders(root: Path, places: Iterable[tuple[str, str]]) -> tuple[Path, Path] | None:
-    for pictures, masks in places:
-        folders = root / pictures, root / masks
-        if all(folder.is_dir() for folder in folders) and next(_images_below(folders[1], LOSSLESS), None):
-            return folders
-    return None
+    found = paired_folders(root, MASK_FOLDERS_WITHOUT_SPLITS, LOSSLESS, splits=("",))
+    return {name: folders for name, folders in found.items() if _paired(*folders)}
 
 
 def _paired(pictures: Path, masks: Path) -> bool:
     """Whether a picture has a mask; folders of these names belong to other layouts too."""
-    there = {path.relative_to(masks).with_suffix("").as_posix() for path in _images_below(masks, LOSSLESS)}
-    names = (path.relative_to(pictures).with_suffix("").as_posix() for path in _images_below(pictures))
-    return any(name + ending in there for name in names for ending in MASK_ENDINGS)
+    there = {os.path.splitext(name)[0] for name in picture_files(masks).names if name.lower().endswith(LOSSLESS)}
+    stems = (os.path.splitext(name)[0] for name in picture_files(pictures).names)
+    return any(stem + ending in there for stem in stems for ending in MASK_ENDINGS)
 
 
 class MaskSet(PairedFiles):
@@ -87,20 +75,13 @@ class MaskSet(PairedFiles):
     """
 
     def __init__(
-        self,
-        root: Path,
-        split: str,
-        *,
-        ignore: tuple[int, ...] | None = None,
-        reduce_zero_label: bool = False,
+        self, root: Path, split: str, *, ignore: tuple[int, ...] | None = None, reduce_zero_label: bool = False
     ) -> None:
         splits = mask_splits(root)
         self.split = "" if "" in splits else require_split(split, splits, f"folder '{root}'")
         self.pictures, self.masks = splits[self.split]
         self.files, self.passed_over = picture_files(self.pictures)
-        self._masks = {
-            path.relative_to(self.masks).with_suffix("").as_posix(): path for path in _images_below(self.masks)
-        }
+        self._masks = {os.path.splitext(name)[0]: self.masks / name for name in picture_files(self.masks).names}
         if not any(self.target_file(index).is_file() for index in range(len(self))):
             raise InputError(f"no picture in '{self.pictures}' has a mask of the same name in '{self.masks}'")
         train = splits[find_split("train", splits) or self.split][1]
@@ -110,15 +91,14 @@ class MaskSet(PairedFiles):
             raise InputError(f"the masks in '{train}' show no class; all their values are ignored")
 
     def target_file(self, index: int) -> Path:
-        name = Path(self.files[index]).with_suffix("").as_posix().removesuffix(PICTURE_ENDING)
+        name = os.path.splitext(self.files[index])[0].removesuffix(PICTURE_ENDING)
         endings = (ending for ending in MASK_ENDINGS if name + ending in self._masks)
         return self._masks.get(name + next(endings, ""), self.masks / f"{name}.png")
 
     def target(self, index: int) -> dict[str, Any]:
         """The class of each pixel, or an ImageError that names the mask."""
         file = self.target_file(index)
-        raw = read_mask(file, coloured=bool(self.mask_classes.colours))
-        require_same_size(file, raw, self.encoded(index))
+        raw = read_mask(file, self.encoded(index), coloured=bool(self.mask_classes.colours))
         numbers = self.mask_classes.numbers(raw)
         if (numbers == UNKNOWN_CLASS).any():
             odd = np.unique(raw[numbers == UNKNOWN_CLASS], axis=0)[:5].tolist()
@@ -129,8 +109,11 @@ class MaskSet(PairedFiles):
         return {"semantic": numbers.astype(np.uint8)}
 
 
-def read_mask(file: Path, *, coloured: bool = False) -> NDArray[np.integer]:
-    """(H, W) as stored, values of a palette unchanged; or (H, W, 3) if it is stored in colours that are known."""
+def read_mask(file: Path, picture: Path | None = None, *, coloured: bool = False) -> NDArray[np.integer]:
+    """(H, W) as stored, values of a palette unchanged; or (H, W, 3) if it is stored in colours that are known.
+
+    It must have the size of its `picture`.
+    """
     try:
         require_regular(file, MAX_ANNOTATIONS_BYTES)
         with file.open("rb") as opened, header(opened) as image:
@@ -141,14 +124,13 @@ def read_mask(file: Path, *, coloured: bool = False) -> NDArray[np.integer]:
                 )
             if image.format == "JPEG":
                 raise ImageError(f"mask '{file}' is a JPEG, whose values are not exact; save masks as PNG")
-            if image.mode in ("1", "L", "P") or image.mode.startswith("I"):
-                return np.asarray(image).astype(np.int32)
-            if not coloured:
+            plain = image.mode in ("1", "L", "P") or image.mode.startswith("I")
+            if not plain and not coloured:
                 raise ImageError(
                     f"mask '{file}' is stored in colours ({image.mode}); masks of one number a pixel are read, or add "
                     "a class_dict.csv that says which class each colour is"
                 )
-            return np.asarray(image.convert("RGB"))
+            values = np.asarray(image).astype(np.int32) if plain else np.asarray(image.convert("RGB"))
     except ImageError:
         raise
     except InputError as reason:
@@ -159,39 +141,35 @@ def read_mask(file: Path, *, coloured: bool = False) -> NDArray[np.integer]:
         if isinstance(reason, OSError) and reason.errno in MACHINE_REMEDIES:
             raise
         raise ImageError(f"mask '{file}' cannot be read: {reason_of(reason)}; copy or download it again") from reason
-
-
-def require_same_size(file: Path, mask: NDArray[np.integer], picture: Path) -> None:
-    width, height = upright_size(picture)
-    if mask.shape[:2] != (height, width):
+    width, height = values.shape[1::-1] if picture is None else upright_size(picture)
+    if values.shape[:2] != (height, width):
         raise ImageError(
-            f"mask '{file}' has {mask.shape[1]} x {mask.shape[0]} pixels, its picture {width} x {height}; "
+            f"mask '{file}' has {values.shape[1]} x {values.shape[0]} pixels, its picture {width} x {height}; "
             "they must be of the same size"
         )
+    return values
 
 
 def _classes(root: Path, masks: Path, ignore: tuple[int, ...] | None, reduce_zero: bool) -> MaskClasses:
     """The same for all splits; where no file lists them, what the masks to train on hold."""
-    listed = listed_classes(root, masks)
-    if listed is None and any("_gtFine_label" in path.name for path in _images_below(masks)):
-        listed = cityscapes(any(path.stem.endswith("TrainIds") for path in _images_below(masks)))
-    if listed is None and all(CAMVID_FILE.fullmatch(path.stem) for path in _images_below(masks)):
+    listed, files = listed_classes(root, masks), [masks / name for name in picture_files(masks).names]
+    if listed is None and any("_gtFine_label" in file.name for file in files):
+        listed = cityscapes(any(file.stem.endswith("TrainIds") for file in files))
+    if listed is None and all(CAMVID_FILE.fullmatch(file.stem) for file in files):
         listed = camvid()
-    if listed is None:
-        listed = found_classes(_values_in(masks) - ({0} if reduce_zero else set()), ignore)
-        reduced = {0: IGNORE} if reduce_zero else {}
-        return with_ignored(MaskClasses(listed.names, {**listed.values, **reduced}), ignore, reduce_zero=False)
-    return with_ignored(listed, ignore, reduce_zero=reduce_zero)
+    if listed is not None:
+        return with_ignored(listed, ignore, reduce_zero=reduce_zero)
+    zero = {0: IGNORE} if reduce_zero else {}
+    found = found_classes(_values_in(masks, files) - zero.keys(), ignore)
+    return with_ignored(MaskClasses(found.names, {**found.values, **zero}), ignore, reduce_zero=False)
 
 
-def _values_in(masks: Path) -> set[int]:
+def _values_in(masks: Path, files: list[Path]) -> set[int]:
     """All values of all masks; unreadable ones are reported when their pictures are needed."""
     found: set[int] = set()
-    for file in _images_below(masks):
-        try:
+    for file in files:
+        with suppress(ImageError):
             found |= set(np.unique(read_mask(file)).tolist())
-        except ImageError:
-            continue
         if len(found) > MOST_UNLISTED_VALUES:
             raise InputError(
                 f"the masks in '{masks}' hold more than {MOST_UNLISTED_VALUES} values and nothing says which classes "
@@ -200,21 +178,13 @@ def _values_in(masks: Path) -> set[int]:
     return found
 
 
-def _images_below(folder: Path, suffixes: tuple[str, ...] = SUFFIXES) -> Iterator[Path]:
-    return (path for path in folder.rglob("*") if path.suffix.lower() in suffixes and not path.name.startswith("."))
-
-
 LAYOUT = Layout(
     name="pictures with masks",
     example="DIR/images/train/*.jpg, DIR/masks/train/*.png (or annotations/, labels/; Cityscapes, CamVid), the same "
     "with val, or without train and val; and DIR/classes.txt",
-    recognises=lambda data: bool(mask_splits(expanded(data))),
-    splits=lambda data: own_splits(mask_splits(expanded(data))),
+    splits=lambda data: mask_splits(expanded(data)) or None,
     open_split=lambda request: MaskSet(
-        request.path,
-        request.split,
-        ignore=request.ignore,
-        reduce_zero_label=request.reduce_zero_label,
+        request.path, request.split, ignore=request.ignore, reduce_zero_label=request.reduce_zero_label
     ),
     targets=("semantic",),
     class_values=True,

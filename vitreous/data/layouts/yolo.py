@@ -16,8 +16,7 @@ from typing import Any
 
 from vitreous.data.annotations import KeypointScheme, objects_of
 from vitreous.data.image import SUFFIXES, ImageError, upright_size
-from vitreous.data.image_files import picture_files
-from vitreous.data.image_set import SPLITS, PairedFiles, find_split, own_splits, require_split
+from vitreous.data.image_set import PairedFiles, find_split, paired_folders, picture_files, require_split
 from vitreous.data.layouts.base import Layout, expanded
 from vitreous.errors import InputError
 from vitreous.files.limits import (
@@ -38,14 +37,7 @@ _SAMPLED_TEXT_FILES = 50  # that decide whether there are outlines
 
 def yolo_splits(root: Path) -> dict[str, tuple[Path, Path]]:
     """Name of a split -> folders of pictures and of text files."""
-    found = {}
-    for split in dict.fromkeys(name for names in SPLITS.values() for name in names):
-        for pictures, labels in YOLO_FOLDERS:
-            folders = root / pictures.format(split), root / labels.format(split)
-            if all(folder.is_dir() for folder in folders) and next(folders[1].rglob("*.txt"), None):
-                found[split] = folders
-                break
-    return found
+    return paired_folders(root, YOLO_FOLDERS, (".txt",))
 
 
 class YoloSet(PairedFiles):
@@ -69,12 +61,8 @@ class YoloSet(PairedFiles):
         if strict and self.split == find_split("train", splits) and not any(map(str.strip, lines)):
             raise InputError(f"no text file in '{self.labels}' names an object in a picture of '{self.pictures}'")
         # All samples of a batch must be alike, so a few files decide for all whether there are masks.
-        few = (
-            len(line.split())
-            for index in range(min(_SAMPLED_TEXT_FILES, len(self)))
-            for line in self._readable_lines(index)
-        )
-        self._outlined = self._keypoints is None and any(numbers > 5 for numbers in few)
+        few = (line for index in range(min(_SAMPLED_TEXT_FILES, len(self))) for line in self._readable_lines(index))
+        self._outlined = self._keypoints is None and any(len(line.split()) > 5 for line in few)
 
     def _readable_lines(self, index: int) -> list[str]:
         try:
@@ -116,10 +104,10 @@ class YoloSet(PairedFiles):
             raise wrong("holds numbers that are no fractions of a picture")
         points = values[4:] if self._keypoints is not None else []
         if len(values) == 4 or (points and self._keypoints is not None):
-            row = _box(values, width, height)
-            if points:
-                row["keypoints"] = self._points(points, width, height, wrong)
-            return {**row, "label": int(label)}
+            x, y, across, down = values[:4]
+            box = [(x - across / 2) * width, (y - down / 2) * height, across * width, down * height]
+            more = {"keypoints": self._points(points, width, height, wrong)} if points else {}
+            return {"bbox": box, "label": int(label), **more}
         if len(values) < 6 or len(values) % 2:
             raise wrong("has neither a box of four numbers nor an outline of three corners or more")
         return {**_outline(values, width, height), "label": int(label)}
@@ -138,11 +126,6 @@ class YoloSet(PairedFiles):
         ]
 
 
-def _box(values: list[float], width: int, height: int) -> dict[str, Any]:
-    x, y, across, down = values[:4]
-    return {"bbox": [(x - across / 2) * width, (y - down / 2) * height, across * width, down * height]}
-
-
 def _outline(values: list[float], width: int, height: int) -> dict[str, Any]:
     x, y = [value * width for value in values[::2]], [value * height for value in values[1::2]]
     following = zip(x, y, x[1:] + x[:1], y[1:] + y[:1], strict=True)
@@ -158,9 +141,7 @@ def _outline(values: list[float], width: int, height: int) -> dict[str, Any]:
 
 def _described(root: Path) -> dict[str, Any]:
     file = next((root / name for name in DESCRIPTIONS if (root / name).is_file()), None)
-    if file is None:
-        return {}
-    described = read_yaml(file, MAX_DESCRIPTION_BYTES)
+    described = {} if file is None else read_yaml(file, MAX_DESCRIPTION_BYTES)
     return described if isinstance(described, dict) else {}
 
 
@@ -213,8 +194,7 @@ def _lines(file: Path) -> list[str]:
 LAYOUT = Layout(
     name="YOLO",
     example="DIR/images/train/*.jpg, DIR/labels/train/*.txt (the same with val) and DIR/data.yaml with names",
-    recognises=lambda data: bool(yolo_splits(expanded(data))),
-    splits=lambda data: own_splits(yolo_splits(expanded(data))),
+    splits=lambda data: yolo_splits(expanded(data)) or None,
     open_split=lambda request: YoloSet(request.path, request.split, strict=request.strict),
     targets=("boxes", "keypoints"),
     order=90,

@@ -21,9 +21,8 @@ import torch
 from torch import Tensor
 
 from vitreous.errors import InputError
-from vitreous.heads.atss import ATSS
 from vitreous.heads.boxes import Detector
-from vitreous.heads.one_stage import RetinaNet
+from vitreous.heads.one_stage import ATSS, RetinaNet
 from vitreous.heads.openmmlab.conversion import Conversion, Rules, load_release
 from vitreous.heads.openmmlab.segment import Release, clusters_of, first_match
 from vitreous.heads.pyramid import Pyramid

@@ -2,8 +2,8 @@ import pytest
 import torch
 from torchvision.ops import box_iou
 
-from vitreous.heads.atss import CANDIDATES_PER_LEVEL, adaptive_match
 from vitreous.heads.boxes import Anchors, cell_boxes
+from vitreous.heads.one_stage import CANDIDATES_PER_LEVEL, adaptive_match
 
 
 def levels(size: int) -> list[torch.Tensor]:
