@@ -32,9 +32,23 @@ def test_commands_and_python_work(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "explanation" / "report.html").is_file()
     assert (tmp_path / "faithfulness" / "faithfulness.md").is_file()
     assert (tmp_path / "atlas" / "index.html").is_file()
-    (code,) = blocks(PAGE, "python")
+    code, _ = blocks(PAGE, "python")
     exec(code.replace('"photo.jpg")', '"photo.jpg", methods=["grad_cam"])'), {})
     assert (tmp_path / "photo.html").is_file()
+
+
+def test_any_model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Image.effect_noise((480, 320), 80).convert("RGB").save("photo.jpg")
+    _, code = blocks(PAGE, "python")
+    # At 224 pixels each of them would take seconds for its curves.
+    smaller = code.replace("vit_tiny_patch16_224", "test_vit")
+    smaller = smaller.replace("ViTConfig(", "ViTConfig(image_size=32, hidden_size=48, num_attention_heads=3, ")
+    smaller = smaller.replace("ViTImageProcessor(", 'ViTImageProcessor(size={"height": 32, "width": 32}')
+    smaller = smaller.replace("preprocess=weights", "preprocess=weights.transforms(crop_size=32, resize_size=36)")
+    known: dict = {}
+    exec(smaller, known)
+    assert known["explanation"].maps["grad_cam"].ndim == 2
 
 
 def test_the_notebook_runs_cell_by_cell(tmp_path, monkeypatch, capsys):

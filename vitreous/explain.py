@@ -17,7 +17,6 @@ from vitreous.attribution.target import Target
 from vitreous.clusters.layer import MapSource
 from vitreous.clusters.masking import Masking
 from vitreous.data.pictures import Picture, Pictured, as_picture, find_pictures
-from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError, nearest
 from vitreous.explanations.dataset import selection
 from vitreous.explanations.default_method import read_default_method
@@ -76,9 +75,11 @@ def explain_run(
         vitreous explain runs/streets photo.jpg --label road --region 10,200,400,300
 
     Args:
-        model: Run folder, model folder, file of weights (.pth, .safetensors) or model name (see: vitreous info).
+        model: Run folder, model folder, file of weights (.pth, .safetensors) or model name, ours (vitreous info) or
+            timm's.
         images: Files, folders, patterns such as 'photos/*.jpg', or samples of the embedded data: shapes:val:0-7.
-        method: Methods to compare, or all; default: the run's own and a few quick ones. A wrong name lists all.
+        method: Methods to compare, or all; default: the run's own and a few quick ones. A wrong name lists all. Those
+            that look at a layer take one: 'grad_cam stage 2', 'layer_cam layer3'.
         ranking: How clusters are ranked: ablation (default), logit_gate, value_gate, integrated, attention_mass,
             masking (the paper's, and the only one for --source attention) or random.
         compare: Another run, shown side by side.
@@ -195,7 +196,7 @@ def explain_model(
     ranking: str | Masking = "ablation",
     stage: int | None = None,
     preprocessed: bool = False,
-    preprocess: Preprocess | None = None,
+    preprocess: object = None,
     classes: tuple[str, ...] | None = None,
 ) -> Explanation:
     """Explain one image with a model in memory.
@@ -205,7 +206,8 @@ def explain_model(
         explanation.show()
 
     Args:
-        model: A module, or what `vitreous.load_model("runs/demo")` gives.
+        model: A classifier of timm, torchvision or `transformers`, any module that turns images (B, 3, H, W) into
+            logits, or what `vitreous.load_model("runs/demo")` gives.
         image: A path, a PIL image, bytes as an array (H, W, 3) or a tensor (3, H, W), or the same as floats from 0 to
             1: a picture, which is brought to the size and the colours that the model was trained with.
         target: What to explain: a class by number or name, or a `vitreous.attribution.target.Target`, in pixels as the
@@ -219,10 +221,12 @@ def explain_model(
             paper's ranking, `vitreous.clusters.masking.Masking(...)`.
         stage: Stage whose clusters are shown, from 1; default: the last with clusters.
         preprocessed: `image` is no picture but what the network is fed with, a normalised float tensor (3, H, W).
-        preprocess: How the model wants pictures; default: what timm's configuration of the model says.
+        preprocess: How the model wants pictures: a `vitreous.data.transforms.Preprocess`, timm's data configuration,
+            torchvision's weights or transforms, or an image processor of `transformers`. Default: what timm's
+            configuration of the model says.
         classes: Names of the outputs; default as above.
     """
-    trained = model if isinstance(model, TrainedModel) else described(model, preprocess, classes)
+    trained = model if isinstance(model, TrainedModel) else model_in_memory(model, preprocess, classes)
     if trained.model.training:
         raise InputError("the model is in training mode, where dropout makes maps random; call model.eval() first")
     plan = plan_of(method, ranking, stage)
@@ -246,14 +250,6 @@ def class_number(name: str, classes: Sequence[str]) -> int:
     if name not in classes:
         raise InputError(f"target={name!r} given; unknown class; nearest: {nearest(name, list(classes))}")
     return classes.index(name)
-
-
-def described(model: nn.Module, preprocess: Preprocess | None, classes: tuple[str, ...] | None) -> TrainedModel:
-    """The model with what is said about it, and for the rest what timm's configuration tells."""
-    if preprocess is None or classes is None:
-        found = model_in_memory(model)
-        preprocess, classes = preprocess or found.preprocess, found.classes if classes is None else classes
-    return TrainedModel(model, type(model).__name__, "classify", tuple(classes), preprocess)
 
 
 # ---- the verb: either of the two ---------------------------------------------------------------------------------

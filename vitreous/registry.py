@@ -263,7 +263,8 @@ def _explained(name: str, *, fetches: bool) -> Iterator[None]:
             raise
         raise InputError(
             f"the weights of {name} cannot be fetched ({reason}). They come from the Hugging Face "
-            "hub: with no network here, download them on another machine and copy its cache folder (HF_HOME) over"
+            "hub: with no network here, download them on another machine and copy its cache folder (HF_HOME) over, or "
+            f"give a file of weights in place of the name, with --architecture {name.partition('.')[0]}"
         ) from error
 
 
@@ -278,7 +279,7 @@ def resolve_name(name: str) -> str:
     bare, _, tag = name.partition(".")
     bare = ALIASES.get(bare, bare)
     if not is_model(bare):
-        known = list_models()
+        known = [*list_models(), *timm.list_models()]
         raise InputError(f"unknown model {name!r}; nearest: {nearest(bare, known)}; all: vitreous info")
     tags = [full.partition(".")[2] for full in timm.list_pretrained(f"{bare}.*")]
     if tag and tag not in tags:

@@ -34,12 +34,14 @@ def test_without_its_file_it_is_gone():
 
 def test_the_order_of_lists():
     """By `order`, then by room and file; reports and tables rely on it."""
-    assert [method.name for method in all_methods()][:8] == [
+    assert [method.name for method in all_methods()][:10] == [
         "grad_cam",
+        "layer_cam",
         "input_gradient",
         "integrated_gradients",
         "occlusion",
         "rise",
+        "score_cam",
         "rollout",
         "token_gradient",
         "clusters attention_mass",

@@ -227,7 +227,7 @@ def test_what_cannot_be_explained_is_said():
     model = family()
     with pytest.raises(InputError, match="MAT has no clusters"):
         TokenGradient()(family("mat_1"), IMAGES)
-    with pytest.raises(InputError, match="Linear has no vitreous backbone inside"):
+    with pytest.raises(InputError, match="Linear cannot be run on an image of 64 x 64 pixels"):
         GradCam()(nn.Linear(2, 2).eval(), IMAGES)
     with pytest.raises(InputError, match=r"model\.eval\(\)"):
         GradCam()(family().train(), IMAGES)

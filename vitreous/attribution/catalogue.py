@@ -5,14 +5,18 @@ folder that is appended to the `__path__` of a room counts as part of it, so tha
 """
 
 import pkgutil
+import re
 from collections.abc import Sequence
+from dataclasses import fields, replace
 from functools import cache
 from importlib import import_module
+from typing import Any
 
 from torch import nn
 
 from vitreous.attribution.gradient import GradCam
 from vitreous.attribution.method import Method, clustered_stages, find_trunk
+from vitreous.attribution.spatial import find_place
 from vitreous.errors import InputError, nearest
 
 ROOMS = ("vitreous.attribution", "vitreous.clusters")  # loaded when methods are asked for: they stand on this one
@@ -55,11 +59,22 @@ def controls_for(model: nn.Module) -> list[Method]:
 
 
 def find_method(name: str, model: nn.Module) -> Method:
-    """A method of this model by its name."""
+    """A method of this model by its name; those that can look at any layer take `stage 2`, or its path, behind it."""
     known = {method.name: method for method in (*methods_for(model), *controls_for(model))}
     if name not in known:
+        base, _, place = name.partition(" ")
+        if place and base in known and {"stage", "layer"} <= {field.name for field in fields(known[base])}:
+            return at_layer(known[base], place, model)
         elsewhere = {method.name: method for method in all_methods()}
         reason = elsewhere[name].missing(model) if name in elsewhere else None
         why = f"method {name!r} cannot be used here: {reason}" if reason else f"unknown method {name!r}"
         raise InputError(f"{why}; nearest: {nearest(name, list(known))}; all: {', '.join(known)}")
     return known[name]
+
+
+def at_layer(method: Method, place: str, model: nn.Module) -> Method:
+    """The same method at a stage, or at the module with a path; what does not exist shows here."""
+    number = re.fullmatch(r"stage (\d+)", place)
+    where: dict[str, Any] = {"stage": int(number[1])} if number else {"layer": place}
+    find_place(model, **where)
+    return replace(method, **where)

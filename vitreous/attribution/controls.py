@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from vitreous.attribution.fill import blurred
 from vitreous.attribution.gradient import GradCam
 from vitreous.attribution.method import Method, Needs
+from vitreous.attribution.spatial import share_anatomy
 from vitreous.attribution.target import Target
 from vitreous.errors import InputError
 
@@ -115,6 +116,7 @@ def shuffled(model: nn.Module, seed: int = 0) -> nn.Module:
         for parameter in other.parameters():
             order = torch.randperm(parameter.numel(), generator=random).to(parameter.device)
             parameter.copy_(parameter.flatten()[order].view_as(parameter))
+    share_anatomy(other, model)
     return other
 
 

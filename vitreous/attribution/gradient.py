@@ -1,4 +1,4 @@
-"""Maps from gradients: Grad-CAM, the blurred input gradient and integrated gradients.
+"""Maps from gradients: Grad-CAM, Layer-CAM, the blurred input gradient and integrated gradients.
 
 Shapes: B images, C channels, H W grid.
 """
@@ -10,37 +10,56 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.attribution.fill import Fill, baseline, blurred
-from vitreous.attribution.method import Method, Needs, trunk
+from vitreous.attribution.method import Method, Needs
+from vitreous.attribution.spatial import find_place, watch
 from vitreous.attribution.target import Target
 from vitreous.errors import InputError
-from vitreous.layers.tap import record
 
 SMOOTH = 1 / 28  # standard deviation, in sides of the image, by which gradients of pixels are blurred
 
 
 @dataclass(frozen=True)
 class GradCam(Method):
-    """Selvaraju et al., arXiv 1610.02391, at a stage's output; stages from one, the default is the last."""
+    """Selvaraju et al., arXiv 1610.02391, at the last map that has more than one position.
+
+    `stage`: at the last map of a stage instead, from one; of models that are not ours every grid is a stage. `layer`:
+    at the output of the module with this path.
+    """
 
     stage: int | None = None
+    layer: str | None = None
 
     order = 10
-    summary = "Features of a stage, weighted by how much each channel speaks for the target."
-    needs = Needs(passes=3, gradient=True, trunk=True)
+    summary = "Features of a layer, weighted by how much each channel speaks for the target."
+    needs = Needs(passes=3, gradient=True, spatial=True)
 
     @property
     def name(self) -> str:
-        return "grad_cam" if self.stage is None else f"grad_cam stage {self.stage}"
+        return "grad_cam" + where(self.stage, self.layer)
 
     def heat(self, model: nn.Module, images: Tensor, target: Target) -> Tensor:
-        stages = len(trunk(model).stages)
-        if self.stage is not None and not 1 <= self.stage <= stages:
-            raise InputError(f"stage {self.stage} does not exist; this model has stages 1 to {stages}")
-        tap = f"stages.{(self.stage or stages) - 1}.output"
-        with torch.enable_grad(), record(trunk(model), tap) as seen:
-            score = target(model(images.detach().requires_grad_()))
-            slope = torch.autograd.grad(score.sum(), seen[tap])[0]
-        return F.relu((slope.mean((2, 3), keepdim=True) * seen[tap].detach()).sum(1))
+        features, slope = map_gradient(model, images, target, stage=self.stage, layer=self.layer)
+        return F.relu((slope.mean((2, 3), keepdim=True) * features).sum(1))
+
+
+@dataclass(frozen=True)
+class LayerCam(Method):
+    """Jiang et al., "LayerCAM", IEEE TIP 2021: each position has a weight of its own, so that fine maps are of use."""
+
+    stage: int | None = None
+    layer: str | None = None
+
+    order = 10
+    summary = "Features of a layer, each position weighted by how much it speaks for the target."
+    needs = Needs(passes=3, gradient=True, spatial=True)
+
+    @property
+    def name(self) -> str:
+        return "layer_cam" + where(self.stage, self.layer)
+
+    def heat(self, model: nn.Module, images: Tensor, target: Target) -> Tensor:
+        features, slope = map_gradient(model, images, target, stage=self.stage, layer=self.layer)
+        return F.relu((F.relu(slope) * features).sum(1))
 
 
 @dataclass(frozen=True)
@@ -91,10 +110,28 @@ class IntegratedGradients(Method):
         return (images - hidden) * total / self.steps
 
 
+def where(stage: int | None, layer: str | None) -> str:
+    """The end of a method's name."""
+    return (f" stage {stage}" if stage is not None else "") + (f" {layer}" if layer is not None else "")
+
+
+def map_gradient(
+    model: nn.Module, images: Tensor, target: Target, *, stage: int | None = None, layer: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """A map of the network, and the gradient of the target by it, both (B, C, H, W), from one pass and back."""
+    place = find_place(model, images, stage=stage, layer=layer)
+    with torch.enable_grad(), watch(model, place) as seen:
+        score = target(model(images.detach().requires_grad_()))
+        (slope,) = torch.autograd.grad(score.sum(), seen[place], allow_unused=True)
+    if slope is None:
+        raise InputError(f"the target does not depend on the map at {place.path}; give another stage or layer")
+    return place.read(seen[place]).detach(), place.read(slope)
+
+
 def pixel_gradient(model: nn.Module, images: Tensor, target: Target) -> Tensor:
     with torch.enable_grad():
         images = images.detach().requires_grad_()
         return torch.autograd.grad(target(model(images)).sum(), images)[0]
 
 
-METHODS = (GradCam(), InputGradient(), IntegratedGradients())
+METHODS = (GradCam(), LayerCam(), InputGradient(), IntegratedGradients())

@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.attribution.frame import of_picture
+from vitreous.attribution.spatial import anatomy, lacks_map
 from vitreous.attribution.target import Target, as_target
 from vitreous.errors import InputError
 from vitreous.models.base import Backbone
@@ -37,13 +38,13 @@ class Needs:
     passes: int  # forward passes per image, about; a backward pass counts as two
     gradient: bool = False  # the model must be differentiable
     target: bool = True  # False: the same map whatever is explained
-    trunk: bool = False  # one of our backbones must be inside
-    clusters: bool = False  # with clusters
+    spatial: bool = False  # it must have features or attention on a grid
+    clusters: bool = False  # it must have one of our backbones with clusters
 
     @property
     def inside(self) -> bool:
         """Whether the map is on a grid of the network, which covers all that the network sees."""
-        return self.trunk or self.clusters
+        return self.spatial or self.clusters
 
 
 @dataclass(frozen=True)
@@ -75,21 +76,21 @@ class Method(ABC):
 
     def missing(self, model: nn.Module) -> str | None:
         """Why this method cannot explain this model; None if it can."""
-        if not self.needs.inside:
-            return None
+        if not self.needs.clusters:
+            return lacks_map(model) if self.needs.spatial else None
         backbone = find_trunk(model)
-        if backbone is None:
-            return f"{type(model).__name__} has no vitreous backbone inside"
-        if self.needs.clusters and not clustered_stages(backbone):
-            return f"{type(backbone).__name__} has no clusters"
+        if backbone is None or not clustered_stages(backbone):
+            return f"{type(backbone or model).__name__} has no clusters"
         return None
 
     def __call__(self, model: nn.Module, images: Tensor, target: Target | Tensor | int | None = None) -> Tensor:
+        if model.training:
+            raise InputError("the model is in training mode, where dropout makes maps random; call model.eval() first")
+        if self.needs.spatial:
+            anatomy(model, images)  # of images of this size, which the model can take
         reason = self.missing(model)
         if reason is not None:
             raise InputError(f"{self.name} cannot be used here: {reason}. methods_for(model) lists what can")
-        if model.training:
-            raise InputError("the model is in training mode, where dropout makes maps random; call model.eval() first")
         with torch.no_grad():
             heat = self.heat(model, images, resolve(model, images, target)).detach().float()
         heat = of_picture(heat, model) if self.needs.inside else heat

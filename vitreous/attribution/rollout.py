@@ -5,7 +5,8 @@ Abnar, Zuidema: "Quantifying Attention Flow in Transformers", arXiv 2005.00928. 
 maps, so a block of PaCa mixes positions by attention times assignment; following one vector back through both takes
 linear time. Between stages a coarse position stands for those of its cell.
 
-Defined for PaCa only: XCiT mixes positions by channels, and the others mix them by convolutions and gates as well.
+Of other models it is defined for plain vision transformers, from the tokens that the classifier reads. Windows,
+convolutions and channel attention mix positions in ways that attention weights do not tell.
 """
 
 from dataclasses import dataclass
@@ -15,7 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitreous.attribution.attention import record_attention
 from vitreous.attribution.method import Method, Needs, clustered_stages, find_trunk, has_clusters, trunk
+from vitreous.attribution.spatial import anatomy, unwrapped
 from vitreous.attribution.target import Target
 from vitreous.attribution.views import views
 from vitreous.errors import InputError
@@ -31,14 +34,28 @@ class Rollout(Method):
     order = 30
     name = "rollout"
     summary = "Attention followed back through all blocks; it does not know what is explained."
-    needs = Needs(passes=1, target=False, trunk=True)
+    needs = Needs(passes=1, target=False, spatial=True)
 
     def missing(self, model: nn.Module) -> str | None:
-        if find_trunk(model) is None or views(model, "patch_to_cluster") or views(model, "patch_to_patch"):
-            return super().missing(model)
-        return f"{type(trunk(model)).__name__} does not mix positions by attention alone"
+        reason = super().missing(model)
+        backbone = find_trunk(model)
+        if backbone is not None:
+            able = bool(views(model, "patch_to_cluster") or views(model, "patch_to_patch"))
+        else:
+            able = reason is None and bool(anatomy(model).attention) and not anatomy(model).mixed_otherwise
+        return (
+            reason
+            if able or reason
+            else f"{type(backbone or unwrapped(model)).__name__} does not mix positions by attention alone"
+        )
 
     def heat(self, model: nn.Module, images: Tensor, target: Target) -> Tensor:
+        if find_trunk(model) is None:
+            if self.stage not in (None, 1):
+                raise InputError(
+                    f"stage {self.stage} does not exist; {type(unwrapped(model)).__name__} has one stage of tokens"
+                )
+            return token_flow(model, images)
         stages = trunk(model).stages
         stop = self.stage or (clustered_stages(trunk(model)) or [len(stages)])[-1]
         if not 1 <= stop <= len(stages):
@@ -54,6 +71,22 @@ class Rollout(Method):
                 flow = back(flow, seen, i, j)
         assert flow is not None
         return flow
+
+
+def token_flow(model: nn.Module, images: Tensor) -> Tensor:
+    """Through all layers of a vision transformer, from the tokens that the answer depends on: (B, H, W)."""
+    known = anatomy(model, images)
+    with record_attention(model) as seen:
+        model(images)
+    place, attention = known.attention[-1], [weights.float().mean(1) for weights in seen.values()]  # each (B, N, N)
+    count = attention[-1].shape[-1]
+    reads = known.reads if known.reads is not None and len(known.reads) == count and known.reads.any() else None
+    if reads is None:  # all patches alike
+        reads = (torch.arange(count) >= place.prefix).float()
+    flow = (reads / reads.sum()).to(images).expand(len(images), 1, -1)  # (B, 1, N)
+    for weights in reversed(attention):
+        flow = 0.5 * flow + 0.5 * flow @ weights
+    return flow[:, 0, place.prefix :].unflatten(1, place.grid)
 
 
 def stage_taps(stage: Any) -> list[str]:

@@ -1,9 +1,10 @@
-"""What every family computes on its way and can show, as stacks of pictures.
+"""What a model computes on its way and can show, as stacks of pictures.
 
     for view in views(model):                      # in the order of the network
         print(view.tap, view.kind.name, view.kind.items)
     stacks = view_stacks(model, images, views(model))     # {tap: (B, K, H, W)} of one forward pass
 
+Our families have many kinds; models that are not ours show their features, and vision transformers their attention.
 These maps say what a network looked at, not what mattered: they do not know what is to be explained. `ViewMethod` makes
 a method of a kind, so that it can be measured beside the others.
 
@@ -18,7 +19,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from vitreous.attribution.method import Method, Needs, find_trunk, trunk
+from vitreous.attribution.attention import record_attention
+from vitreous.attribution.method import Method, Needs, find_trunk
+from vitreous.attribution.spatial import Anatomy, MapPlace, anatomy, lacks_map, unwrapped, watch
 from vitreous.attribution.target import Target
 from vitreous.errors import InputError
 from vitreous.layers.tap import record, tap_names
@@ -188,14 +191,39 @@ def views(model: nn.Module, kind: str | None = None) -> list[TapView]:
     """Everything a model can show, or all of one kind, in the order of its modules."""
     if kind is not None and kind not in MAP_KINDS:
         raise InputError(f"unknown kind of map {kind!r}; known: {', '.join(MAP_KINDS)}")
-    backbone = trunk(model)
-    found = [
-        TapView(tap, sort) for tap in tap_names(backbone) for sort in MAP_KINDS.values() if fits(backbone, tap, sort)
-    ]
+    backbone = find_trunk(model)
+    if backbone is None:
+        found = foreign_views(model)
+    else:
+        taps = tap_names(backbone)
+        found = [TapView(tap, sort) for tap in taps for sort in MAP_KINDS.values() if fits_kind(backbone, tap, sort)]
     return [view for view in found if kind in (None, view.kind.name)]
 
 
-def fits(backbone: Any, tap: str, kind: MapKind) -> bool:
+def kinds_inside(model: nn.Module) -> list[str]:
+    """Names of the kinds that a model can show, if any."""
+    return [] if lacks_map(model) else list(dict.fromkeys(view.kind.name for view in views(model)))
+
+
+def foreign_views(model: nn.Module) -> list[TapView]:
+    """The attention of a vision transformer, then the last features of each grid; taps are paths of modules."""
+    known = anatomy(model)
+    looks = [TapView(place.path, MAP_KINDS["patch_to_patch"]) for place in known.attention if place.by_all]
+    read_first = known.reads is None or bool(known.reads[0])  # else the first token is a register, or idle
+    reads = [
+        TapView(place.path, MAP_KINDS["class_attention"])
+        for place in known.attention
+        if place.prefix and (read_first or not place.by_all)
+    ]
+    return looks + reads + [TapView(place.path, MAP_KINDS["features"]) for place in feature_places(known)]
+
+
+def feature_places(known: Anatomy) -> tuple[MapPlace, ...]:
+    """The last of each grid, before its norm."""
+    return known.places[:-1] + (() if known.unnormed is None else (known.unnormed,))
+
+
+def fits_kind(backbone: Any, tap: str, kind: MapKind) -> bool:
     if not re.fullmatch(kind.pattern, tap):
         return False
     if kind.name not in ("patch_to_cluster", "patch_to_patch"):
@@ -208,9 +236,34 @@ def view_stacks(model: nn.Module, images: Tensor, wanted: Sequence[TapView]) -> 
     """The stacks (B, K, H, W) of the wanted views by tap, from one forward pass."""
     if not wanted:
         return {}
-    with torch.no_grad(), record(trunk(model), *(view.tap for view in wanted)) as recorded:
-        model(images)
+    backbone = find_trunk(model)
+    if backbone is None:
+        recorded = foreign_maps(model, images, wanted)
+    else:
+        with torch.no_grad(), record(backbone, *(view.tap for view in wanted)) as recorded:
+            model(images)
     return {view.tap: view.kind.stack(recorded[view.tap]).float() for view in wanted}
+
+
+def foreign_maps(model: nn.Module, images: Tensor, wanted: Sequence[TapView]) -> dict[str, Tensor]:
+    """What our own taps would give, by the path of the module."""
+    known = anatomy(model, images)
+    attention = {place.path: place for place in known.attention}
+    features = {place.path: place for place in feature_places(known)}
+    with torch.no_grad(), record_attention(model) as weights, watch(model, *features.values()) as seen:
+        model(images)
+    found = {}
+    for tap, kind in wanted:
+        if kind.name == "features":
+            found[tap] = features[tap].read(seen[features[tap]])
+            continue
+        place = attention[tap]
+        if kind.name == "class_attention":
+            found[tap] = weights[tap][:, :, 0, place.prefix :].unflatten(-1, place.grid)  # (B, h, H, W)
+        else:
+            keys = weights[tap][:, :, place.prefix :, place.prefix :].transpose(-2, -1)  # (B, h, keys, queries)
+            found[tap] = keys.unflatten(-1, place.grid)
+    return found
 
 
 @dataclass(frozen=True)
@@ -232,15 +285,16 @@ class ViewMethod(Method):
 
     @property
     def needs(self) -> Needs:
-        return Needs(passes=1, target=False, trunk=True)
+        return Needs(passes=1, target=False, spatial=True)
 
     def missing(self, model: nn.Module) -> str | None:
         if MAP_KINDS[self.kind].summary is None:
             return f"{self.kind} is no picture of the image"
-        if find_trunk(model) is None or self.find(model):
-            return super().missing(model)
-        has = ", ".join(dict.fromkeys(view.kind.name for view in views(model)))
-        return f"{type(trunk(model)).__name__} has no {self.name}; it has {has}"
+        reason = super().missing(model)
+        if reason is not None or self.find(model):
+            return reason
+        whose = type(find_trunk(model) or unwrapped(model)).__name__
+        return f"{whose} has no {self.name}; it has {', '.join(kinds_inside(model))}"
 
     def find(self, model: nn.Module) -> list[TapView]:
         return [view for view in views(model, self.kind) if self.tap in (None, view.tap)]

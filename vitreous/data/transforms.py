@@ -46,7 +46,8 @@ class Preprocess:
     """What happens to an image before a model at evaluation time.
 
     The image is scaled until it covers `size / crop_ratio`, its centre is cut to `size`, and the channels are
-    shifted and scaled by `mean` and `std`.
+    shifted and scaled by `mean` and `std`. With `squash`, it is scaled to exactly that, whatever its
+    proportions.
     """
 
     size: tuple[int, int]  # (H, W)
@@ -54,6 +55,7 @@ class Preprocess:
     interpolation: str = "bicubic"
     mean: ChannelValues = IMAGENET_MEAN
     std: ChannelValues = IMAGENET_STD
+    squash: bool = False
 
     def __post_init__(self) -> None:
         if len(self.size) != 2 or not all(isinstance(side, int) and 1 <= side <= LARGEST_SIDE for side in self.size):
@@ -72,6 +74,10 @@ class Preprocess:
     def picture(self, image: Image.Image) -> Image.Image:
         """The part of the image that the model sees, at the size at which it sees it."""
         height, width = self.size
+        if self.squash:
+            left, top = (side * (1 - self.crop_ratio) / 2 for side in image.size)
+            inner = (left, top, image.width - left, image.height - top)
+            return image.resize((width, height), resampling(self.interpolation), box=inner)
         covered_height, covered_width = _cover(image.height, image.width, self.size, self.crop_ratio)
         top = round((covered_height - height) / 2)
         left = round((covered_width - width) / 2)
@@ -107,7 +113,9 @@ class Preprocess:
         return x * _per_channel(self.std, x) + _per_channel(self.mean, x)
 
     def to_dict(self) -> dict[str, Any]:
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+        """For files; what most models do not need is left out where it is not used."""
+        values = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+        return values if self.squash else {key: value for key, value in values.items() if key != "squash"}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Preprocess":

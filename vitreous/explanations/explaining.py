@@ -14,8 +14,9 @@ from vitreous.attribution.catalogue import controls_for, find_method, methods_fo
 from vitreous.attribution.fill import Fill
 from vitreous.attribution.method import Method, clustered_stages, find_trunk
 from vitreous.attribution.occlusion import Occlusion, Rise
+from vitreous.attribution.spatial import unwrapped
 from vitreous.attribution.target import ClassTarget, Target, as_target
-from vitreous.attribution.views import ViewMethod, views
+from vitreous.attribution.views import ViewMethod, kinds_inside
 from vitreous.clusters.gates import PartialForward
 from vitreous.clusters.groups import ablate_groups, group_maps
 from vitreous.clusters.importance import RANKINGS, patch_attention, removal_curve
@@ -36,6 +37,7 @@ FEWER_PASSES = {"portions": 6, "cells": 5, "masks": 64}  # of the curves, occlus
 REMOVED_COUNTS = (1, 2, 4, 8, 16, 32, 64)  # clusters removed together
 COMPARED_RANKINGS = ("logit_gate", "integrated", "attention_mass", "random")  # rankings that are always compared
 ALL_METHODS = "all"
+SAME_EVERYWHERE = "Here it is the same everywhere and says nothing: take another method, or explain another class."
 ON_THIS_IMAGE = "It is the most faithful of those compared, on this image alone."
 
 
@@ -196,9 +198,10 @@ def explain_by(model: nn.Module, images: Tensor, target: Target, method: Method,
     scores: dict[str, float] = {DECIDES: both["blur"].difference.item()}
     for fill, curve in both.items():
         scores |= {f"insertion_{fill}": curve.insertion_area.item(), f"deletion_{fill}": curve.deletion_area.item()}
+    flat = bool((heat == heat.flatten()[0]).all())
     return MethodMap(
         name=method.name,
-        summary=method.summary,
+        summary=f"{method.summary} {SAME_EVERYWHERE}" if flat else method.summary,
         heat=heat[0].cpu(),
         scores=scores,
         insertion=tuple(both["blur"].insertion[0].tolist()),
@@ -232,11 +235,12 @@ def cluster_layer_of(model: nn.Module, plan: Plan) -> Layer | None:
 
 
 def without_clusters(model: nn.Module) -> str:
-    kinds = dict.fromkeys(view.kind.name for view in views(model)) if find_trunk(model) is not None else ()
+    kinds = kinds_inside(model)
     inside = f"Inside it has {', '.join(kinds)}. " if kinds else ""
     methods = ", ".join(method.name for method in methods_for(model))
     return (
-        f"this model ({type(model).__name__}) has no clusters. {inside}It can be explained by these methods: {methods}"
+        f"this model ({type(unwrapped(model)).__name__}) has no clusters. {inside}"
+        f"It can be explained by these methods: {methods}"
     )
 
 

@@ -2,7 +2,9 @@
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +18,7 @@ from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.explanations.explaining import Plan, explain_image
 from vitreous.reports.explanation import Explanation
+from vitreous.runs.any_model import adapted, read_preprocess
 from vitreous.runs.model_folder import data_of
 from vitreous.runs.trained_model import TrainedModel
 
@@ -93,14 +96,14 @@ def picture_of_input(given: Pictured, preprocess: Preprocess) -> Image.Image:
     return Image.fromarray((pixels.clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy())
 
 
-def model_in_memory(model: nn.Module) -> TrainedModel:
-    """A model in memory with what timm's configuration says about its pictures and classes."""
+def model_in_memory(model: nn.Module, preprocess: Any = None, classes: Sequence[str] | None = None) -> TrainedModel:
+    """A model in memory with what is said about its pictures and classes, and for the rest what it tells itself."""
+    model = getattr(model, "_orig_mod", model)  # of torch.compile, whose graph knows no hooks
     if not hasattr(model, "pretrained_cfg"):
-        raise InputError(
-            f"{type(model).__name__} does not say how it wants its pictures; give preprocess=Preprocess(size=...) "
-            "(vitreous.data.transforms) and classes=[...]"
-        )
-    return data_of(model, type(model).__name__)
+        return adapted(model, preprocess, classes)
+    told = data_of(model, type(model).__name__)
+    read = told.preprocess if preprocess is None else read_preprocess(preprocess)
+    return told._replace(preprocess=read, classes=told.classes if classes is None else tuple(classes))
 
 
 def explanation_facts(name: str, item: Explanation, plan: Plan) -> dict[str, str]:

@@ -25,6 +25,7 @@ from vitreous.files.storage import MANIFEST, DamagedError, find_published, publi
 from vitreous.models.arguments import parse_model_arg
 from vitreous.models.weights import MisfitError, check_finite, describe_misfit, local_file, local_path
 from vitreous.registry import construction_limit, create_model, resolve_name, stored_bytes
+from vitreous.runs.any_model import from_timm
 from vitreous.runs.model_config import CONFIG, WEIGHTS, ModelConfig, make_config, read_config, timm_config
 from vitreous.runs.trained_model import TrainedModel, at_size, is_classifier, number_names
 from vitreous.runs.weights_file import load_file_model
@@ -231,14 +232,7 @@ def data_of(model: nn.Module, name: str) -> TrainedModel:
     """A classifier with what timm's configuration of it tells about its images and classes."""
     from timm.data import resolve_model_data_config
 
-    data = resolve_model_data_config(model)
-    preprocess = Preprocess(
-        size=tuple(data["input_size"][1:]),
-        crop_ratio=data["crop_pct"],
-        interpolation=data["interpolation"],
-        mean=tuple(data["mean"]),
-        std=tuple(data["std"]),
-    )
+    preprocess = from_timm(resolve_model_data_config(model))
     return TrainedModel(model, name, "classify", _published_classes(model), preprocess)
 
 

@@ -22,7 +22,7 @@ from vitreous.attribution.catalogue import find_method, methods_for
 from vitreous.attribution.frame import of_picture
 from vitreous.attribution.method import Method, clustered_stages, find_trunk, trunk
 from vitreous.attribution.target import Target, as_target
-from vitreous.attribution.views import views
+from vitreous.attribution.views import kinds_inside
 from vitreous.clusters.gates import PartialForward, cluster_count, cluster_layer, users, without
 from vitreous.clusters.groups import group_gates, group_maps, several
 from vitreous.clusters.importance import RANKINGS, by_logit_gate
@@ -111,9 +111,7 @@ class Explorer:
         """What a model without clusters can show instead."""
         if self.stages:
             return ""
-        backbone = find_trunk(self.model)
-        kinds = dict.fromkeys(view.kind.name for view in views(self.model)) if backbone is not None else ()
-        inside = ", ".join(kind.replace("_", " ") for kind in kinds)
+        inside = ", ".join(kind.replace("_", " ") for kind in kinds_inside(self.model))
         return f"{self.trained.name} has no clusters. " + (
             f"Inside it can be seen: {inside}." if inside else "It is explained from outside, by methods for any model."
         )
