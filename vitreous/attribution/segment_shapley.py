@@ -64,7 +64,7 @@ class SegmentShapley(Method):
         return torch.einsum("bk,bkhw->bhw", worth / area.sqrt(), parts)
 
     def coalitions(self, images: Tensor, count: int) -> Tensor:
-        """Which segments are visible, (B, S, K) of 0 and 1; every other coalition is the complement of the one before."""
+        """Which segments are visible, (B, S, K) of 0 and 1; every other one is the complement of the one before."""
         drawn = noise_for(images, self.pairs, count + 1, seed=1)
         kept = (drawn[..., 1:] < drawn[..., :1]).float()  # each with a share drawn anew
         return torch.stack([kept, 1 - kept], 2).flatten(1, 2)
