@@ -1,4 +1,4 @@
-"""The refined mask: its parts by hand, that it is better than where it starts, and what every costly method must keep."""
+"""The refined mask: its parts by hand, that it is better than its start, and what every costly method must keep."""
 
 import pytest
 import torch

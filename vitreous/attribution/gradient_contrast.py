@@ -1,8 +1,8 @@
 """Gradient times contrast: where the picture differs from its blur, and the difference matters to the target.
 
-Our own, close to input times gradient (Shrikumar et al., arXiv 1605.01713) and to integrated gradients from a blur (Xu et
-al., arXiv 2004.03383), but of what speaks for the target alone, and smooth. Where the picture equals its blur a gradient
-cannot matter, however large it is.
+Our own, close to input times gradient (Shrikumar et al., arXiv 1605.01713) and to integrated gradients from a blur
+(Xu et al., arXiv 2004.03383), but of what speaks for the target alone, and smooth. Where the picture equals its blur a
+gradient cannot matter, however large it is.
 """
 
 from dataclasses import dataclass

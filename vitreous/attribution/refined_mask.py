@@ -1,6 +1,6 @@
 """A coarse mask, optimised so that the target stays when its top areas are shown and is lost when they are hidden.
 
-Fong, Vedaldi, arXiv 1704.03296, and Fong et al., arXiv 1910.08485, optimise a mask from nothing, over hundreds of steps.
+Fong, Vedaldi, arXiv 1704.03296, and Fong et al., arXiv 1910.08485, optimise a mask from nothing, in hundreds of steps.
 Ours starts from a map that is nearly right, so that a few steps do, and asks for both ends at changing areas.
 
 Shapes: B images, height and width of the image, rows and columns of the coarse grid.

@@ -4,9 +4,11 @@
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from vitreous.errors import InputError, command
 from vitreous.explanations.explaining import Plan
@@ -29,7 +31,7 @@ class DefaultMethod(NamedTuple):
     verdicts: dict[str, bool]  # method -> whether it beat the controls that know nothing
     data: str = ""  # what it was measured on
     images: int = 0
-    by_budget: dict[int, str] = {}  # number of passes -> the most faithful method with so many or fewer; never changed
+    by_budget: Mapping[int, str] = MappingProxyType({})  # passes -> the most faithful method with so many or fewer
 
     def applied(self, plan: Plan) -> Plan:
         if plan.budget is None or not self.by_budget:
@@ -101,10 +103,14 @@ def store_default_method(model: str, chosen: DefaultMethod) -> DefaultMethod:
         before = read_default_method(model)
     except InputError:  # a damaged one
         before = NOT_MEASURED
-    content = chosen._asdict()
+    content = as_json(chosen)
     content["beats_controls"] = content.pop("verdicts")
     replace_file(path, json.dumps(content, indent=1) + "\n")
     return before
+
+
+def as_json(chosen: DefaultMethod) -> dict[str, Any]:
+    return chosen._asdict() | {"by_budget": dict(chosen.by_budget)}
 
 
 def data_name(data: str) -> str:

@@ -13,7 +13,7 @@ from vitreous.data.image_set import ImageSet
 from vitreous.errors import InputError, printable
 from vitreous.explanations.best_findings import Tally, best_findings
 from vitreous.explanations.dataset import read_batches, selection
-from vitreous.explanations.default_method import DefaultMethod, most_faithful, store_default_method
+from vitreous.explanations.default_method import DefaultMethod, as_json, most_faithful, store_default_method
 from vitreous.explanations.dense import explained_model_for, inputs_of
 from vitreous.explanations.explaining import ALL_METHODS, FEWER_PASSES, lighter
 from vitreous.faithfulness.curves import PORTIONS
@@ -105,7 +105,7 @@ def write_scores(folder: Path, scores: MethodScores, default: DefaultMethod, abo
     )
     write_text(folder / SCORES_REPORT, page)
     files = [SCORES_REPORT, SCORES_CHART, FRONTIER_CHART]
-    write_json(folder / SCORES_JSON, {**about, "default": default._asdict(), "methods": scores.rows(), "files": files})
+    write_json(folder / SCORES_JSON, {**about, "default": as_json(default), "methods": scores.rows(), "files": files})
 
 
 def class_batches(trained: TrainedModel, images: ImageSet, limit: int, batch_size: int) -> Iterator[ScoringBatch]:

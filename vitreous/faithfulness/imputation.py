@@ -1,8 +1,8 @@
-"""Noisy linear imputation: hidden pixels as weighted means of their neighbours, so that a hole tells nothing of its shape.
+"""Noisy linear imputation: hidden pixels as weighted means of their neighbours, so that a hole does not show its shape.
 
-Rong et al., "A Consistent and Efficient Evaluation Strategy for Attribution Methods" (ROAD), arXiv 2202.00449. Each hidden
-pixel equals the mean of its eight neighbours, direct ones counting twice; neighbours that are hidden too make it a
-system of linear equations, which is symmetric and solved here by conjugate gradients on all images at once.
+Rong et al., "A Consistent and Efficient Evaluation Strategy for Attribution Methods" (ROAD), arXiv 2202.00449. Each
+hidden pixel equals the mean of its eight neighbours, direct ones counting twice; neighbours that are hidden too make it
+a system of linear equations, which is symmetric and solved here by conjugate gradients on all images at once.
 
 Shapes: R changed copies of images, C channels, height and width.
 """

@@ -83,28 +83,30 @@ class MethodScores:
 
     def best(self, most_passes: int | None = None) -> str:
         """The method with the highest mean, controls apart; of those with so many passes or fewer."""
-        able = [name for name in self.values if name not in self.controls]
-        if not able:
-            raise InputError("no method was scored besides the controls; give at least one")
-        varied = [name for name in able if self.constant.get(name, 0) < len(self.values[name][DECIDES])]
-        if not varied:
-            raise InputError(
-                f"every map of {', '.join(able)} is constant and shows no place; is the model trained? Score another "
-                "method, or other images"
-            )
-        if most_passes is None:
-            return max(varied, key=lambda name: self.interval(name).mean)
-        fitting = [name for name in varied if self.passes.get(name, 0) <= most_passes]
+        able = self.able()
+        fitting = [name for name in able if most_passes is None or self.passes.get(name, 0) <= most_passes]
         if not fitting:
-            cheapest = min(varied, key=lambda name: self.passes.get(name, 0))
-            raise InputError(below_every_method(most_passes, cheapest, self.passes[cheapest]))
+            cheapest = min(able, key=lambda name: self.passes[name])
+            raise InputError(below_every_method(most_passes or 0, cheapest, self.passes[cheapest]))
         return max(fitting, key=lambda name: self.interval(name).mean)
+
+    def able(self) -> list[str]:
+        """Methods that show a place in some image at least, controls apart."""
+        methods = [name for name in self.values if name not in self.controls]
+        if not methods:
+            raise InputError("no method was scored besides the controls; give at least one")
+        able = [name for name in methods if self.constant.get(name, 0) < len(self.values[name][DECIDES])]
+        if not able:
+            raise InputError(
+                f"every map of {', '.join(methods)} is constant and shows no place; is the model trained? Score other "
+                "methods, or other images"
+            )
+        return able
 
     def envelope(self, budgets: Sequence[int] = ()) -> dict[int, str]:
         """The best method by number of passes: at each where it may change, and at these budgets, if any fits."""
-        costs = {self.passes.get(name, 0) for name in self.values if name not in self.controls}
-        lowest = min(costs, default=0)
-        return {cost: self.best(cost) for cost in sorted({*costs, *budgets}) if cost >= lowest}
+        costs = {self.passes.get(name, 0) for name in self.able()}
+        return {cost: self.best(cost) for cost in sorted({*costs, *budgets}) if cost >= min(costs)}
 
     def hiding_range(self, method: str) -> tuple[float, float] | None:
         """The lowest and the highest insertion − deletion over what hides; None if nothing was compared."""

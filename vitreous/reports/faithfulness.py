@@ -39,10 +39,11 @@ CHART_WIDTH, ROW_HEIGHT = 1104, 40  # pixels
 COLOUR_KEY = "orange: does not beat its controls; grey: control; dashed: random map and centre blob"
 HOW_TO_READ = (
     "Insertion − deletion: the area between the curves of the probability as the image is shown, and hidden, in "
-    "the order of the map, where hidden means blurred. In brackets the 95 % bootstrap "
-    "interval over images. Over hidings: the lowest and the highest insertion − deletion with a blur, the mean colour and "
-    "linear imputation (ROAD, arXiv 2202.00449); where they are far apart, the measure is as uncertain as that. "
-    "Passes: forward passes a map takes, a backward one counting as two. Pointing, energy and IoU compare with the object's mask where the data have one; "
+    "the order of the map, where hidden means blurred. In brackets the 95 % bootstrap interval over images. "
+    "Over hidings: the lowest and the highest insertion − deletion with a blur, the mean colour and linear imputation "
+    "(ROAD, arXiv 2202.00449); where they are far apart, the measure is as uncertain as that. "
+    "Passes: forward passes a map takes, a backward one counting as two. "
+    "Pointing, energy and IoU compare with the object's mask where the data have one; "
     "oracle_mask is that mask, measured on those images only. "
     "Likeness to random weights should be near 0, stability under noise near 1."
 )

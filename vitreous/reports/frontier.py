@@ -32,7 +32,7 @@ def draw_frontier(scores: MethodScores, *, heading: str) -> Image.Image:
     set_heading(figure, shorten_label(heading, 88), size=TITLE_POINTS)
     axes = figure.subplots()
     style_axes(axes, grid="y")
-    for name, mean in lines.items():
+    for mean in lines.values():
         axes.axhline(mean, color=QUIET, linewidth=1, linestyle=(0, (5, 4)))
     for name, here in found.items():
         first, passes = name in best, max(1, scores.passes[name])
