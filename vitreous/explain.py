@@ -38,6 +38,7 @@ def explain_run(
     images: tuple[str, ...],
     *,
     method: tuple[str, ...] = (),
+    budget: int | None = None,
     ranking: str | Masking | None = None,
     compare: str | None = None,
     label: str | None = None,
@@ -72,6 +73,7 @@ def explain_run(
         vitreous explain runs/demo shapes:val:0-7 --method grad_cam occlusion
         vitreous explain runs/mine photos/ --stage 2 --ranking attention_mass --label cat
         vitreous explain runs/mine photo.jpg --compare runs/other
+        vitreous explain runs/mine photos/ --budget 10
         vitreous explain runs/streets photo.jpg --label road --region 10,200,400,300
 
     Args:
@@ -80,6 +82,8 @@ def explain_run(
         images: Files, folders, patterns such as 'photos/*.jpg', or samples of the embedded data: shapes:val:0-7.
         method: Methods to compare, or all; default: the run's own and a few quick ones. A wrong name lists all. Those
             that look at a layer take one: 'grad_cam stage 2', 'layer_cam layer3'.
+        budget: Most forward passes that a map may take (a backward pass counts as two). The map shown first is then
+            what vitreous score found the most faithful within it, else the most faithful on the image.
         ranking: How clusters are ranked: ablation (default), logit_gate, value_gate, integrated, attention_mass,
             masking (the paper's, and the only one for --source attention) or random.
         compare: Another run, shown side by side.
@@ -99,8 +103,8 @@ def explain_run(
         model_args: Of a file: what its model was built with, where that is not the default, e.g. stem_stride=2.
         out: Folder to write to.
     """
-    require_positive(top_k=top_k, limit=limit)
-    plan = plan_of(method, ranking, stage, block=block, source=source, head=head)
+    require_positive(top_k=top_k, limit=limit, **({} if budget is None else {"budget": budget}))
+    plan = plan_of(method, ranking, stage, block=block, source=source, head=head, budget=budget)
     query = FindingQuery(finding, label, joint, None if region is None else parse_region(region))
     loaded = load_runs((model,) if compare is None else (model, compare), architecture, model_args, size, device)
     with result_folder(out, EXPLANATION_JSON) as staging:
@@ -193,6 +197,7 @@ def explain_model(
     joint: str | None = None,
     region: tuple[float, float, float, float] | str | None = None,
     method: tuple[str, ...] = (),
+    budget: int | None = None,
     ranking: str | Masking = "ablation",
     stage: int | None = None,
     preprocessed: bool = False,
@@ -217,6 +222,7 @@ def explain_model(
         joint: Of a keypoint model: the joint that is explained.
         region: Of a segmenter: left, top, right, bottom in pixels; what the model says there is explained.
         method: Names of methods to compare, or "all"; default: a few quick ones that suit the model.
+        budget: Most forward passes that a map may take; a backward pass counts as two.
         ranking: How clusters are ranked, a name of `vitreous.clusters.importance.RANKINGS`; or the settings of the
             paper's ranking, `vitreous.clusters.masking.Masking(...)`.
         stage: Stage whose clusters are shown, from 1; default: the last with clusters.
@@ -229,7 +235,7 @@ def explain_model(
     trained = model if isinstance(model, TrainedModel) else model_in_memory(model, preprocess, classes)
     if trained.model.training:
         raise InputError("the model is in training mode, where dropout makes maps random; call model.eval() first")
-    plan = plan_of(method, ranking, stage)
+    plan = plan_of(method, ranking, stage, budget=budget)
     query = FindingQuery(finding, label, joint, parse_region(region) if isinstance(region, str) else region)
     trained.build_task().check_query(query)
     if trained.build_task().has_findings:

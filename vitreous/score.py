@@ -37,9 +37,10 @@ def score(
     detector, a segmenter or a keypoint model the best finding of every image is explained; images in which nothing is
     found are left out.
 
-    Written to --out: faithfulness.md, faithfulness.json and a chart. An earlier result there is replaced; any other
-    content is left alone and refused. The most faithful method is stored beside the model's weights as its default,
-    which explanations then show first.
+    Written to --out: faithfulness.md, faithfulness.json and two charts: all methods, and the frontier, which shows how
+    faithful a map can be for how many passes. An earlier result there is replaced; any other content is left alone and
+    refused. The most faithful method is stored beside the model's weights as its default, which explanations then show
+    first, and so is the best for every number of passes (vitreous explain --budget).
 
     Examples:
         vitreous score runs/demo shapes

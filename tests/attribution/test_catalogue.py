@@ -34,14 +34,22 @@ def test_without_its_file_it_is_gone():
 
 def test_the_order_of_lists():
     """By `order`, then by room and file; reports and tables rely on it."""
-    assert [method.name for method in all_methods()][:10] == [
+    assert [method.name for method in all_methods()][:18] == [
         "grad_cam",
         "layer_cam",
         "input_gradient",
         "integrated_gradients",
+        "gradient_contrast",
+        "gradient_contrast_2",
+        "gradient_contrast_3",
         "occlusion",
         "rise",
         "score_cam",
+        "refined_mask",
+        "refined_mask_34",
+        "refined_mask_100",
+        "segment_shapley",
+        "segment_shapley_49",
         "rollout",
         "token_gradient",
         "clusters attention_mass",

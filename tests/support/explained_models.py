@@ -10,6 +10,8 @@ from torch import Tensor, nn
 import vitreous  # noqa: F401  (registers the models)
 from vitreous.attribution.gradient import IntegratedGradients
 from vitreous.attribution.occlusion import Occlusion, Rise
+from vitreous.attribution.refined_mask import RefinedMask
+from vitreous.attribution.segment_shapley import SegmentShapley
 from vitreous.data.shapes.samples import Shapes
 
 FAMILIES: dict[str, dict] = {
@@ -81,4 +83,9 @@ QUICK_METHODS = {
     "integrated_gradients": IntegratedGradients(steps=2),
     "occlusion": Occlusion(cells=3),
     "rise": Rise(masks=8),
+    "refined_mask": RefinedMask(steps=1),
+    "refined_mask_34": RefinedMask(steps=2),
+    "refined_mask_100": RefinedMask(steps=3),
+    "segment_shapley": SegmentShapley(pairs=4),
+    "segment_shapley_49": SegmentShapley(pairs=5),
 }

@@ -4,18 +4,21 @@
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from vitreous.errors import InputError, command
 from vitreous.explanations.explaining import Plan
-from vitreous.faithfulness.scoring import IGNORANT, MethodScores
+from vitreous.faithfulness.scoring import IGNORANT, MethodScores, below_every_method
 from vitreous.files.reading import reason_of
 from vitreous.files.storage import read_stored_json, replace_file
 from vitreous.runs.model_folder import find_model_folder, is_weights_file
 
 DEFAULT_METHOD_FILE = "explain.json"
+BUDGETS = (1, 3, 10, 50, 100)  # passes a map may take, for each of which a default is stored
 FEW = 30  # images: with fewer an interval says little
 FEW_REMARK = " So few images prove little: score more."
 UNSCORED = "Faithfulness to this model was not measured on a data set"
@@ -27,9 +30,29 @@ class DefaultMethod(NamedTuple):
     verdicts: dict[str, bool]  # method -> whether it beat the controls that know nothing
     data: str = ""  # what it was measured on
     images: int = 0
+    by_budget: Mapping[int, str] = MappingProxyType({})  # passes -> the most faithful method with so many or fewer
 
     def applied(self, plan: Plan) -> Plan:
-        return replace(plan, default=self.method, reason=self.reason, verdicts=self.verdicts)
+        if plan.budget is None or not self.by_budget:
+            default = None if plan.budget else self.method  # an older file does not tell what its method costs
+            return replace(plan, default=default, reason=self.reason, verdicts=self.verdicts)
+        method, within = (
+            self.for_budget(plan.budget),
+            f"at most {plan.budget} {'pass' if plan.budget == 1 else 'passes'}",
+        )
+        reason = f"Of the methods with {within} it is the most faithful on {self.images} images of {self.data}."
+        few = FEW_REMARK if self.images < FEW else ""
+        return replace(plan, default=method, reason=reason + few, verdicts=self.verdicts)
+
+    def for_budget(self, passes: int) -> str | None:
+        """The most faithful method whose map takes at most so many passes; None if nothing was measured."""
+        if not self.by_budget:
+            return None
+        fitting = [budget for budget in self.by_budget if budget <= passes]
+        if not fitting:
+            lowest = min(self.by_budget)
+            raise InputError(below_every_method(passes, self.by_budget[lowest], lowest))
+        return self.by_budget[max(fitting)]
 
 
 NOT_MEASURED = DefaultMethod(None, f"{UNSCORED}; {command('score', 'RUN', 'DATA')} does that.", {})
@@ -51,7 +74,10 @@ def read_default_method(model: str) -> DefaultMethod:
     content = read_stored_json(path)
     try:
         verdicts, data = dict(content["beats_controls"]), data_name(str(content["data"]))
-        return DefaultMethod(str(content["method"]), str(content["reason"]), verdicts, data, int(content["images"]))
+        budgets = {int(passes): str(method) for passes, method in content.get("by_budget", {}).items()}
+        return DefaultMethod(
+            str(content["method"]), str(content["reason"]), verdicts, data, int(content["images"]), budgets
+        )
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as reason:
         raise InputError(
             f"{path} was not written by vitreous score ({reason_of(reason)}); remove it, or score again"
@@ -64,7 +90,7 @@ def most_faithful(scores: MethodScores, *, data: str, images: int, findings: boo
     verdicts = {name: scores.beats_controls(name) for name in scores.values if name not in scores.controls}
     measured_on = f"{'the best findings in ' if findings else ''}{images} images of {data_name(data)}"
     reason = why(scores, method, measured_on) + (FEW_REMARK if images < FEW else "")
-    return DefaultMethod(method, reason, verdicts, data, images)
+    return DefaultMethod(method, reason, verdicts, data, images, scores.envelope(BUDGETS))
 
 
 def store_default_method(model: str, chosen: DefaultMethod) -> DefaultMethod:
@@ -76,10 +102,14 @@ def store_default_method(model: str, chosen: DefaultMethod) -> DefaultMethod:
         before = read_default_method(model)
     except InputError:  # a damaged one
         before = NOT_MEASURED
-    content = chosen._asdict()
+    content = as_json(chosen)
     content["beats_controls"] = content.pop("verdicts")
     replace_file(path, json.dumps(content, indent=1) + "\n")
     return before
+
+
+def as_json(chosen: DefaultMethod) -> dict[str, Any]:
+    return chosen._asdict() | {"by_budget": dict(chosen.by_budget)}
 
 
 def data_name(data: str) -> str:

@@ -27,7 +27,7 @@ from vitreous.clusters.ranks import order_clusters
 from vitreous.data.transforms import Preprocess, to_unit_tensor
 from vitreous.errors import InputError
 from vitreous.faithfulness.curves import curves
-from vitreous.faithfulness.scoring import DECIDES
+from vitreous.faithfulness.scoring import DECIDES, below_every_method
 from vitreous.reports.explanation import Clusters, Explanation, MethodMap, StageLoad
 
 _SHOWN_CLASSES = 5
@@ -52,12 +52,15 @@ class Plan:
     source: MapSource = "clusters"
     head: int | None = None
     masking: Masking = field(default_factory=Masking)
+    budget: int | None = None  # most passes a map may take
     light: bool = False  # fewer passes, for models whose passes take long
     default: str | None = None  # the method a data set has shown to be the most faithful ...
     reason: str = ""  # ... in words
     verdicts: dict[str, bool] = field(default_factory=dict)  # whether a method beat its controls there
 
     def __post_init__(self) -> None:
+        if self.budget is not None and self.budget < 1:
+            raise InputError(f"a budget of {self.budget} passes was given; a map takes 1 or more")
         if self.ranking not in RANKINGS:
             raise InputError(f"ranking {self.ranking!r} is unknown; clusters can be ranked by {', '.join(RANKINGS)}")
         if self.head is not None and self.source != "attention":
@@ -166,7 +169,27 @@ def chosen_methods(model: nn.Module, plan: Plan) -> list[Method]:
         names = list(plan.methods) or default_methods(model, light=plan.light)
     first = [plan.default] if plan.default is not None and not plan.methods else []
     methods = [find_method(name, model) for name in dict.fromkeys([*first, *names])]
-    return [lighter(method) for method in methods] if plan.light else methods
+    methods = [lighter(method) for method in methods] if plan.light else methods
+    return methods if plan.budget is None else within_budget(model, methods, plan)
+
+
+def within_budget(model: nn.Module, methods: Sequence[Method], plan: Plan) -> list[Method]:
+    """Those whose map takes at most so many passes; if none that knows something does, all others that fit."""
+    budget, controls = plan.budget or 0, [control.name for control in controls_for(model)]
+    dear = [method for method in methods if method.needs.passes > budget and method.name in plan.methods]
+    if dear:
+        raise InputError(
+            f"{dear[0].name} takes {dear[0].needs.passes} passes and the budget is {budget}; raise it, or name others"
+        )
+    fitting = [method for method in methods if method.needs.passes <= budget]
+    if any(method.name not in controls for method in fitting):
+        return fitting
+    known = [lighter(method) if plan.light else method for method in methods_for(model)]
+    others = [method for method in known if method.needs.passes <= budget]
+    if not others:
+        cheapest = min(known, key=lambda method: method.needs.passes)
+        raise InputError(below_every_method(budget, cheapest.name, cheapest.needs.passes))
+    return [*others, *fitting]
 
 
 def default_methods(model: nn.Module, *, light: bool) -> list[str]:

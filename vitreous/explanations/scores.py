@@ -13,7 +13,7 @@ from vitreous.data.image_set import ImageSet
 from vitreous.errors import InputError, printable
 from vitreous.explanations.best_findings import Tally, best_findings
 from vitreous.explanations.dataset import read_batches, selection
-from vitreous.explanations.default_method import DefaultMethod, most_faithful, store_default_method
+from vitreous.explanations.default_method import DefaultMethod, as_json, most_faithful, store_default_method
 from vitreous.explanations.dense import explained_model_for, inputs_of
 from vitreous.explanations.explaining import ALL_METHODS, FEWER_PASSES, lighter
 from vitreous.faithfulness.curves import PORTIONS
@@ -22,10 +22,12 @@ from vitreous.files.storage import write_json
 from vitreous.files.writing import write_text
 from vitreous.reports import faithfulness as charts
 from vitreous.reports.evaluation import console_table
+from vitreous.reports.frontier import draw_frontier
 from vitreous.runs.results import result_folder
 from vitreous.runs.trained_model import TrainedModel
 
 SCORES_JSON, SCORES_REPORT, SCORES_CHART = "faithfulness.json", "faithfulness.md", "faithfulness.png"
+FRONTIER_CHART = "frontier.png"
 SANITY_IMAGES = 8  # on which randomisation and stability are measured too; they take three more maps each
 
 
@@ -73,6 +75,7 @@ def score_run(
     if tally.nothing_found:
         print(f"\nleft out: {tally.nothing_found} of {tally.images} images, in which the model found nothing")
     print(printable(f"\ndefault map: {default.method}. {default.reason}", keep="\n"))
+    print(printable(f"by passes: {charts.frontier_text(scores)}"))
     if before.images > default.images:
         print(f"(it replaces {printable(before.method or '')}, which was measured on {before.images} images)")
     print(printable(f"report: {out / SCORES_REPORT}"))
@@ -95,12 +98,14 @@ def methods_to_score(model: nn.Module, names: Sequence[str]) -> list[Method]:
 def write_scores(folder: Path, scores: MethodScores, default: DefaultMethod, about: dict[str, Any]) -> None:
     heading = f"How faithful are the maps of {about['model']}? {about['images']} images of {about['data']}"
     charts.draw_faithfulness(scores, heading=heading, default=default.method).save(folder / SCORES_CHART)
+    frontier = f"Which map for how many passes? {about['model']}, {about['images']} images of {about['data']}"
+    draw_frontier(scores, heading=frontier).save(folder / FRONTIER_CHART)
     page = charts.faithfulness_markdown(
-        scores, about, chart=SCORES_CHART, default=f"{default.method}. {default.reason}"
+        scores, about, chart=SCORES_CHART, frontier=FRONTIER_CHART, default=f"{default.method}. {default.reason}"
     )
     write_text(folder / SCORES_REPORT, page)
-    files = [SCORES_REPORT, SCORES_CHART]
-    write_json(folder / SCORES_JSON, {**about, "default": default._asdict(), "methods": scores.rows(), "files": files})
+    files = [SCORES_REPORT, SCORES_CHART, FRONTIER_CHART]
+    write_json(folder / SCORES_JSON, {**about, "default": as_json(default), "methods": scores.rows(), "files": files})
 
 
 def class_batches(trained: TrainedModel, images: ImageSet, limit: int, batch_size: int) -> Iterator[ScoringBatch]:

@@ -4,13 +4,15 @@ Petsiuk et al., arXiv 1806.07421. Pixels are taken in the order of the map, most
 one portion after the other in the image; insertion shows them on a hidden image. A map is faithful if the target's
 probability falls early and rises early: insertion minus deletion is the area between both curves, 0 for noise.
 
-Everything depends on what hides, so both ways are reported. "blur" leaves the light of the scene and decides. "mean"
+Everything depends on what hides, so several ways are reported. "blur" leaves the light of the scene and decides. "mean"
 cuts sharp edges that the model never saw: hide an object exactly, and the hole has its shape and is recognised by it.
+"linear" closes the hole from its rim (`imputation`), so that nothing of its shape is left: the measure is then ROAD's,
+the least relevant removed first minus the most relevant removed first.
 
 Shapes: B images, S portions, height and width of the image.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +21,9 @@ from vitreous.attribution.fill import Fill, baseline, blend
 from vitreous.attribution.method import rows_at_once, to_image
 from vitreous.attribution.target import Target
 from vitreous.errors import InputError
+from vitreous.faithfulness.imputation import impute
 
+Hiding = Fill | Literal["linear"]
 PORTIONS = 16
 IMAGES_AT_ONCE = 64
 
@@ -63,7 +67,7 @@ def curves(
     heat: Tensor,
     target: Target,
     *,
-    fill: Fill = "blur",
+    fill: Hiding = "blur",
     portions: int = PORTIONS,
     batch_size: int = IMAGES_AT_ONCE,
 ) -> Curves:
@@ -72,7 +76,9 @@ def curves(
         raise InputError(f"portions={portions} given; a curve has at least 2")
     target, B = target.on("probability"), len(images)
     size = (images.shape[2], images.shape[3])
-    place, hidden = place_in_order(heat, size), baseline(images, fill)
+    place = place_in_order(heat, size)
+    # Linear imputation needs a rim: an image of which nothing is left is its mean colour.
+    hidden = images.mean((2, 3), keepdim=True).expand_as(images) if fill == "linear" else baseline(images, fill)
     share = torch.arange(1, portions, device=images.device) / portions
     shown = place[:, None] < share[:, None, None]  # (B, S - 1, height, width)
     keep = torch.cat([shown, ~shown], 1).flatten(0, 1)[:, None]  # all insertions of an image, then all deletions
@@ -80,10 +86,14 @@ def curves(
     rows_each = rows_at_once(images, batch_size)
     with torch.no_grad():
         inner = [
-            target.select(rows)(model(blend(images[rows], part.to(images.dtype), hidden[rows])))
+            target.select(rows)(model(changed(images[rows], part.to(images.dtype), hidden[rows], fill)))
             for rows, part in zip(image.split(rows_each), keep.split(rows_each), strict=True)
         ]
         whole, none = target(model(images)), target(model(hidden))
     insertion, deletion = torch.cat(inner).view(B, 2, -1).unbind(1)
     ends = none[:, None], whole[:, None]
     return Curves(torch.cat([ends[0], insertion, ends[1]], 1), torch.cat([ends[1], deletion, ends[0]], 1))
+
+
+def changed(images: Tensor, keep: Tensor, hidden: Tensor, fill: Hiding) -> Tensor:
+    return impute(images, keep) if fill == "linear" else blend(images, keep, hidden)

@@ -2,7 +2,7 @@
 
     scores = score_methods(model, images, masks=masks)
     scores.rows()                  # one dict per method: means and intervals of every measure
-    scores.best()                  # the method to use by default
+    scores.best()                  # the method to use by default; best(10): with at most 10 passes
     scores.verdict("grad_cam")     # whether it beats the controls
 
 The measure that decides is insertion minus deletion, with the blur that hides best.
@@ -19,11 +19,10 @@ from torch import Tensor, nn
 
 from vitreous.attribution.catalogue import controls_for, methods_for
 from vitreous.attribution.controls import OracleMask
-from vitreous.attribution.fill import Fill
 from vitreous.attribution.method import Method, resolve
 from vitreous.attribution.target import Target
 from vitreous.errors import InputError
-from vitreous.faithfulness.curves import PORTIONS, curves
+from vitreous.faithfulness.curves import PORTIONS, Hiding, curves
 from vitreous.faithfulness.intervals import Interval, bootstrap, paired
 from vitreous.faithfulness.localisation import TOLERANCE, energy, object_iou, pointing
 from vitreous.faithfulness.sanity import randomisation, stability
@@ -31,6 +30,11 @@ from vitreous.faithfulness.sanity import randomisation, stability
 DECIDES = "insertion_minus_deletion"
 IGNORANT = ("random_map", "centre_blob")  # the controls a useful method must beat
 NO_BETTER = "no better than its controls"  # the label of one that does not
+HIDINGS: tuple[Hiding, ...] = ("blur", "mean", "linear")  # the first decides
+FEWER_PORTIONS = 6  # at most, with "linear": equations are solved for each changed copy
+
+
+CONSTANT = "constant"  # whether a map has no highest place, beside its measures
 
 
 class ScoringBatch(NamedTuple):
@@ -52,6 +56,8 @@ class MethodScores:
     values: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     controls: tuple[str, ...] = ()
     summaries: dict[str, str] = field(default_factory=dict)
+    passes: dict[str, int] = field(default_factory=dict)  # what a map costs
+    constant: dict[str, int] = field(default_factory=dict)  # in how many images a map had no highest place
 
     def add(self, method: str, measure: str, numbers: Tensor) -> None:
         self.values.setdefault(method, {}).setdefault(measure, []).extend(numbers.tolist())
@@ -75,12 +81,42 @@ class MethodScores:
     def beats_controls(self, method: str) -> bool:
         return all(self.verdict(method).values())
 
-    def best(self) -> str:
-        """The method with the highest mean, controls apart."""
-        means = {name: self.interval(name).mean for name in self.values if name not in self.controls}
-        if not means:
+    def best(self, most_passes: int | None = None) -> str:
+        """The method with the highest mean, controls apart; of those with so many passes or fewer."""
+        able = self.able()
+        fitting = [name for name in able if most_passes is None or self.passes.get(name, 0) <= most_passes]
+        if not fitting:
+            cheapest = min(able, key=lambda name: self.passes[name])
+            raise InputError(below_every_method(most_passes or 0, cheapest, self.passes[cheapest]))
+        return max(fitting, key=lambda name: self.interval(name).mean)
+
+    def able(self) -> list[str]:
+        """Methods that show a place in some image at least, controls apart."""
+        methods = [name for name in self.values if name not in self.controls]
+        if not methods:
             raise InputError("no method was scored besides the controls; give at least one")
-        return max(means, key=lambda name: means[name])
+        able = [name for name in methods if self.constant.get(name, 0) < len(self.values[name][DECIDES])]
+        if not able:
+            raise InputError(
+                f"every map of {', '.join(methods)} is constant and shows no place; is the model trained? Score other "
+                "methods, or other images"
+            )
+        return able
+
+    def envelope(self, budgets: Sequence[int] = ()) -> dict[int, str]:
+        """The best method by number of passes: at each where it may change, and at these budgets, if any fits."""
+        costs = {self.passes.get(name, 0) for name in self.able()}
+        return {cost: self.best(cost) for cost in sorted({*costs, *budgets}) if cost >= min(costs)}
+
+    def hiding_range(self, method: str) -> tuple[float, float] | None:
+        """The lowest and the highest insertion − deletion over what hides; None if nothing was compared."""
+        found = self.of(method)
+        means = [
+            self.interval(method, f"insertion_{fill}").mean - self.interval(method, f"deletion_{fill}").mean
+            for fill in HIDINGS
+            if f"insertion_{fill}" in found
+        ]
+        return (min(means), max(means)) if len(means) > 1 else None
 
     def rows(self) -> list[dict[str, object]]:
         """One for each method, the most faithful first; for tables and JSON."""
@@ -90,8 +126,10 @@ class MethodScores:
                 "method": name,
                 "summary": self.summaries[name],
                 "control": name in self.controls,
+                "passes": self.passes.get(name),
                 # Unknown of an oracle, which has fewer images where objects are not always known.
                 "beats_controls": None if name in self.controls else self.beats_controls(name),
+                "hiding_range": self.hiding_range(name),
                 "measures": {measure: self.interval(name, measure)._asdict() for measure in self.values[name]},
             }
             for name in ordered
@@ -105,7 +143,7 @@ def score_methods(
     target: Target | Tensor | None = None,
     masks: Tensor | None = None,
     methods: Sequence[Method] | None = None,
-    fills: Sequence[Fill] = ("blur", "mean"),
+    fills: Sequence[Hiding] = HIDINGS,
     portions: int = PORTIONS,
     sanity: int | None = None,
     batch_size: int = 16,
@@ -139,12 +177,19 @@ def score_methods(
         own = model if batch.model is None else batch.model
         resolved = resolve(own, batch.images, batch.target)
         for method in here:
-            scores.summaries[method.name] = method.summary
-            for measure, numbers in measured(own, method, batch, resolved, fills, portions, with_sanity).items():
+            scores.summaries[method.name], scores.passes[method.name] = method.summary, method.needs.passes
+            found = measured(own, method, batch, resolved, fills, portions, with_sanity)
+            scores.constant[method.name] = scores.constant.get(method.name, 0) + int(found.pop(CONSTANT).sum())
+            for measure, numbers in found.items():
                 scores.add(method.name, measure, numbers)
     if not scores.values:
         raise InputError("no images were given to score")
     return scores
+
+
+def below_every_method(budget: int, cheapest: str, passes: int) -> str:
+    few = f"{passes} pass" if passes == 1 else f"{passes} passes"
+    return f"a budget of {budget} is below every method; the cheapest is {cheapest} with {few}: give that or more"
 
 
 def split(whole: ScoringBatch, size: int) -> Iterable[ScoringBatch]:
@@ -159,15 +204,16 @@ def measured(
     method: Method,
     batch: ScoringBatch,
     target: Target,
-    fills: Sequence[Fill],
+    fills: Sequence[Hiding],
     portions: int,
     sanity: bool,
 ) -> dict[str, Tensor]:
     """Every measure of one method on one batch, each (B,)."""
     images, heat = batch.images, method(model, batch.images, target)
-    found: dict[str, Tensor] = {}
+    found = {CONSTANT: heat.flatten(1).amax(1) == heat.flatten(1).amin(1)}
     for fill in fills:
-        both = curves(model, images, heat, target, fill=fill, portions=portions)
+        steps = min(portions, FEWER_PORTIONS) if fill == "linear" else portions
+        both = curves(model, images, heat, target, fill=fill, portions=steps)
         found |= {f"insertion_{fill}": both.insertion_area, f"deletion_{fill}": both.deletion_area}
     deciding = "blur" if "blur" in fills else fills[0]
     found[DECIDES] = found[f"insertion_{deciding}"] - found[f"deletion_{deciding}"]

@@ -26,6 +26,8 @@ MEASURE_HEADINGS = {  # measure -> column
     "deletion_blur": "deletion (blur)",
     "insertion_mean": "insertion (mean)",
     "deletion_mean": "deletion (mean)",
+    "insertion_linear": "insertion (linear)",
+    "deletion_linear": "deletion (linear)",
     "pointing": "pointing",
     "pointing_near": "pointing, 2 px",
     "energy": "energy inside",
@@ -38,8 +40,11 @@ CHART_WIDTH, ROW_HEIGHT = 1104, 40  # pixels
 COLOUR_KEY = "orange: does not beat its controls; grey: control; dashed: random map and centre blob"
 HOW_TO_READ = (
     "Insertion − deletion: the area between the curves of the probability as the image is shown, and hidden, in "
-    "the order of the map, where hidden means blurred. In brackets the 95 % bootstrap "
-    "interval over images. Pointing, energy and IoU compare with the object's mask where the data have one; "
+    "the order of the map, where hidden means blurred. In brackets the 95 % bootstrap interval over images. "
+    "Over hidings: the lowest and the highest insertion − deletion with a blur, the mean colour and linear imputation "
+    "(ROAD, arXiv 2202.00449); where they are far apart, the measure is as uncertain as that. "
+    "Passes: forward passes a map takes, a backward one counting as two. "
+    "Pointing, energy and IoU compare with the object's mask where the data have one; "
     "oracle_mask is that mask, measured on those images only. "
     "Likeness to random weights should be near 0, stability under noise near 1."
 )
@@ -59,8 +64,25 @@ def faithfulness_table(scores: MethodScores, *, title: str, measures: Sequence[s
     for row in scores.rows():
         name = str(row["method"])
         cells = [_cell(scores, name, measure) for measure in shown]
-        rows.append((name, *cells, verdict(scores, name)))
-    return Grid(title, ("method", *(MEASURE_HEADINGS[measure] for measure in shown), "beats controls"), rows)
+        rows.append((name, _passes(scores, name), cells[0], _hidings(scores, name), *cells[1:], verdict(scores, name)))
+    headings = [MEASURE_HEADINGS[measure] for measure in shown]
+    return Grid(title, ("method", "passes", headings[0], "over hidings", *headings[1:], "beats controls"), rows)
+
+
+def _passes(scores: MethodScores, method: str) -> str:
+    return str(scores.passes.get(method, "–"))
+
+
+def _hidings(scores: MethodScores, method: str) -> str:
+    found = scores.hiding_range(method)
+    return "–" if found is None else f"{found[0]:.2f} to {found[1]:.2f}"
+
+
+def frontier_text(scores: MethodScores) -> str:
+    """The best method from so many passes on, where it changes."""
+    steps = scores.envelope().items()
+    best = [(cost, name) for cost, name in steps if scores.passes[name] == cost]
+    return ", ".join(f"{cost}: {name} {scores.interval(name).mean:.2f}" for cost, name in best)
 
 
 def _cell(scores: MethodScores, method: str, measure: str) -> str:
@@ -72,11 +94,15 @@ def _cell(scores: MethodScores, method: str, measure: str) -> str:
     return f"{found.mean:.2f} ({found.low:.2f} to {found.high:.2f})"
 
 
-def faithfulness_markdown(scores: MethodScores, about: dict[str, Any], *, chart: str, default: str) -> str:
+def faithfulness_markdown(
+    scores: MethodScores, about: dict[str, Any], *, chart: str, frontier: str, default: str
+) -> str:
     grid = faithfulness_table(scores, title="", measures=tuple(MEASURE_HEADINGS))
     lines = [f"# How faithful are the maps of {plain(str(about['model']))}?", ""]
     lines += [f"- {name.replace('_', ' ')}: {plain(str(value))}" for name, value in about.items() if name != "model"]
     lines += ["", f"Default map: {plain(default)}", "", f"![Insertion − deletion of every method]({chart})", ""]
+    lines += [f"The most faithful by passes: {plain(frontier_text(scores))}", ""]
+    lines += [f"![Insertion − deletion against passes]({frontier})", ""]
     lines += [*markdown_rows(grid), "", HOW_TO_READ, ""]
     described = [f"- {plain(str(row['method']))}: {plain(str(row['summary']))}" for row in scores.rows()]
     return "\n".join([*lines, "What each method shows:", "", *described]) + "\n"
