@@ -34,10 +34,11 @@ def test_without_its_file_it_is_gone():
 
 def test_the_order_of_lists():
     """By `order`, then by room and file; reports and tables rely on it."""
-    assert [method.name for method in all_methods()][:8] == [
+    assert [method.name for method in all_methods()][:9] == [
         "grad_cam",
         "input_gradient",
         "integrated_gradients",
+        "learned",
         "occlusion",
         "rise",
         "rollout",
@@ -49,5 +50,6 @@ def test_the_order_of_lists():
         "centre_blob",
         "clusters random top 1",
         "random_weights grad_cam",
+        "random_weights learned",
         "random_weights clusters attention_mass",
     ]

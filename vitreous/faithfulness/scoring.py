@@ -24,6 +24,7 @@ from vitreous.attribution.method import Method, resolve
 from vitreous.attribution.target import Target
 from vitreous.errors import InputError
 from vitreous.faithfulness.curves import PORTIONS, curves
+from vitreous.faithfulness.doubts import doubtful_measures
 from vitreous.faithfulness.intervals import Interval, bootstrap, paired
 from vitreous.faithfulness.localisation import TOLERANCE, energy, object_iou, pointing
 from vitreous.faithfulness.sanity import randomisation, stability
@@ -108,6 +109,7 @@ def score_methods(
     fills: Sequence[Fill] = ("blur", "mean"),
     portions: int = PORTIONS,
     sanity: int | None = None,
+    doubts: int = 0,
     batch_size: int = 16,
 ) -> MethodScores:
     """Score methods, by default all that fit the model, and always the controls.
@@ -121,6 +123,7 @@ def score_methods(
         fills: What hides pixels in insertion and deletion.
         portions: Steps of those curves.
         sanity: Of how many images to measure randomisation and stability too, which take three more maps; None: all.
+        doubts: Of how many images to measure what is in `doubts` too, which takes three more curves and a map.
         batch_size: Images at a time if `images` is a tensor; no effect on the result.
     """
     if not fills:
@@ -131,7 +134,7 @@ def score_methods(
     batches = split(ScoringBatch(images, target, masks), batch_size) if isinstance(images, Tensor) else images
     seen = 0
     for batch in batches:
-        with_sanity = sanity is None or seen < sanity
+        with_sanity, with_doubts = sanity is None or seen < sanity, seen < doubts
         seen += len(batch.images)
         here = [*controls, *(method for method in chosen if method.name not in names)]
         if batch.masks is not None:
@@ -140,7 +143,8 @@ def score_methods(
         resolved = resolve(own, batch.images, batch.target)
         for method in here:
             scores.summaries[method.name] = method.summary
-            for measure, numbers in measured(own, method, batch, resolved, fills, portions, with_sanity).items():
+            found = measured(own, method, batch, resolved, fills, portions, with_sanity, with_doubts)
+            for measure, numbers in found.items():
                 scores.add(method.name, measure, numbers)
     if not scores.values:
         raise InputError("no images were given to score")
@@ -162,6 +166,7 @@ def measured(
     fills: Sequence[Fill],
     portions: int,
     sanity: bool,
+    doubts: bool = False,
 ) -> dict[str, Tensor]:
     """Every measure of one method on one batch, each (B,)."""
     images, heat = batch.images, method(model, batch.images, target)
@@ -181,4 +186,6 @@ def measured(
     if sanity and method.needs.passes:
         found["randomisation"] = randomisation(method, model, images, target, heat)
         found["stability"] = stability(method, model, images, target, heat)
+    if doubts:
+        found |= doubtful_measures(method, model, images, target, heat, portions)
     return found
