@@ -70,7 +70,7 @@ def score(
         follow: Open pictures that the files of the data name outside of its folder (.. or an absolute path).
         limit: Most images to measure on; of more, a selection evenly spread over them is taken.
         learn: Teach an explainer of this model first; one that is there is replaced.
-        learn_steps: Of --learn: steps of 16 pictures.
+        learn_steps: Of --learn: steps of 8 pictures.
         learn_limit: Of --learn: most pictures of the train split to learn from.
         learn_seed: Of --learn: the same seed and pictures give the same explainer.
         batch_size: Images per forward pass; the result does not depend on it.

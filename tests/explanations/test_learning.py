@@ -86,10 +86,10 @@ def test_weights_that_are_no_numbers_are_told():
 
 
 def test_other_likely_classes_are_explained_too():
-    model, images = family(), pictures(4)
+    model, images = family(), pictures(4).repeat(25, 1, 1, 1)
     order = model(images).argsort(1, descending=True)
     random = torch.Generator().manual_seed(0)
-    drawn = torch.stack([labels_to_explain(model, images, random) for _ in range(200)])
+    drawn = torch.stack([labels_to_explain(model, images, random) for _ in range(8)])
     assert 0.65 < (drawn == order[:, 0]).float().mean() < 0.85  # three in four
     assert all((drawn == order[:, place]).any() for place in range(5))
 

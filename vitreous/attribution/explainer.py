@@ -20,6 +20,7 @@ from vitreous.errors import InputError
 
 WIDTH = 64  # channels between the two convolutions
 CELLS = 8  # the finer of both stages is the last with so many places across
+CAUTION = 0.25  # of what is learned, beside a prior of standard deviation 1 that a few steps would else drown
 SMALLEST_SPREAD = 1e-6  # by which maps are divided at least
 
 
@@ -87,7 +88,7 @@ class LearnedExplainer(nn.Module):
             x = torch.cat([x, before], 1)
         about = self.told(F.normalize(rows, dim=1) if rows is not None else labels)[:, :, None, None]
         scale, shift = about.chunk(2, 1)
-        heat = self.last(F.gelu(self.first(x) * (1 + scale) + shift))
+        heat = CAUTION * self.last(F.gelu(self.first(x) * (1 + scale) + shift))
         return (heat + self.trust * before if len(self.trust) else heat)[:, 0]
 
     def gather(self, maps: Sequence[Tensor]) -> Tensor:

@@ -48,11 +48,11 @@ WARM_UP = 0.1  # share of the steps in which the learning rate rises
 class Lessons:
     """How long, and with what, an explainer is taught."""
 
-    steps: int = 600
+    steps: int = 1000
     pictures: int = 2000  # most to learn from
     seed: int = 0
-    batch_size: int = 16
-    rate: float = 2e-3
+    batch_size: int = 8
+    rate: float = 1e-3
 
 
 def learn_explainer(
