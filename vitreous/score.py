@@ -85,7 +85,7 @@ def score(
     """
     require_positive(limit=limit, batch_size=batch_size, learn_steps=learn_steps, learn_limit=learn_limit)
     trained = load_model(model, architecture=architecture, model_args=model_args, size=size, device=device)
-    trained = with_held_out(trained) if learn else trained
+    trained, method = (with_held_out(trained), with_learned(method)) if learn else (trained, method)
     images, doubts = open_for(trained, data, split, follow), DOUBTED_IMAGES if learn else 0
     if learn:
         lessons = Lessons(learn_steps, learn_limit, learn_seed)
@@ -102,6 +102,11 @@ def score(
         out=out,
         doubts=doubts,
     )
+
+
+def with_learned(named: tuple[str, ...]) -> tuple[str, ...]:
+    """What was just learned is scored too, whatever methods are named."""
+    return tuple(dict.fromkeys((*named, "learned"))) if named else ()
 
 
 def with_held_out(trained: TrainedModel) -> TrainedModel:

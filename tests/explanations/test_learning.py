@@ -11,7 +11,14 @@ from vitreous.attribution.explainer_folder import weights_fingerprint
 from vitreous.attribution.method import resolve
 from vitreous.data.shapes.samples import Shapes
 from vitreous.errors import InputError
-from vitreous.explanations.learning import Lessons, labels_to_explain, marked_area, picture_checksum, teach
+from vitreous.explanations.learning import (
+    Lessons,
+    labels_to_explain,
+    marked_area,
+    picture_checksum,
+    share_of_rate,
+    teach,
+)
 from vitreous.faithfulness.curves import curves
 
 
@@ -110,3 +117,10 @@ def test_checksums_tell_pictures_apart():
     assert picture_checksum(a) == picture_checksum(b)
     b[0, 0, 0] = 1
     assert picture_checksum(a) != picture_checksum(b)
+
+
+def test_the_rate_rises_and_falls_to_nothing():
+    rates = [share_of_rate(step / 100) for step in range(101)]
+    assert 0 < rates[0] < rates[5] < rates[10]
+    assert rates[10:] == sorted(rates[10:], reverse=True)
+    assert rates[-1] == pytest.approx(0)

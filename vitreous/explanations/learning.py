@@ -11,6 +11,7 @@ may not import it, and it shares nothing but the word.
 Shapes: B images, N pictures, H W grid of the explainer.
 """
 
+import math
 import zlib
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -29,12 +30,12 @@ from vitreous.attribution.target import ClassTarget
 from vitreous.data.image import ImageError
 from vitreous.data.image_set import ImageSet
 from vitreous.errors import InputError
-from vitreous.explanations.dataset import selection
+from vitreous.explanations.dataset import MOST_PIXELS_WITH_GRADIENTS, selection
 from vitreous.runs.trained_model import TrainedModel
 from vitreous.runtime.progress import track
 
 FEWEST_PICTURES = 64
-MOST_BYTES = 500_000_000  # of pictures that are kept in memory
+MOST_BYTES = 300_000_000  # of pictures that are kept in memory
 MEASURED_PICTURES = 64  # from which the scale of features is taken
 SHARES = 0.05, 0.6  # of the picture that is shown or hidden
 SHARPNESS = 4.0  # of a mask's edge, for maps of standard deviation 1
@@ -130,6 +131,8 @@ def teach(
     seed give the same explainer.
     """
     random, device = torch.Generator().manual_seed(lessons.seed), next(model.parameters()).device
+    twice = 2 * pixels.shape[2] * pixels.shape[3]  # pixels of a picture, shown and hidden
+    at_once = max(1, min(lessons.batch_size, MOST_PIXELS_WITH_GRADIENTS // twice))
 
     def draw(count: int) -> Tensor:
         return prepare(pixels[torch.randint(len(pixels), (count,), generator=random)].to(device))
@@ -137,22 +140,24 @@ def teach(
     losses = []
     with unchanged(model), torch.random.fork_rng(), torch.enable_grad():
         torch.manual_seed(lessons.seed)
-        first = draw(MEASURED_PICTURES)
-        explainer = new_explainer(model, first)
+        explainer = new_explainer(model, draw(MEASURED_PICTURES))
         optimiser = torch.optim.AdamW(explainer.parameters(), lr=lessons.rate, weight_decay=1e-4)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(
-            optimiser, lessons.rate, total_steps=max(lessons.steps, 2), pct_start=WARM_UP
-        )
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: share_of_rate(step / lessons.steps))
         for _ in track(range(lessons.steps), total=lessons.steps, label="learn", unit="steps"):
-            loss = lesson(explainer, model, draw(lessons.batch_size), random)
+            loss = lesson(explainer, model, draw(at_once), random)
+            if not loss.isfinite():
+                raise InputError("learning failed: the loss is no number; weights or pictures hold NaN or huge values")
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
             schedule.step()
             losses.append(loss.item())
-    if not torch.tensor(losses).isfinite().all():
-        raise InputError("learning failed: the loss is no number; the weights or pictures hold NaN or huge values")
     return explainer.requires_grad_(False).eval(), losses
+
+
+def share_of_rate(done: float) -> float:
+    """Of the learning rate, after this share of the steps: it rises, and falls as a cosine to nothing."""
+    return min(1.0, (done + 0.01) / WARM_UP) * 0.5 * (1 + math.cos(math.pi * done))
 
 
 def lesson(explainer: LearnedExplainer, model: nn.Module, images: Tensor, random: torch.Generator) -> Tensor:
