@@ -117,16 +117,17 @@ def test_a_learned_explainer_is_scored_kept_and_offered(tmp_path, capsys):
 
 def test_what_is_scored_is_never_learned_from(model, tmp_path):
     """Of 70 pictures 20 are to be scored, whatever the split is called: 50 are too few to learn from."""
+    more = {"limit": 20, "learn_limit": 100}
     with pytest.raises(InputError, match=r"50 pictures to learn from .*\(20 more are among the scored ones\)"):
-        score(model, few_pictures(tmp_path / "data", 70), split="train", out=tmp_path / "out", **QUICK | {"limit": 20})
+        score(model, few_pictures(tmp_path / "data", 70), split="train", out=tmp_path / "out", **QUICK | more)
     assert not (tmp_path / "out").exists()
 
 
 def few_pictures(folder, count):
-    """As many different pictures of one class, and one to score."""
-    for split, number in (("train", count), ("val", 1)):
+    """As many different pictures to learn from, and two to score."""
+    for split, number in (("train", count), ("val", 2)):
         for place in range(number):
-            path = folder / split / "star" / f"{place:03d}.png"
+            path = folder / split / ("star", "heart")[place % 2] / f"{place:03d}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.new("RGB", (64, 64), (place, 255 - place, len(split))).save(path)
     return str(folder)

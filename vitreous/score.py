@@ -33,7 +33,7 @@ def score(
     limit: int = 200,
     learn: bool = False,
     learn_steps: int = Lessons.steps,
-    learn_limit: int = Lessons.pictures,
+    learn_limit: int = Lessons.limit,
     learn_seed: int = Lessons.seed,
     batch_size: int = 8,
     size: int | None = None,

@@ -50,7 +50,7 @@ class Lessons:
     """How long, and with what, an explainer is taught."""
 
     steps: int = 1000
-    pictures: int = 2000  # most to learn from
+    limit: int = 2000  # most pictures to learn from
     seed: int = 0
     batch_size: int = 8
     rate: float = 1e-3
@@ -64,7 +64,7 @@ def learn_explainer(
     `scored`: checksums of the pictures on which it will be judged (`picture_checksum`).
     """
     require_explainable(trained)
-    pixels = pictures_to_learn_from(trained, images, scored, lessons.pictures, data)
+    pixels = pictures_to_learn_from(trained, images, scored, lessons.limit, data)
     explainer, losses = teach(trained.model, pixels, lessons, prepare=trained.preprocess.normalise_bytes)
     about = {"data": Path(data).name, "pictures": len(pixels), **asdict(lessons), "last_loss": losses[-1]}
     save_explainer(place, explainer, trained.model, about)
