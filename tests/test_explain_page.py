@@ -26,8 +26,9 @@ def test_commands_and_python_work(tmp_path, monkeypatch, capsys):
     Image.new("RGB", (480, 320), "teal").save("photo.jpg")
     for command in (line for block in blocks(PAGE, "bash") for line in block.splitlines()):
         words = shlex.split(re.sub("--limit [23]00", "--limit 2", command).replace("0-3", "0"))
-        quick = [] if words[1] == "atlas" else ["--method", "grad_cam"]
+        quick = [] if words[1] == "atlas" or "--method" in words else ["--method", "grad_cam"]
         quick += ["--limit", "2"] if words[1] == "score" else []
+        quick += ["--learn-steps", "2", "--learn-limit", "64"] if "--learn" in words else []
         assert main([*words[1:], *quick, "--device", "cpu"]) == 0, capsys.readouterr().err
     assert (tmp_path / "explanation" / "report.html").is_file()
     assert (tmp_path / "faithfulness" / "faithfulness.md").is_file()

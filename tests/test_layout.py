@@ -23,9 +23,9 @@ ALLOWED = {  # room -> what of ours its files may import, besides errors, versio
     "metrics": {"files"},
     "drawing": set(),
     "tasks": {"data", "metrics", "heads", "drawing", "attribution", *TRUNK},
-    "runs": {"data", "tasks", "runtime", *TRUNK},
+    "runs": {"data", "tasks", "runtime", "attribution", *TRUNK},
     "training": {"data", "metrics", "heads", "tasks", "runs", "runtime", *TRUNK},
-    "attribution": {"layers", "models"},
+    "attribution": {"layers", "models", "files"},
     "clusters": {"layers", "attribution", "runtime"},
     "faithfulness": {"attribution", "clusters"},
     "reports": {"drawing", "metrics", "clusters", "faithfulness", "files"},  # result objects, never how they are made

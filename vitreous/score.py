@@ -3,16 +3,24 @@
 vitreous score runs/demo shapes
 """
 
+import time
 from pathlib import Path
 
 from vitreous.data.image_set import ImageSet
+from vitreous.data.layouts.held_out import VAL_FRACTION
 from vitreous.data.source import describe, open_data
+from vitreous.errors import InputError, printable
 from vitreous.evaluate import label_reading
+from vitreous.explanations.learning import Lessons, checksums, learn_explainer, require_explainable
 from vitreous.explanations.scores import score_run
-from vitreous.runs.model_folder import load_model
+from vitreous.runs.model_folder import explainer_folder_of, load_model
 from vitreous.runs.results import require_positive
 from vitreous.runs.trained_model import TrainedModel
+from vitreous.runtime.console import format_duration
 from vitreous.tasks.base import load_task
+
+TRAIN = "train"
+DOUBTED_IMAGES = 50  # on which --learn measures what a method that has learned could flatter itself with
 
 
 def score(
@@ -23,6 +31,10 @@ def score(
     split: str = "val",
     follow: bool = False,
     limit: int = 200,
+    learn: bool = False,
+    learn_steps: int = Lessons.steps,
+    learn_limit: int = Lessons.limit,
+    learn_seed: int = Lessons.seed,
     batch_size: int = 8,
     size: int | None = None,
     device: str = "auto",
@@ -37,6 +49,10 @@ def score(
     detector, a segmenter or a keypoint model the best finding of every image is explained; images in which nothing is
     found are left out.
 
+    With --learn, a small network is first taught to explain the model, on pictures of the train split and without their
+    labels. It is kept beside the weights: the map "learned" then costs one pass in every verb. It is scored on other
+    pictures, and all methods also by what it was not taught: other ways to hide, and the class that came second.
+
     Written to --out: faithfulness.md, faithfulness.json and two charts: all methods, and the frontier, which shows how
     faithful a map can be for how many passes. An earlier result there is replaced; any other content is left alone and
     refused. The most faithful method is stored beside the model's weights as its default, which explanations then show
@@ -45,6 +61,7 @@ def score(
     Examples:
         vitreous score runs/demo shapes
         vitreous score runs/mine photos --limit 50 --method grad_cam occlusion --out runs/mine/faithfulness
+        vitreous score runs/mine photos --learn
 
     Args:
         model: Run folder, model folder, file of weights (.pth, .safetensors) or model name (see: vitreous info).
@@ -53,6 +70,10 @@ def score(
         split: Split of the data to use.
         follow: Open pictures that the files of the data name outside of its folder (.. or an absolute path).
         limit: Most images to measure on; of more, a selection evenly spread over them is taken.
+        learn: Teach an explainer of this model first; one that is there is replaced.
+        learn_steps: Of --learn: steps of 8 pictures.
+        learn_limit: Of --learn: most pictures of the train split to learn from.
+        learn_seed: Of --learn: the same seed and pictures give the same explainer.
         batch_size: Images per forward pass; the result does not depend on it.
         size: Height and width the images are brought to; default: what the model was trained with.
         device: cpu, cuda, cuda:1, mps, or auto.
@@ -63,12 +84,53 @@ def score(
     Returns:
         The path of the table.
     """
-    require_positive(limit=limit, batch_size=batch_size)
+    require_positive(limit=limit, batch_size=batch_size, learn_steps=learn_steps, learn_limit=learn_limit)
     trained = load_model(model, architecture=architecture, model_args=model_args, size=size, device=device)
-    images = open_for(trained, data, split, follow)
+    trained, method = (with_held_out(trained), with_learned(method)) if learn else (trained, method)
+    images, doubts = open_for(trained, data, split, follow), DOUBTED_IMAGES if learn else 0
+    if learn:
+        lessons = Lessons(learn_steps, learn_limit, learn_seed)
+        learn_for(model, trained, data, images, limit=limit, follow=follow, lessons=lessons)
     return score_run(
-        model, trained, data, images, split=split, limit=limit, methods=method, batch_size=batch_size, out=out
+        model,
+        trained,
+        data,
+        images,
+        split=split,
+        limit=limit,
+        methods=method,
+        batch_size=batch_size,
+        out=out,
+        doubts=doubts,
     )
+
+
+def with_learned(named: tuple[str, ...]) -> tuple[str, ...]:
+    """What was just learned is scored too, whatever methods are named."""
+    return tuple(dict.fromkeys((*named, "learned"))) if named else ()
+
+
+def with_held_out(trained: TrainedModel) -> TrainedModel:
+    """A part of data without splits must be left to learn from, also for a model that could be measured on all."""
+    require_explainable(trained)
+    return trained._replace(val_fraction=VAL_FRACTION) if trained.val_fraction == 1.0 else trained
+
+
+def learn_for(
+    model: str, trained: TrainedModel, data: str, scored: ImageSet, *, limit: int, follow: bool, lessons: Lessons
+) -> None:
+    """Teach an explainer on the train split, without the pictures that will be scored, and keep it."""
+    place = explainer_folder_of(model)
+    if place is None:
+        raise InputError(
+            f"--learn keeps what it learns beside the weights, and '{model}' is a name; give a run folder, a model "
+            "folder or a file of weights"
+        )
+    start, train = time.perf_counter(), open_for(trained, data, TRAIN, follow)
+    learn_explainer(
+        trained, train, place, data=f"{data} ({TRAIN})", scored=checksums(trained, scored, limit), lessons=lessons
+    )
+    print(printable(f"explainer: {place}, learned in {format_duration(time.perf_counter() - start)}"))
 
 
 def open_for(trained: TrainedModel, data: str, split: str, follow: bool) -> ImageSet:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from PIL import Image
 
+from vitreous.attribution.learned import explainer_of
 from vitreous.data.pictures import Picture, find_pictures
 from vitreous.data.shapes.samples import CATEGORIES
 from vitreous.errors import InputError
@@ -94,6 +95,7 @@ def open_explorer(
 ) -> Explorer:
     trained = load_model(model, architecture=architecture, model_args=model_args, size=size, device=device)
     check_answers(trained)
+    explainer_of(trained.model)  # one that is damaged, or of other weights, shows here
     kind = Finder if trained.build_task().has_findings else Explorer
     explorer = kind(trained, read_default_method(model))
     if explorer.chosen.method is not None:

@@ -42,6 +42,7 @@ def test_the_order_of_lists():
         "gradient_contrast",
         "gradient_contrast_2",
         "gradient_contrast_3",
+        "learned",
         "occlusion",
         "rise",
         "score_cam",
@@ -59,5 +60,6 @@ def test_the_order_of_lists():
         "centre_blob",
         "clusters random top 1",
         "random_weights grad_cam",
+        "random_weights learned",
         "random_weights clusters attention_mass",
     ]

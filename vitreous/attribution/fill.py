@@ -5,7 +5,7 @@ hiding after it with black's normalised value, given as a tensor: normalising is
 """
 
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -13,21 +13,32 @@ from torch import Tensor
 
 from vitreous.errors import InputError
 
-Fill = Literal["mean", "blur"]
+Fill = Literal["mean", "blur", "noise", "colour"]
+NEVER_TAUGHT: tuple[Fill, ...] = ("noise", "colour")  # what no explainer learns with, so that it can be judged by them
 # Standard deviation of the blur, in sides of the image: so wide that shapes vanish and the light of the scene stays.
 # Half as wide, a classifier of shapes still named 57 % of them; with this 13 %, where 10 % are luck.
 BLUR = 1 / 6
 
 
 def baseline(images: Tensor, fill: Fill | Tensor) -> Tensor:
-    """Images (B, C, H, W) with everything hidden. A tensor, such as black's normalised value, must broadcast."""
+    """Images (B, C, H, W) with everything hidden. A tensor, such as black's normalised value, must broadcast.
+
+    "noise" is the image's own pixels in random order, "colour" the colour of one of them.
+    """
     if isinstance(fill, Tensor):
         return fill.to(images).expand_as(images)
     if fill == "mean":
         return torch.zeros_like(images)
     if fill == "blur":
         return blurred(images, BLUR * min(images.shape[-2:]))
-    raise InputError(f"fill={fill!r} given; accepted: 'mean', 'blur', or a tensor such as black's normalised value")
+    if fill in NEVER_TAUGHT:
+        places = torch.randperm(images.shape[2] * images.shape[3], generator=torch.Generator().manual_seed(0))
+        pixels = images.flatten(2)[:, :, (places if fill == "noise" else places[:1]).to(images.device)]
+        return pixels.view_as(images) if fill == "noise" else pixels[..., None].expand_as(images)
+    raise InputError(
+        f"fill={fill!r} given; accepted: {', '.join(map(repr, get_args(Fill)))}, or a tensor such as black's "
+        "normalised value"
+    )
 
 
 def blend(images: Tensor, keep: Tensor, hidden: Tensor) -> Tensor:

@@ -203,7 +203,8 @@ def default_methods(model: nn.Module, *, light: bool) -> list[str]:
     if light:
         usual = ["token_gradient", *finer, "grad_cam", "input_gradient", "occlusion", "clusters logit_gate"]
         return [*(name for name in usual if name in names), "centre_blob"]
-    quick = [name for name in ("token_gradient", *(finer or ["grad_cam"]), "input_gradient") if name in names]
+    first = ("learned", "token_gradient", *(finer or ["grad_cam"]), "input_gradient")
+    quick = [name for name in first if name in names]
     own = [method.name for method in known if isinstance(method, ViewMethod) and method.kind != "features"]
     return [*quick[:2], *own, "centre_blob"]
 

@@ -42,10 +42,12 @@ def score_run(
     methods: Sequence[str],
     batch_size: int,
     out: Path,
+    doubts: int = 0,
 ) -> Path:
     """Score methods, print and write the table, and store the best one as the default of these weights.
 
-    Of a model that does more than classify, the best finding in each image is explained.
+    Of a model that does more than classify, the best finding in each image is explained. `doubts`: on how many images
+    to measure what a method that has learned could flatter itself with.
     """
     dense, tally = trained.build_task().has_findings, Tally()
     chosen = methods_to_score(trained.model, methods)
@@ -58,6 +60,7 @@ def score_run(
             methods=[lighter(method) for method in chosen] if dense else chosen,
             portions=FEWER_PASSES["portions"] if dense else PORTIONS,
             sanity=SANITY_IMAGES,
+            doubts=doubts,
         )
         count = len(next(iter(scores.values.values()))[DECIDES])
         default = most_faithful(scores, data=f"{data} ({split})", images=count, findings=dense)
@@ -72,6 +75,8 @@ def score_run(
             charts.faithfulness_table(scores, title=f"{trained.name}: faithfulness on {count} images of {data}")
         )
     )
+    if doubts:
+        print_doubts(scores, min(doubts, count))
     if tally.nothing_found:
         print(f"\nleft out: {tally.nothing_found} of {tally.images} images, in which the model found nothing")
     print(printable(f"\ndefault map: {default.method}. {default.reason}", keep="\n"))
@@ -80,6 +85,11 @@ def score_run(
         print(f"(it replaces {printable(before.method or '')}, which was measured on {before.images} images)")
     print(printable(f"report: {out / SCORES_REPORT}"))
     return out / SCORES_REPORT
+
+
+def print_doubts(scores: MethodScores, count: int) -> None:
+    title = f"does it flatter itself? {count} images"
+    Console().print(console_table(charts.faithfulness_table(scores, title=title, measures=charts.DOUBT_MEASURES)))
 
 
 def methods_to_score(model: nn.Module, names: Sequence[str]) -> list[Method]:

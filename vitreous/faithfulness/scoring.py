@@ -23,6 +23,7 @@ from vitreous.attribution.method import Method, resolve
 from vitreous.attribution.target import Target
 from vitreous.errors import InputError
 from vitreous.faithfulness.curves import PORTIONS, Hiding, curves
+from vitreous.faithfulness.doubts import doubtful_measures
 from vitreous.faithfulness.intervals import Interval, bootstrap, paired
 from vitreous.faithfulness.localisation import TOLERANCE, energy, object_iou, pointing
 from vitreous.faithfulness.sanity import randomisation, stability
@@ -146,6 +147,7 @@ def score_methods(
     fills: Sequence[Hiding] = HIDINGS,
     portions: int = PORTIONS,
     sanity: int | None = None,
+    doubts: int = 0,
     batch_size: int = 16,
 ) -> MethodScores:
     """Score methods, by default all that fit the model, and always the controls.
@@ -159,6 +161,7 @@ def score_methods(
         fills: What hides pixels in insertion and deletion.
         portions: Steps of those curves.
         sanity: Of how many images to measure randomisation and stability too, which take three more maps; None: all.
+        doubts: Of how many images to measure what is in `doubts` too, which takes three more curves and a map.
         batch_size: Images at a time if `images` is a tensor; no effect on the result.
     """
     if not fills:
@@ -169,7 +172,7 @@ def score_methods(
     batches = split(ScoringBatch(images, target, masks), batch_size) if isinstance(images, Tensor) else images
     seen = 0
     for batch in batches:
-        with_sanity = sanity is None or seen < sanity
+        with_sanity, with_doubts = sanity is None or seen < sanity, seen < doubts
         seen += len(batch.images)
         here = [*controls, *(method for method in chosen if method.name not in names)]
         if batch.masks is not None:
@@ -178,7 +181,7 @@ def score_methods(
         resolved = resolve(own, batch.images, batch.target)
         for method in here:
             scores.summaries[method.name], scores.passes[method.name] = method.summary, method.needs.passes
-            found = measured(own, method, batch, resolved, fills, portions, with_sanity)
+            found = measured(own, method, batch, resolved, fills, portions, with_sanity, with_doubts)
             scores.constant[method.name] = scores.constant.get(method.name, 0) + int(found.pop(CONSTANT).sum())
             for measure, numbers in found.items():
                 scores.add(method.name, measure, numbers)
@@ -207,6 +210,7 @@ def measured(
     fills: Sequence[Hiding],
     portions: int,
     sanity: bool,
+    doubts: bool = False,
 ) -> dict[str, Tensor]:
     """Every measure of one method on one batch, each (B,)."""
     images, heat = batch.images, method(model, batch.images, target)
@@ -227,4 +231,6 @@ def measured(
     if sanity and method.needs.passes:
         found["randomisation"] = randomisation(method, model, images, target, heat)
         found["stability"] = stability(method, model, images, target, heat)
+    if doubts:
+        found |= doubtful_measures(method, model, images, target, heat, portions)
     return found

@@ -34,8 +34,13 @@ MEASURE_HEADINGS = {  # measure -> column
     "overlap": "IoU",
     "randomisation": "likeness to random weights",
     "stability": "stability",
+    "difference_noise": "noise hides",
+    "difference_colour": "colour hides",
+    "runner_up": "second class",
+    "class_likeness": "likeness to second class",
 }
 CONSOLE_MEASURES = (DECIDES, "pointing_near", "stability")  # what fits a console of 80 columns
+DOUBT_MEASURES = ("difference_noise", "difference_colour", "runner_up", "class_likeness", "randomisation")
 CHART_WIDTH, ROW_HEIGHT = 1104, 40  # pixels
 COLOUR_KEY = "orange: does not beat its controls; grey: control; dashed: random map and centre blob"
 HOW_TO_READ = (
@@ -47,6 +52,11 @@ HOW_TO_READ = (
     "Pointing, energy and IoU compare with the object's mask where the data have one; "
     "oracle_mask is that mask, measured on those images only. "
     "Likeness to random weights should be near 0, stability under noise near 1."
+)
+HOW_TO_DOUBT = (
+    "Noise and colour: insertion − deletion where the image's own pixels in random order, or one of its colours, hide; "
+    "a learned explainer was taught with neither. Second class: the most probable class besides the explained one, by "
+    "its own map; likeness of both maps, where 1 means that the map does not know what it explains."
 )
 
 
@@ -104,6 +114,7 @@ def faithfulness_markdown(
     lines += [f"The most faithful by passes: {plain(frontier_text(scores))}", ""]
     lines += [f"![Insertion − deletion against passes]({frontier})", ""]
     lines += [*markdown_rows(grid), "", HOW_TO_READ, ""]
+    lines += [HOW_TO_DOUBT, ""] if any("class_likeness" in found for found in scores.values.values()) else []
     described = [f"- {plain(str(row['method']))}: {plain(str(row['summary']))}" for row in scores.rows()]
     return "\n".join([*lines, "What each method shows:", "", *described]) + "\n"
 

@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from timm.models import is_model_pretrained
 from torch import nn
 
+from vitreous.attribution.learned import carry_explainer
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.files.reading import truncate
@@ -35,6 +36,7 @@ from vitreous.runtime.parallel import full_tensor
 from vitreous.tasks.base import load_task
 
 WEIGHT_FILES = (".pth", ".pt", ".safetensors", ".bin", ".ckpt", ".th", ".tar")
+EXPLAINER_FOLDER = "explainer"
 PREFERRED = ("best", "final")  # which model of a run folder is meant
 
 
@@ -99,6 +101,9 @@ def load_model(
             trained = data_of(create_model(str(source), pretrained=True).eval(), str(source))
         else:
             trained = _load_folder(folder)
+    explainer = explainer_folder_of(str(source))
+    if explainer is not None:
+        carry_explainer(trained.model, explainer)
     trained.model.to(place)
     if size is None:
         return trained
@@ -136,6 +141,15 @@ def weights_path(source: str) -> Path:
 
 def _no_file(source: str | Path) -> InputError:
     return InputError(f"there is no file '{source}'; give a file of weights, a run folder, a model folder or a name")
+
+
+def explainer_folder_of(source: str) -> Path | None:
+    """Where the explainer of a model is, or would be: beside its weights; a model known by name only has no place."""
+    if not is_weights_file(source):
+        folder = find_model_folder(source)
+        return None if folder is None else folder / EXPLAINER_FOLDER
+    path = weights_path(source)
+    return path.parent / EXPLAINER_FOLDER if path.name == WEIGHTS else path.with_suffix(f".{EXPLAINER_FOLDER}")
 
 
 def find_model_folder(source: str | Path) -> Path | None:
