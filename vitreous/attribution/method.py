@@ -39,11 +39,12 @@ class Needs:
     target: bool = True  # False: the same map whatever is explained
     trunk: bool = False  # one of our backbones must be inside
     clusters: bool = False  # with clusters
+    readout: bool = False  # which the classifier reads
 
     @property
     def inside(self) -> bool:
         """Whether the map is on a grid of the network, which covers all that the network sees."""
-        return self.trunk or self.clusters
+        return self.trunk or self.clusters or self.readout
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,10 @@ class Method(ABC):
         backbone = find_trunk(model)
         if backbone is None:
             return f"{type(model).__name__} has no vitreous backbone inside"
-        if self.needs.clusters and not clustered_stages(backbone):
+        if self.needs.clusters and not cluster_layers(backbone):
             return f"{type(backbone).__name__} has no clusters"
+        if self.needs.readout and not readouts(backbone):
+            return f"the classifier of this {type(backbone).__name__} does not read clusters"
         return None
 
     def __call__(self, model: nn.Module, images: Tensor, target: Target | Tensor | int | None = None) -> Tensor:
@@ -136,6 +139,20 @@ def clustered_stages(backbone: nn.Module) -> list[int]:
 def has_clusters(stage: nn.Module) -> bool:
     clusters = getattr(stage, "clusters", None)
     return clusters is not None and not isinstance(clusters, nn.Identity)
+
+
+def readouts(backbone: nn.Module) -> dict[int, int]:
+    """Where a classifier reads clusters: their numbers, which count on after the last stage -> the stage that is read.
+
+    They are a layer of their own, since a stage may have both: clusters that its patches look at, and those.
+    """
+    stages = len(getattr(backbone, "stages", []))
+    return {stages + place: int(i) + 1 for place, i in enumerate(getattr(backbone, "readout", None) or (), 1)}
+
+
+def cluster_layers(backbone: nn.Module) -> list[int]:
+    """Numbers of the stages with clusters, and of readouts through clusters."""
+    return [*clustered_stages(backbone), *readouts(backbone)]
 
 
 def rows_at_once(images: Tensor, most: int) -> int:

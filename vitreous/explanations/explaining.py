@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vitreous.attribution.catalogue import controls_for, find_method, methods_for
 from vitreous.attribution.fill import Fill
-from vitreous.attribution.method import Method, clustered_stages, find_trunk
+from vitreous.attribution.method import Method, cluster_layers, find_trunk
 from vitreous.attribution.occlusion import Occlusion, Rise
 from vitreous.attribution.target import ClassTarget, Target, as_target
 from vitreous.attribution.views import ViewMethod, views
@@ -178,9 +178,10 @@ def default_methods(model: nn.Module, *, light: bool) -> list[str]:
     if light:
         usual = ["token_gradient", *finer, "grad_cam", "input_gradient", "occlusion", "clusters logit_gate"]
         return [*(name for name in usual if name in names), "centre_blob"]
+    exact = [name for name in ("contributions",) if name in names]
     quick = [name for name in ("token_gradient", *(finer or ["grad_cam"]), "input_gradient") if name in names]
     own = [method.name for method in known if isinstance(method, ViewMethod) and method.kind != "features"]
-    return [*quick[:2], *own, "centre_blob"]
+    return [*exact, *quick[:2], *own, "centre_blob"]
 
 
 def lighter(method: Method) -> Method:
@@ -224,7 +225,7 @@ def leading(methods: Sequence[MethodMap], plan: Plan) -> tuple[str, str]:
 def cluster_layer_of(model: nn.Module, plan: Plan) -> Layer | None:
     """Where the clusters come from; None for a model that has none and was not asked for any."""
     backbone = find_trunk(model)
-    if backbone is not None and clustered_stages(backbone):
+    if backbone is not None and cluster_layers(backbone):
         return choose_layer(backbone, source=plan.source, stage=plan.stage, block=plan.block)
     if plan.stage is not None or plan.block is not None or plan.source != "clusters" or plan.head is not None:
         raise InputError(without_clusters(model))
@@ -268,12 +269,12 @@ def explain_clusters(
         importance={plan.ranking: importance},
         order=order,
     )
-    if layer.source == "attention" or len(maps) < 2:
+    if layer.source == "attention" or (len(maps) < 2 and not layer.is_readout):
         return alone  # there is nothing to remove, or nothing would be left
     rest = PartialForward(model, images, layer)
     rankings = {plan.ranking: importance} | {
         name: RANKINGS[name](model, images, target, layer)[0].cpu()
-        for name in COMPARED_RANKINGS
+        for name in (*(["contribution"] if layer.is_readout else []), *COMPARED_RANKINGS)
         if name != plan.ranking
     }
     label = group_maps(maps.cpu())
