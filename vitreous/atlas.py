@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vitreous.clusters.atlas import ATLAS_RANKING
 from vitreous.errors import InputError
-from vitreous.explanations.atlas import write_atlas
+from vitreous.explanations.atlas_folder import write_atlas
 from vitreous.explanations.explaining import Plan
 from vitreous.runs.model_folder import load_model
 from vitreous.runs.results import require_positive

@@ -13,9 +13,9 @@ from vitreous.drawing.panels import QUIET
 from vitreous.errors import InputError, nearest, printable
 from vitreous.files.storage import write_json
 from vitreous.files.writing import write_text
-from vitreous.reports.chart import COLOURS, Chart, CurvePoint, Series, short_number, thin
-from vitreous.reports.curves import LegendEntry, draw_curves
+from vitreous.reports.chart import COLOURS, Chart, CurvePoint, LegendEntry, Series, short_number, thin
 from vitreous.reports.curves_page import render_curves
+from vitreous.reports.figure import draw_curves
 from vitreous.runs.results import result_folder
 from vitreous.runs.run_folder import METRICS, RUN, read_metrics
 

@@ -14,10 +14,9 @@ from tests.support.browser import browser, needs_chromium
 from tests.support.explained_models import family
 from tests.support.tiny_model import save_tiny_model
 from vitreous.atlas import atlas as write_atlas
-from vitreous.clusters.atlas import ATLAS_RANKING, Atlas, measure_clusters
+from vitreous.clusters.atlas import ATLAS_RANKING, Atlas, TopK, measure_clusters
 from vitreous.clusters.atlas_figures import atlas_classes, atlas_clusters, atlas_summary
 from vitreous.clusters.gates import cluster_layer, gated
-from vitreous.clusters.top_k import TopK
 from vitreous.data.shapes.images import ShapesImages
 from vitreous.data.shapes.samples import CATEGORIES
 from vitreous.data.transforms import Preprocess
@@ -25,7 +24,7 @@ from vitreous.errors import InputError
 from vitreous.explanations.atlas import gather
 from vitreous.explanations.dataset import read_batches, selection
 from vitreous.layers.tap import record
-from vitreous.reports.atlas_regions import TILE, draw_region, regions_of, similar_regions
+from vitreous.reports.atlas_page import TILE, draw_region, regions_of, similar_regions
 from vitreous.runs.model_folder import load_model
 from vitreous.runs.trained_model import TrainedModel
 

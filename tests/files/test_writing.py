@@ -206,7 +206,7 @@ def test_explanations_take_the_place_of_links(tmp_path, victim, monkeypatch):
 
     monkeypatch.setattr(explanation.Explanation, "html", lambda self, *, top_k: "page")
     monkeypatch.setattr(explanation.Explanation, "to_dict", lambda self: {})
-    monkeypatch.setattr("vitreous.reports.sheet.draw_sheet", lambda *_: Image.new("RGB", (4, 4)))
+    monkeypatch.setattr("vitreous.reports.explanation_page.draw_sheet", lambda *_: Image.new("RGB", (4, 4)))
     found = object.__new__(explanation.Explanation)
     for suffix in ("html", "png", "json"):
         (tmp_path / f"e.{suffix}").symlink_to(victim)

@@ -5,8 +5,7 @@ import math
 import re
 
 from tests.support.browser import needs_chromium, visit
-from vitreous.reports.chart import COLOURS, Chart, Series
-from vitreous.reports.curves import LegendEntry
+from vitreous.reports.chart import COLOURS, Chart, LegendEntry, Series
 from vitreous.reports.curves_page import render_curves
 
 HOSTILE = '"><script>alert(1)</script>&@TITLE@'

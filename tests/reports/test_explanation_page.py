@@ -11,8 +11,7 @@ from tests.support.browser import browser, needs_chromium, visit
 from vitreous.clusters.layer import Layer, as_distributions, spatial_entropy
 from vitreous.faithfulness.scoring import DECIDES
 from vitreous.reports.explanation import Clusters, Explanation, MethodMap, StageLoad
-from vitreous.reports.explanation_maps import named
-from vitreous.reports.explanation_page import render_explanations
+from vitreous.reports.explanation_page import named, render_explanations
 
 HOSTILE = '"><script>alert(1)</script>&@TITLE@'
 

@@ -90,14 +90,21 @@ class Browser:
         return left, top
 
     def point(self, selector: str, across: float = 0.5, down: float = 0.5) -> None:
-        x, y = self.place(selector, across, down)
+        self.pointer = x, y = self.place(selector, across, down)
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
+    def press_button(self, selector: str) -> None:
+        self.point(selector)
+        x, y = self.pointer
+        self.call("Input.dispatchMouseEvent", type="mousePressed", x=x, y=y, button="left", clickCount=1)
+
+    def release_button(self) -> None:
+        x, y = self.pointer
+        self.call("Input.dispatchMouseEvent", type="mouseReleased", x=x, y=y, button="left", clickCount=1)
+
     def click(self, selector: str) -> None:
-        x, y = self.place(selector)
-        for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
-            count = 0 if kind == "mouseMoved" else 1
-            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=count)
+        self.press_button(selector)
+        self.release_button()
 
     def press(self, key: str, code: int, text: str = "") -> None:
         for kind in ("keyDown", "keyUp"):

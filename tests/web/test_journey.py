@@ -115,6 +115,103 @@ def test_the_measured_method_is_shown_first(tmp_path):
         assert page.console == []
 
 
+HOLD = """{ const ask = window.fetch; window.held = []; window.held_part = "";
+window.fetch = async (path, options) => {
+  const answer = await ask(path, options);
+  if (window.held_part && path.includes(window.held_part)) await new Promise((go) => window.held.push(go));
+  return answer;
+}; }"""
+
+
+def hold(page, part):
+    """From now on, answers from addresses with this part wait until they are let go."""
+    page.run(f"window.held_part = {json.dumps(part)}")
+
+
+def let_go(page):
+    page.wait("window.held.length > 0")
+    page.run("window.held_part = ''; window.held.splice(0).forEach((go) => go())")
+    page.run("new Promise((go) => setTimeout(go, 50))")  # the page has seen them
+
+
+@needs_chromium
+def test_what_was_chosen_last_stays_however_late_answers_are(tmp_path):
+    folder = save_chosen(save_tiny_model(tmp_path / "tiny"), "token_gradient", beaten="grad_cam")
+    first, last = (f"#stages label:nth-of-type({place}) span" for place in (1, 3))
+    shown = "document.getElementById('show').value"
+    with running(application(folder)[0]) as address, browser(tmp_path) as page:
+        page.open(f"{address}/")
+        page.run(HOLD)
+        page.click("#examples button")
+        ranked(page)
+
+        hold(page, "/importance")  # the exact order arrives between press and release
+        page.click(first)
+        page.wait("document.getElementById('caption').textContent.startsWith('Token gradient, stage 1')")
+        page.wait("window.held.length > 0")
+        page.press_button("#cards li:nth-child(2) .map-button")
+        let_go(page)
+        page.release_button()
+        ranked(page)
+        assert page.run(shown) == ""
+        page.point("h1")
+        assert text(page, "#caption").startswith("Cluster ")
+
+        hold(page, "/importance")  # it arrives after a cluster and then a method was chosen
+        page.click(last)
+        page.wait("window.held.length > 0")
+        page.click("#cards li:nth-child(2) .map-button")
+        page.run("document.getElementById('methods').open = true")
+        page.click("[data-method=token_gradient] .map-button")
+        page.point("h1")
+        page.wait("document.getElementById('caption').textContent.startsWith('Token gradient: ')")
+        let_go(page)
+        ranked(page)
+        assert page.run(shown) == "token_gradient"
+        assert text(page, "#caption").startswith("Token gradient: ")
+
+        hold(page, "/heat")  # the map of a stage arrives after another stage was chosen
+        page.click("[data-method=grad_cam] .map-button")
+        let_go(page)
+        hold(page, "/heat")
+        page.click(first)
+        page.wait("window.held.length > 0")
+        page.click(last)
+        page.point("h1")
+        let_go(page)
+        ranked(page)
+        assert page.run(shown) == "grad_cam"
+        assert text(page, "#caption").startswith("Grad cam: ")
+
+        hold(page, "/ablation")  # a prediction without a cluster arrives after another stage was chosen
+        page.click("#cards .switch input")
+        page.wait("window.held.length > 0")
+        page.click(first)
+        let_go(page)
+        ranked(page)
+        assert "without" not in text(page, "#sentence")
+
+        hold(page, "/stages/3")  # another order is asked for before there is a stage to order
+        page.click(last)
+        page.wait("window.held.length > 0")
+        page.run("document.getElementById('ranking').selectedIndex = 0")
+        page.run("document.getElementById('ranking').dispatchEvent(new Event('change'))")
+        let_go(page)
+        ranked(page, page.run("document.getElementById('ranking').selectedOptions[0].textContent"))
+        assert not page.run("document.getElementById('cards').inert")
+
+        hold(page, "api/images/")  # two pictures, and the first one last
+        page.run("document.querySelector('#examples li:nth-child(2) button').click()")
+        page.wait("window.held.length > 0")
+        page.run("document.querySelector('#examples li:nth-child(3) button').click()")
+        page.wait("window.held.length > 1")
+        page.run("window.held.reverse()")
+        let_go(page)
+        page.wait("document.querySelector('#examples li:nth-child(3) button').ariaPressed === 'true'")
+        assert page.run("document.querySelectorAll('#examples [aria-pressed=true]').length") == 1
+        assert page.console == []
+
+
 @needs_chromium
 def test_keyboard_alone_and_names_for_the_ear(folder, tmp_path):
     with running(application(folder)[0]) as address, browser(tmp_path) as page:

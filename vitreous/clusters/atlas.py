@@ -28,7 +28,6 @@ from vitreous.clusters.gates import PartialForward, attentions
 from vitreous.clusters.importance import RANKINGS
 from vitreous.clusters.layer import Layer, as_distributions
 from vitreous.clusters.load import uniform
-from vitreous.clusters.top_k import TopK
 from vitreous.layers.tap import record
 
 ATLAS_RANKINGS = ("logit_gate", "value_gate", "integrated", "ablation", "contribution")  # the last is of a logit
@@ -80,6 +79,35 @@ def measure_clusters(
 def predicted(output: Tensor) -> tuple[Target, Tensor]:
     answers = output.argmax(1)
     return ClassTarget(labels=answers), answers
+
+
+class TopK:
+    """The best few of a stream, for many rows at once, in memory that does not grow with the stream.
+
+    Shapes: R rows, S places of a row, B offered at a time.
+    """
+
+    def __init__(self, rows: int, size: int) -> None:
+        self.score = torch.full((rows, size), -torch.inf, dtype=torch.float64)
+        self.fields: dict[str, Tensor] = {}
+
+    def offer(self, score: Tensor, fields: dict[str, Tensor]) -> None:
+        """Scores (R, B), fields (R, B, ...). A score of -inf is never kept; of equal ones the first offered stays."""
+        rows, size = self.score.shape
+        if not self.fields:
+            self.fields = {name: value.new_zeros((rows, size, *value.shape[2:])) for name, value in fields.items()}
+        scores = torch.cat([self.score, score.double()], 1)  # (R, S + B)
+        order = scores.argsort(dim=1, descending=True, stable=True)[:, :size]  # (R, S)
+        if bool((order < size).all()):
+            return  # nobody new is better
+        self.score = scores.gather(1, order)
+        row = torch.arange(rows)[:, None]
+        for name, value in fields.items():
+            self.fields[name] = torch.cat([self.fields[name], value], 1)[row, order]
+
+    def count(self, row: int) -> int:
+        """Places of a row that are taken."""
+        return int((self.score[row] > -torch.inf).sum())
 
 
 class Atlas:

@@ -1,18 +1,22 @@
-"""Showing a picture to whoever is there: a notebook, or a person before a screen."""
+"""Showing something to whoever is there: a notebook, or a person before a screen."""
 
 from PIL import Image
 
 
-def show_picture(picture: Image.Image) -> None:
-    """In a notebook below the cell; elsewhere in the system's viewer."""
+def shown_in_notebook(item: object) -> bool:
+    """Below the cell, where we are in a notebook; elsewhere nothing is shown."""
     try:
         from IPython import get_ipython
         from IPython.display import display
     except ModuleNotFoundError:
-        in_notebook = False
-    else:
-        in_notebook = get_ipython() is not None
-    if in_notebook:
-        display(picture)
-    else:
+        return False
+    if get_ipython() is None:
+        return False
+    display(item)
+    return True
+
+
+def show_picture(picture: Image.Image) -> None:
+    """In a notebook below the cell; elsewhere in the system's viewer."""
+    if not shown_in_notebook(picture):
         picture.show()

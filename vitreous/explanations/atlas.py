@@ -1,73 +1,53 @@
-"""An atlas of a model's clusters over a data set: streamed, drawn, written.
+"""An atlas of a model's clusters, gathered over a data set; in the same pass, where a cluster fires as in one image.
 
 Pictures are read once to be measured and, of the few regions that are kept, once more to be drawn: between the two only
 what `clusters.atlas.Atlas` keeps is in memory, however many pictures there are.
 """
 
 from collections.abc import Iterator, Sequence
-from functools import partial
-from pathlib import Path
+from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from vitreous.clusters.atlas import ATLAS_RANKINGS, Atlas, ClusterMeasurements, measure_clusters
+from vitreous.attribution.target import Target
+from vitreous.clusters.atlas import Atlas, ClusterMeasurements, TopK, measure_clusters, region_fields
 from vitreous.clusters.gates import cluster_count
 from vitreous.clusters.layer import Layer
 from vitreous.data.image_set import ImageSet
-from vitreous.errors import InputError, printable
-from vitreous.explanations.atlas_folder import ATLAS_JSON, ATLAS_PAGE, About, write_atlas_folder
-from vitreous.explanations.atlas_like import SimilarityQuery, measure_finding, similarity_query
+from vitreous.data.pictures import find_pictures
+from vitreous.errors import InputError
 from vitreous.explanations.best_findings import Tally, best_findings
 from vitreous.explanations.dataset import read_batches, selection
-from vitreous.explanations.dense import picture_of_pixels
-from vitreous.explanations.explaining import Plan, cluster_layer_of, without_clusters
-from vitreous.runs.relabelled import labelled_for
-from vitreous.runs.results import result_folder
+from vitreous.explanations.dense import explained_model_for, inputs_of, inspect_picture, picture_of_pixels
+from vitreous.reports.atlas_page import Region, regions_of
 from vitreous.runs.trained_model import TrainedModel
-from vitreous.tasks.findings import ABSENT
+from vitreous.tasks.findings import ABSENT, FindingQuery, ModelView
 
 NOT_THERE = "not there"  # the label of an answer that matches no object of the data
+MOST_SIMILAR_REGIONS = 16  # regions at most
+ASKED_REGION, SIMILAR_REGION = "asked", "like"  # kinds
+UNKNOWN_LABEL = -1  # the image is not of the data, or its class is not the model's
 
 
-def write_atlas(
-    model: str,
-    trained: TrainedModel,
-    data: str,
-    images: ImageSet,
-    *,
-    split: str,
-    limit: int | None,
-    ranking: str,
-    plan: Plan,
-    like: str | None,
-    cluster: int | None,
-    batch_size: int,
-    out: Path,
-) -> Path:
-    """Gather the atlas of a stage, write it and name what stands out."""
-    if ranking not in ATLAS_RANKINGS:
-        raise InputError(
-            f"--ranking {ranking} cannot be gathered over a data set; the atlas takes {', '.join(ATLAS_RANKINGS)}"
-        )
-    layer, tally = cluster_layer_of(trained.model, plan), Tally()
-    if layer is None:
-        raise InputError(f"an atlas shows clusters, and {without_clusters(trained.model)}")
-    query = None if like is None else similarity_query(trained, like, cluster, layer, ranking)
-    with result_folder(out, ATLAS_JSON) as staging:
-        images = labelled_for(trained, images)
-        atlas = gather(
-            trained, images, layer, ranking=ranking, limit=limit, batch_size=batch_size, query=query, tally=tally
-        )
-        missing = left_out(tally)
-        about = About(model, trained, classes_of(trained), data, split, layer, ranking, missing)
-        findings = write_atlas_folder(staging, atlas, partial(seen_picture, trained, images), images, about, query)
-    print(printable(f"\n{findings}", keep="\n"))
-    if missing:
-        print(printable(f"left out: {missing}"))
-    print(printable(f"atlas: {out / ATLAS_PAGE}"))
-    return out / ATLAS_PAGE
+@dataclass(frozen=True)
+class SimilarityQuery:
+    """A region to find the like of, and what was found so far."""
+
+    region: Region
+    name: str  # of its image
+    picture: Image.Image  # as the model sees it
+    kept: TopK  # of one row
+
+    def offer(self, measured: ClusterMeasurements, numbers: Tensor, labels: Tensor) -> None:
+        cluster = self.region.cluster
+        fields = {name: value[[cluster]] for name, value in region_fields(measured, numbers, labels, self.kept).items()}
+        self.kept.offer(F.cosine_similarity(fields["token"], self.region.token, dim=-1), fields)
+
+    def found(self) -> list[Region]:
+        return regions_of(self.kept, 0, self.region.cluster, SIMILAR_REGION)
 
 
 def gather(
@@ -140,3 +120,43 @@ def seen_picture(trained: TrainedModel, images: ImageSet, number: int) -> Image.
     """An image of the data as the model sees it."""
     pixels, _ = trained.build_task().sample(trained.preprocess, images.picture(number), images.target(number))
     return picture_of_pixels(pixels)
+
+
+def similarity_query(
+    trained: TrainedModel, like: str, cluster: int | None, layer: Layer, ranking: str
+) -> SimilarityQuery:
+    """The region of a cluster in an image; by default of the cluster that is most important there."""
+    pictures = find_pictures([like], size=trained.preprocess.size)
+    if len(pictures) != 1:
+        raise InputError(f"--like {like} stands for {len(pictures)} images; give one")
+    image, label = pictures[0].load(), pictures[0].label
+    if not trained.build_task().has_findings:
+        seen = trained.preprocess.picture(image)
+        found = measure_clusters(trained.model, inputs_of(trained, seen), layer, ranking)
+    else:
+        inspection = inspect_picture(trained, image, like)
+        seen, choice = inspection.view.picture, inspection.choose(FindingQuery())
+        if choice.target is None:
+            raise InputError(f"--like {like} has nothing to explain: {choice.nothing}; give another image")
+        found = measure_finding(trained, inspection.view, choice.target, layer, ranking)
+        label = None  # of the whole image, which says nothing about a finding
+    clusters = found.importance.shape[1]
+    if cluster is not None and not 0 <= cluster < clusters:
+        raise InputError(f"--cluster {cluster} does not exist; {layer.name} has clusters 0 to {clusters - 1}")
+    chosen = int(found.importance[0].argmax()) if cluster is None else cluster
+    own = TopK(clusters, 1)
+    known = trained.classes.index(label) if label in trained.classes else UNKNOWN_LABEL
+    own.offer(found.importance.T, region_fields(found, torch.tensor([UNKNOWN_LABEL]), torch.tensor([known]), own))
+    region = regions_of(own, chosen, chosen, ASKED_REGION)[0]
+    return SimilarityQuery(region, pictures[0].name, seen, TopK(1, MOST_SIMILAR_REGIONS))
+
+
+def measure_finding(
+    trained: TrainedModel, view: ModelView, target: Target, layer: Layer, ranking: str
+) -> ClusterMeasurements:
+    """A finding of a picture; its class is the box's, the region's, or the joint itself."""
+    inputs = inputs_of(trained, view.picture)
+    own = target.to(inputs.device)
+    known = own.tensors()
+    answers = known["labels"] if "labels" in known else known["joints"]
+    return measure_clusters(explained_model_for(trained, own, view), inputs, layer, ranking, (own, answers))

@@ -1,12 +1,13 @@
 """An atlas as a folder: the page, a picture with the regions of each cluster, and all numbers."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from PIL import Image
 
-from vitreous.clusters.atlas import REGIONS_PER_CLUSTER, Atlas
+from vitreous.clusters.atlas import ATLAS_RANKINGS, REGIONS_PER_CLUSTER, Atlas
 from vitreous.clusters.atlas_figures import (
     AtlasClass,
     AtlasCluster,
@@ -19,12 +20,33 @@ from vitreous.clusters.atlas_figures import (
 )
 from vitreous.clusters.layer import Layer
 from vitreous.data.image_set import ImageSet
-from vitreous.explanations.atlas_like import UNKNOWN_LABEL, SimilarityQuery
+from vitreous.errors import InputError, printable
+from vitreous.explanations.atlas import (
+    UNKNOWN_LABEL,
+    SimilarityQuery,
+    classes_of,
+    gather,
+    left_out,
+    seen_picture,
+    similarity_query,
+)
+from vitreous.explanations.best_findings import Tally
+from vitreous.explanations.explaining import Plan, cluster_layer_of, without_clusters
 from vitreous.files.storage import write_json
 from vitreous.files.writing import write_text
-from vitreous.reports.atlas_page import Section, Tile, render_atlas
-from vitreous.reports.atlas_regions import Region, draw_region, region_strip, regions_of, similar_regions
+from vitreous.reports.atlas_page import (
+    Region,
+    Section,
+    Tile,
+    draw_region,
+    region_strip,
+    regions_of,
+    render_atlas,
+    similar_regions,
+)
 from vitreous.reports.page import percent
+from vitreous.runs.relabelled import labelled_for
+from vitreous.runs.results import result_folder
 from vitreous.runs.trained_model import TrainedModel
 from vitreous.runtime.progress import track
 
@@ -42,6 +64,45 @@ class About(NamedTuple):
     layer: Layer
     ranking: str
     left_out: str = ""  # images that are no part of it, in words
+
+
+def write_atlas(
+    model: str,
+    trained: TrainedModel,
+    data: str,
+    images: ImageSet,
+    *,
+    split: str,
+    limit: int | None,
+    ranking: str,
+    plan: Plan,
+    like: str | None,
+    cluster: int | None,
+    batch_size: int,
+    out: Path,
+) -> Path:
+    """Gather the atlas of a stage, write it and name what stands out."""
+    if ranking not in ATLAS_RANKINGS:
+        raise InputError(
+            f"--ranking {ranking} cannot be gathered over a data set; the atlas takes {', '.join(ATLAS_RANKINGS)}"
+        )
+    layer, tally = cluster_layer_of(trained.model, plan), Tally()
+    if layer is None:
+        raise InputError(f"an atlas shows clusters, and {without_clusters(trained.model)}")
+    query = None if like is None else similarity_query(trained, like, cluster, layer, ranking)
+    with result_folder(out, ATLAS_JSON) as staging:
+        images = labelled_for(trained, images)
+        atlas = gather(
+            trained, images, layer, ranking=ranking, limit=limit, batch_size=batch_size, query=query, tally=tally
+        )
+        missing = left_out(tally)
+        about = About(model, trained, classes_of(trained), data, split, layer, ranking, missing)
+        findings = write_atlas_folder(staging, atlas, partial(seen_picture, trained, images), images, about, query)
+    print(printable(f"\n{findings}", keep="\n"))
+    if missing:
+        print(printable(f"left out: {missing}"))
+    print(printable(f"atlas: {out / ATLAS_PAGE}"))
+    return out / ATLAS_PAGE
 
 
 def write_atlas_folder(

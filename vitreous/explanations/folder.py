@@ -9,9 +9,7 @@ from vitreous.explanations.explaining import ON_THIS_IMAGE
 from vitreous.files.storage import write_json
 from vitreous.files.writing import write_text
 from vitreous.reports.explanation import Explanation
-from vitreous.reports.explanation_maps import named
-from vitreous.reports.explanation_page import render_explanations
-from vitreous.reports.sheet import draw_sheet
+from vitreous.reports.explanation_page import draw_sheet, named, render_explanations
 from vitreous.runs.results import file_name
 
 EXPLANATION_JSON, REPORT_PAGE = "explanation.json", "report.html"

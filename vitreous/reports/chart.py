@@ -1,6 +1,6 @@
 """What a chart of curves consists of before it is drawn: series, axes, ticks and the place of every point.
 
-`curves.py` draws it as a picture and `curves_page.py` as a web page; both take every place from here.
+`figure.py` draws it as a picture and `curves_page.py` as a web page; both take every place from here.
 """
 
 import math
@@ -69,6 +69,12 @@ class Chart(NamedTuple):
     def y_axis(self) -> Axis:
         values = [y for series in self.series for _, y in series.points if math.isfinite(y)]
         return axis(values, pad=0.05, unit=self.unit)
+
+
+class LegendEntry(NamedTuple):
+    name: str
+    colour: str
+    dashed: bool = False
 
 
 def axis(values: Iterable[float], *, pad: float, unit: str = "") -> Axis:

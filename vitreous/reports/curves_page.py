@@ -8,8 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from vitreous.reports.chart import Chart, Series, short_number
-from vitreous.reports.curves import LegendEntry
+from vitreous.reports.chart import Chart, LegendEntry, Series, short_number
 from vitreous.reports.page import render_page
 
 

@@ -14,9 +14,8 @@ from vitreous.errors import printable
 from vitreous.metrics.accuracy import unique_names
 from vitreous.metrics.detailed import DetailedMetrics
 from vitreous.metrics.figures import figure_text
-from vitreous.reports.chart import COLOURS, Chart, Series
-from vitreous.reports.classifier_charts import confusion_picture, matrix_rows, reliability_picture
-from vitreous.reports.curves import LegendEntry, draw_curves
+from vitreous.reports.chart import COLOURS, Chart, LegendEntry, Series
+from vitreous.reports.figure import confusion_picture, draw_curves, matrix_rows, reliability_picture
 
 MOST_ROWS = 50  # of a table on the console; longer ones belong in a file
 MOST_CONFUSED, LOWEST_CLASSES = 5, 10  # rows: pairs of classes, and classes where not all can be shown

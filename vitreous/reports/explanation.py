@@ -23,6 +23,7 @@ from torch import Tensor
 
 from vitreous.clusters.importance import RANKINGS
 from vitreous.clusters.layer import Layer
+from vitreous.drawing.display import shown_in_notebook
 from vitreous.errors import InputError
 from vitreous.faithfulness.scoring import DECIDES
 from vitreous.files.writing import write_output
@@ -192,7 +193,7 @@ class Explanation:
 
     def save(self, path: str | Path, *, top_k: int = 6) -> Path:
         """Write the report (.html), a contact sheet (.png) or the numbers (.json)."""
-        from vitreous.reports.sheet import draw_sheet
+        from vitreous.reports.explanation_page import draw_sheet
 
         path = Path(path)
         if path.suffix == ".html":
@@ -209,16 +210,7 @@ class Explanation:
 
     def show(self) -> None:
         """In a notebook, the report below the cell; elsewhere, in the browser."""
-        try:
-            from IPython import get_ipython
-            from IPython.display import display
-        except ModuleNotFoundError:
-            in_notebook = False
-        else:
-            in_notebook = get_ipython() is not None
-        if in_notebook:
-            display(self)
-        else:
+        if not shown_in_notebook(self):
             webbrowser.open(self.save(Path(mkdtemp()) / "explanation.html").as_uri())
 
     def _repr_html_(self) -> str:

@@ -1,9 +1,13 @@
-"""Explanations of several pictures as one HTML file that needs nothing else. Equal explanations give equal bytes.
+"""Explanations of several pictures as one HTML file that needs nothing else, and one of them as a picture.
 
-All maps of an image are in small grey pictures, which the script draws over the image when something is pointed at; the
-tiles below show the same without a script. Numbers and pictures are made here, markup in templates/explanation.html.
+Equal explanations give equal bytes. All maps of an image are in small grey pictures, which the script draws over the
+image when something is pointed at; the tiles below show the same without a script. Numbers and pictures are made here,
+markup in templates/explanation.html.
+
+Shapes: M clusters, H W grid of a map.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,17 +15,30 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
+from vitreous.clusters.layer import stretch
 from vitreous.clusters.ranks import rank_correlation
-from vitreous.drawing.panels import HEAT_COLOURS, colourise, enlarge, overlay
+from vitreous.drawing.panels import HEAT_COLOURS, Panel, colourise, contact_sheet, enlarge, overlay
 from vitreous.faithfulness.scoring import NO_BETTER
 from vitreous.reports.explanation import Clusters, Explanation
-from vitreous.reports.explanation_maps import Cell, cells_of, coarse_attention, named, stacked
-from vitreous.reports.page import jpeg_uri, png_uri, render_page
-from vitreous.reports.sheet import shown_heat
+from vitreous.reports.page import jpeg_uri, png_uri, render_page, signed
 
+PANEL_PIXELS = 256  # width of one panel of the sheet
 PICTURE_WIDTH = 288  # pixels; sharp on a phone
 THUMBNAIL_WIDTH, DRAWING_WIDTH = 88, 240
 TILE_WIDTH = 160  # ten images of noise stay below five megabytes
+LONGEST_MAP_SIDE = 24  # cells; finer maps are averaged down: a pointer cannot tell more apart
+LONGEST_ATTENTION_SIDE = 14  # cells, of the attention of places, which is shown as numbers
+SHOWN_GROUPS = 4
+LISTED_CLUSTERS = 6  # of a group, by number; explanation.json has all
+
+
+class Cell(NamedTuple):
+    """A map that can be shown: its place among those of its stack, and its caption."""
+
+    stack: str  # "methods" or "clusters"
+    place: int  # in its stack: cluster numbers come first, then groups
+    heat: np.ndarray  # (H, W) from 0 to 1
+    caption: str
 
 
 class MapTile(NamedTuple):
@@ -209,3 +226,105 @@ def _points(values: Sequence[float]) -> str:
     """A line through values from 0 to 1, in a box of 100 by 40."""
     step = 100 / (len(values) - 1)
     return " ".join(f"{place * step:.1f},{38 - 36 * value:.1f}" for place, value in enumerate(values))
+
+
+def cells_of(item: Explanation) -> list[Cell]:
+    """Every map of an image, those of a stack on one grid."""
+    grid = _fitting(item.picture.width, item.picture.height, LONGEST_MAP_SIDE)
+    cells = [
+        Cell(
+            "methods",
+            index,
+            _resized(shown_heat(method.heat), grid),
+            f"{method.name}: insertion − deletion {signed(method.difference)}",
+        )
+        for index, method in enumerate(item.methods)
+    ]
+    clusters = item.clusters
+    if clusters is None:
+        return cells
+    scores, spread = clusters.importance[clusters.ranking].tolist(), clusters.entropy.tolist()
+    rank_of = {m: rank for rank, m in enumerate(clusters.order, 1)}
+    for m, heat in enumerate(clusters.maps):
+        rank = f"rank {rank_of[m]} of {len(rank_of)}"
+        caption = f"cluster {m}, {rank}: score {signed(scores[m], 3)}, entropy {spread[m]:.2f}"
+        cells.append(Cell("clusters", m, _averaged(shown_heat(heat), LONGEST_MAP_SIDE), caption))
+    shown = zip(clusters.groups[:SHOWN_GROUPS], clusters.group_drop, strict=False)
+    for index, (group, lost) in enumerate(shown, len(clusters.maps)):
+        heat = shown_heat(clusters.maps[list(group)].sum(0))
+        caption = f"{named(group)}: {signed(lost)} log-odds lost when removed together"
+        cells.append(Cell("clusters", index, _averaged(heat, LONGEST_MAP_SIDE), caption))
+    return cells
+
+
+def named(group: Sequence[int]) -> str:
+    """The clusters of a group, or how many there are and the first of them."""
+    numbers = ", ".join(map(str, group[:LISTED_CLUSTERS]))
+    if len(group) > LISTED_CLUSTERS:
+        return f"{len(group)} clusters: {numbers}, …"
+    return f"cluster {numbers}" if len(group) == 1 else f"clusters {numbers}"
+
+
+def coarse_attention(attention: Tensor) -> np.ndarray:
+    """Attention (M, H, W) on a coarser grid, values kept."""
+    return np.stack([_averaged(np.asarray(one), LONGEST_ATTENTION_SIDE) for one in attention])
+
+
+def stacked(maps: np.ndarray) -> Image.Image:
+    """Maps with values from 0 to 1, one below the other, as a grey picture."""
+    return Image.fromarray((np.concatenate(list(maps)) * 255).round().astype(np.uint8))
+
+
+def _averaged(heat: np.ndarray, longest: int) -> np.ndarray:
+    rows, columns = heat.shape
+    size = _fitting(columns, rows, min(longest, max(rows, columns)))
+    return np.asarray(Image.fromarray(heat.astype(np.float32)).resize(size, Image.Resampling.BOX))
+
+
+def _resized(heat: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """On a grid of one size (width, height), whatever the method's own."""
+    how = Image.Resampling.BOX if max(heat.shape) > max(size) else Image.Resampling.BICUBIC
+    return np.asarray(Image.fromarray(heat.astype(np.float32)).resize(size, how)).clip(0, 1)
+
+
+def _fitting(width: int, height: int, longest: int) -> tuple[int, int]:
+    """Width and height of this shape, the longer side as given."""
+    factor = longest / max(width, height)
+    return max(1, round(width * factor)), max(1, round(height * factor))
+
+
+def shown_heat(heat: Tensor) -> np.ndarray:
+    """A map from 0 to 1 as it is drawn. Where a map has both signs, what speaks against the answer is dark."""
+    positive = heat.float().clamp_min(0)
+    high = positive.max()
+    scaled = positive / high if heat.min() < 0 and high > 0 else stretch(heat.float())
+    return np.asarray(scaled)
+
+
+def draw_sheet(item: Explanation, top_k: int) -> Image.Image:
+    """The image, the default map and the most important clusters in one row."""
+    others = tuple(f"{name} {probability:.1%}" for name, probability in item.probabilities[1:3])
+    first = f"{item.predicted} {item.probabilities[0][1]:.1%}" if item.probabilities else item.name
+    panels = [Panel(enlarge(item.shown, PANEL_PIXELS), first, others)]
+    for method in sorted(item.methods, key=lambda method: method.name != item.default):
+        if method.name == item.default or item.clusters is None:
+            details = ("insertion minus deletion", f"{method.difference:+.2f}")
+            panels.append(Panel(overlay(item.shown, shown_heat(method.heat), width=PANEL_PIXELS), method.name, details))
+    footnote = f"insertion minus deletion: the more, the better the model agrees with the map of “{item.watched}”"
+    if item.clusters is not None:
+        clusters = item.clusters
+        for m in clusters.order[:top_k]:
+            score, spread = clusters.importance[clusters.ranking][m].item(), clusters.entropy[m].item()
+            heat = overlay(item.shown, shown_heat(clusters.maps[m]), width=PANEL_PIXELS)
+            panels.append(Panel(heat, f"cluster {m}", (f"score {score:+.3f}", f"entropy {spread:.2f} nats")))
+        flat = math.log(clusters.maps[0].numel())
+        footnote = f"score for “{item.watched}”: {clusters.unit}; entropy of a flat map: {flat:.2f} nats"
+    verdict = "" if item.true is None else ", right" if item.true == item.predicted else f", but it is {item.true}"
+    heading = f"Predicted {item.predicted}{verdict}" if item.answer is None else item.answer.nothing or item.watched
+    about = " · ".join(item.facts[key] for key in ("model", "layer", "maps") if key in item.facts)
+    return contact_sheet(
+        panels,
+        heading=heading,
+        subheading=f"{item.name} · {about}" if about else item.name,
+        footnote=footnote,
+    )

@@ -15,6 +15,7 @@ from vitreous.reports.figure import (
     as_image,
     new_figure,
     set_heading,
+    set_ticks,
     shorten_label,
     style_axes,
 )
@@ -98,8 +99,7 @@ def draw_faithfulness(scores: MethodScores, *, heading: str, default: str | None
         axes.plot([here.low, here.high], [row, row], color=colour, linewidth=3, solid_capstyle="butt")
         axes.plot(here.mean, row, color=colour, marker="o", markersize=10)
     across = axis([0.0, *(end for one in found.values() for end in one)], pad=0.03)
-    axes.set_xlim(across.low, across.high)
-    axes.set_xticks([value for value, _ in across.ticks], [label for _, label in across.ticks])
+    set_ticks(axes, x=across)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_yticks(range(len(names)), [f"{name} (default)" if name == default else name for name in names])
     for label, name in zip(axes.get_yticklabels(), names, strict=True):

@@ -32,7 +32,9 @@ export function address(path, values = {}) {
 }
 
 export async function get(path, values, signal) {
-  return (await ask(address(path, values), { signal })).json();
+  const answer = await (await ask(address(path, values), { signal })).json();
+  signal?.throwIfAborted(); // cancelled when it had already arrived
+  return answer;
 }
 
 export async function file(path, values) {

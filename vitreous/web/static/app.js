@@ -1,10 +1,9 @@
 // The page: choose a picture, see the prediction and the maps. Clusters have a file of their own.
 
 import { file, get, Latest, upload } from "./api.js";
-import { Clusters, length, percent, sentence, signed, spaced } from "./clusters.js";
-import { paint, setColours, unpack } from "./draw.js";
+import { Clusters } from "./clusters.js";
+import { $, length, make, makeBar, paint, percent, sentence, setColours, signed, spaced, unpack } from "./draw.js";
 
-const $ = (id) => document.getElementById(id);
 const VIEWER_WIDTH = 460; // pixels
 const CARD_WIDTH = 138;
 const PATCH_CLUSTERS = 6;
@@ -13,8 +12,10 @@ const QUICK_PASSES = 20; // through the network; a method that takes more is com
 class Page {
   constructor(model) {
     this.model = model;
-    this.request = new Latest();
+    this.request = new Latest(); // for a picture or a class
     this.patch = null;
+    this.method = ""; // whose map the large picture shows; "" is the chosen cluster
+    this.choice = 0; // how many times a map was chosen: an answer to an older choice is not shown
     this.pinnedMap = null;
     this.hoveredMap = null;
     this.heatMaps = new Map();
@@ -37,41 +38,52 @@ class Page {
 
   // ---- the picture and its classes
 
-  subject() {
-    return { id: this.shown.id, target: this.target };
+  open(id) {
+    return this.turnTo(async (signal) => {
+      const plain = this.explainsFindings ? null : this.load(id, null);
+      const shown = await get(`images/${id}`, {}, signal);
+      const target = shown.classes[0]?.number ?? null;
+      return { shown, target, image: await (plain ?? this.load(id, target)) };
+    });
   }
 
-  picture() {
-    return this.image;
+  async choose(number) {
+    if (number === this.target) return;
+    await this.turnTo(async () => ({ target: number, image: this.explainsFindings ? await this.load(this.shown.id, number) : this.image }));
+    if (number === this.target) document.querySelector("#classes [aria-pressed=true]")?.focus();
   }
 
-  async open(id) {
+  // Another picture or class. Only the one that was chosen last is shown, whichever is found first.
+  async turnTo(find) {
     const signal = this.request.next();
     this.clearError();
     $("answer").setAttribute("aria-busy", "true");
     try {
-      const plain = this.explainsFindings ? null : this.load(id, null);
-      const prediction = await get(`images/${id}`, {}, signal);
-      const target = prediction.classes[0]?.number ?? null;
-      const image = await (plain ?? this.load(id, target));
-      Object.assign(this, { image, shown: prediction, target });
-      if (this.explainsFindings) $("drawing").src = `api/images/${id}/drawing.png`;
-      for (const button of document.querySelectorAll("#examples button")) {
-        button.setAttribute("aria-pressed", String(button.dataset.id === id));
-      }
-      $("explore").hidden = false;
-      if (target === null) this.showNothingFound();
+      const found = await find(signal);
+      if (signal.aborted) return;
+      Object.assign(this, found);
+      this.subject = { id: this.shown.id, target: this.target }; // a new object for every explanation
+      this.showPicture();
+      if (this.target === null) this.showNothingFound();
       else await this.explain();
     } catch (error) {
-      this.showError(error);
+      if (!signal.aborted) this.showError(error);
     }
-    $("answer").setAttribute("aria-busy", "false");
+    if (!signal.aborted) $("answer").setAttribute("aria-busy", "false");
+  }
+
+  showPicture() {
+    const { id } = this.shown;
+    if (this.explainsFindings) $("drawing").src = `api/images/${id}/drawing.png`;
+    for (const button of document.querySelectorAll("#examples button")) {
+      button.setAttribute("aria-pressed", String(button.dataset.id === id));
+    }
+    $("explore").hidden = false;
   }
 
   // The picture, with the finding that is explained outlined.
   async load(id, target) {
-    const image = new Image();
-    image.src = `api/images/${id}/picture.png${this.explainsFindings && target !== null ? `?target=${target}` : ""}`;
+    const image = make("img", { src: `api/images/${id}/picture.png${this.explainsFindings && target !== null ? `?target=${target}` : ""}` });
     await image.decode();
     return image;
   }
@@ -82,14 +94,19 @@ class Page {
     const numbers = regions ? "the share of the picture that each class covers" : "their scores";
     $("classes").setAttribute("aria-label", `Findings and ${numbers}; choose one to have it explained`);
     $("choose-another").textContent = `Choose another finding to explain that one.${regions ? " Numbers are shares of the picture." : ""}`;
-    $("found").prepend(Object.assign(new Image(), { id: "drawing", alt: "Everything that was found, drawn on the picture" }));
+    $("found").prepend(make("img", { id: "drawing", alt: "Everything that was found, drawn on the picture" }));
     $("found").hidden = false;
   }
 
+  // Nothing of another picture or class stays.
+  clear() {
+    Object.assign(this, { patch: null, pinnedMap: null, hoveredMap: null });
+    this.heatMaps.clear();
+    $("patch").hidden = true;
+  }
+
   showNothingFound() {
-    this.pinnedMap = null;
-    this.hoveredMap = null;
-    this.patch = null;
+    this.clear();
     this.clusters.empty();
     this.draw();
     $("sentence").textContent = `Nothing to explain: ${this.shown.nothing}.`;
@@ -101,23 +118,20 @@ class Page {
 
   // The picture and the class are known: show everything about them.
   async explain() {
-    this.patch = null;
-    this.pinnedMap = null;
-    this.hoveredMap = null;
-    this.heatMaps.clear();
+    const { subject } = this;
+    this.clear();
     $("clusters").hidden = this.model.stages.length === 0;
     $("methods").hidden = false;
     $("report").disabled = false;
     this.showPrediction(null);
     this.resetMethods();
-    $("patch").hidden = true;
-    const clustered = this.model.stages.length > 0;
-    $("show").value = this.firstMap;
     this.draw();
     const clusters = this.clusters.refresh(); // requested first, as its answer comes at once
-    if (this.firstMap) await this.chooseMap(this.firstMap);
+    const first = this.chooseMap(this.firstMap);
+    const { choice } = this;
+    await first;
     await clusters;
-    if (!clustered) await this.computeQuick();
+    if (this.model.stages.length === 0 && subject === this.subject) await this.computeQuick(choice);
   }
 
   // Probabilities, after some clusters were switched off (`ablated`) or as they are.
@@ -126,8 +140,7 @@ class Page {
     const own = rows.find((row) => row.number === this.target);
     const best = this.explainsFindings ? own : rows.reduce((a, b) => (b.probability > a.probability ? b : a));
     const text = $("sentence");
-    const strong = (content) => Object.assign(document.createElement("b"), { textContent: content });
-    text.replaceChildren(strong(`${best.name} ${percent(best.probability)}`));
+    text.replaceChildren(make("b", { textContent: `${best.name} ${percent(best.probability)}` }));
     if (ablated) {
       const before = this.shown.classes[0];
       const lost = ablated.log_odds - ablated.log_odds_before;
@@ -139,8 +152,7 @@ class Page {
       text.append(` is not sure: ${this.shown.nothing}.`);
     } else if (this.shown.true !== null) {
       const right = this.shown.true === best.name;
-      const verdict = Object.assign(document.createElement("span"), { className: right ? "right" : "wrong", textContent: right ? "right" : `wrong, it is ${this.shown.true}` });
-      text.append(", ", verdict);
+      text.append(", ", make("span", { className: right ? "right" : "wrong", textContent: right ? "right" : `wrong, it is ${this.shown.true}` }));
     }
     $("classes").replaceChildren(...rows.map((row) => this.classRow(row)));
     $("explained").textContent = own?.name ?? "";
@@ -156,47 +168,24 @@ class Page {
   }
 
   classRow(row) {
-    const item = document.createElement("li");
-    item.innerHTML = '<button type="button"><span class="name"></span><span class="value"></span><span class="track" aria-hidden="true"><i></i></span></button>';
-    const button = item.firstChild;
-    button.setAttribute("aria-pressed", String(row.number === this.target));
-    item.querySelector(".name").textContent = row.name;
-    item.querySelector(".value").textContent = percent(row.probability);
-    item.querySelector("i").style.width = length(row.probability);
+    const chosen = { type: "button", "aria-pressed": row.number === this.target, onclick: () => this.choose(row.number) };
+    const button = makeBar("button", row.name, row.probability, chosen);
     if (row.before !== undefined && percent(row.before) !== percent(row.probability)) {
-      const was = Object.assign(document.createElement("s"), { textContent: percent(row.before) });
-      was.setAttribute("aria-label", `was ${percent(row.before)}, now`);
-      item.querySelector(".value").prepend(was);
-      const mark = document.createElement("u");
+      const before = percent(row.before);
+      button.querySelector(".value").prepend(make("s", { textContent: before, "aria-label": `was ${before}, now` }));
+      const mark = make("u");
       mark.style.left = length(row.before);
-      item.querySelector(".track").append(mark);
+      button.querySelector(".track").append(mark);
     }
-    button.addEventListener("click", () => this.choose(row.number));
-    return item;
-  }
-
-  async choose(number) {
-    if (number === this.target) return;
-    const { id } = this.shown;
-    try {
-      const image = this.explainsFindings ? await this.load(id, number) : this.image;
-      if (id !== this.shown.id) return;
-      Object.assign(this, { image, target: number });
-      await this.explain();
-      document.querySelector("#classes [aria-pressed=true]")?.focus();
-    } catch (error) {
-      this.showError(error);
-    }
+    return make("li", {}, button);
   }
 
   // ---- the large picture
 
-  // A cluster's map. One that only leads the ranking does not push away the map of a method.
-  pin(map, caption, chosen) {
-    if (!chosen && $("show").value) return;
+  // A cluster's map. It does not push away the map of a method.
+  pin(map, caption) {
+    if (this.method) return;
     this.pinnedMap = { map, caption };
-    $("show").value = "";
-    this.markMethod("");
     this.draw();
   }
 
@@ -220,11 +209,10 @@ class Page {
     const grid = this.clusters.grid;
     if (!grid) return;
     const box = $("viewer").getBoundingClientRect();
-    const place = (distance, length, count) => Math.min(count - 1, Math.max(0, Math.floor((distance / length) * count)));
-    this.moveTo({
-      row: place(event.clientY - box.top, box.height, grid.rows),
-      column: place(event.clientX - box.left, box.width, grid.columns),
-    });
+    this.moveTo(
+      Math.floor(((event.clientY - box.top) / box.height) * grid.rows),
+      Math.floor(((event.clientX - box.left) / box.width) * grid.columns),
+    );
   }
 
   moveByKey(event) {
@@ -234,25 +222,18 @@ class Page {
     if (!grid || !step) return;
     event.preventDefault();
     const from = this.patch ?? { row: Math.floor(grid.rows / 2), column: Math.floor(grid.columns / 2) };
-    const moved = (place, by, count) => Math.min(count - 1, Math.max(0, place + by));
-    this.moveTo({ row: moved(from.row, step[0], grid.rows), column: moved(from.column, step[1], grid.columns) });
+    this.moveTo(from.row + step[0], from.column + step[1]);
   }
 
-  moveTo(patch) {
-    if (this.patch && patch.row === this.patch.row && patch.column === this.patch.column) return;
-    this.patch = patch;
-    const read = this.clusters.attentionOf(patch).slice(0, PATCH_CLUSTERS);
+  // To this place of the grid, or the nearest one that is in it.
+  moveTo(down, across) {
+    const { rows, columns } = this.clusters.grid;
+    const [row, column] = [[down, rows], [across, columns]].map(([place, count]) => Math.min(count - 1, Math.max(0, place)));
+    if (this.patch && row === this.patch.row && column === this.patch.column) return;
+    this.patch = { row, column };
+    const read = this.clusters.attentionOf(this.patch).slice(0, PATCH_CLUSTERS);
     $("patch").hidden = false;
-    $("patch-clusters").replaceChildren(
-      ...read.map(({ number, share }) => {
-        const row = document.createElement("li");
-        row.innerHTML = '<span class="name"></span><span class="value"></span><span class="track" aria-hidden="true"><i></i></span>';
-        row.querySelector(".name").textContent = `cluster ${number}`;
-        row.querySelector(".value").textContent = percent(share);
-        row.querySelector("i").style.width = length(share);
-        return row;
-      }),
-    );
+    $("patch-clusters").replaceChildren(...read.map(({ number, share }) => makeBar("li", `cluster ${number}`, share)));
     this.clusters.highlight(read.slice(0, 3).map(({ number }) => number));
     this.draw();
   }
@@ -283,19 +264,19 @@ class Page {
     $("inside").hidden = !inside;
     $("methods").open = stages.length === 0;
     $("method-count").textContent = methods.length;
-    $("method-cards").replaceChildren(
-      ...methods.map((method) => {
-        const card = document.createElement("li");
-        card.dataset.method = method.name;
-        card.innerHTML =
-          '<button type="button" class="map-button" aria-pressed="false"></button><div class="facts"><b class="name"></b><span class="score"></span></div><p class="labels"></p><p class="summary"></p>';
-        card.querySelector(".name").textContent = spaced(method.name);
-        card.querySelector(".labels").append(...method.labels.map((text) => this.label(method, text)));
-        card.querySelector(".summary").textContent = sentence(method.summary) + (method.target ? "" : ` Does not know the ${this.targetNoun}.`);
-        card.querySelector(".map-button").setAttribute("aria-label", `Show ${[spaced(method.name), ...method.labels].join(", ")}`);
-        card.querySelector(".map-button").addEventListener("click", () => this.chooseMap(method.name));
-        return card;
-      }),
+    $("method-cards").replaceChildren(...methods.map((method) => this.methodCard(method)));
+  }
+
+  methodCard(method) {
+    const { name, labels, target } = method;
+    const show = { "aria-label": `Show ${[spaced(name), ...labels].join(", ")}`, onclick: () => this.chooseMap(name) };
+    return make(
+      "li",
+      { "data-method": name },
+      make("button", { type: "button", className: "map-button", "aria-pressed": "false", ...show }),
+      make("div", { className: "facts" }, make("b", { className: "name", textContent: spaced(name) }), make("span", { className: "score" })),
+      make("p", { className: "labels" }, ...labels.map((text) => this.label(method, text))),
+      make("p", { className: "summary", textContent: sentence(method.summary) + (target ? "" : ` Does not know the ${this.targetNoun}.`) }),
     );
   }
 
@@ -310,7 +291,7 @@ class Page {
 
   label(method, text) {
     const best = method.name === this.model.chosen.method && text === method.labels[0];
-    return Object.assign(document.createElement("span"), { className: best ? "label" : "label doubt", textContent: text });
+    return make("span", { className: best ? "label" : "label doubt", textContent: text });
   }
 
   // The map shown first of a new picture: the run's default, unless it takes many passes; else clusters, if there are any.
@@ -322,17 +303,19 @@ class Page {
 
   resetMethods() {
     for (const method of this.model.methods) {
-      const place = document.createElement("span");
-      place.className = "empty";
-      place.textContent = `compute (${method.passes} ${method.passes === 1 ? "pass" : "passes"})`;
-      this.mapButton(method.name).replaceChildren(place);
+      const cost = `compute (${method.passes} ${method.passes === 1 ? "pass" : "passes"})`;
+      this.mapButton(method.name).replaceChildren(make("span", { className: "empty", textContent: cost }));
       this.card(method.name).querySelector(".score").textContent = "";
     }
     $("method-cards").append(...this.model.methods.map((method) => this.card(method.name))); // in their own order again
     $("default-method").textContent = this.defaultMethodText();
   }
 
-  markMethod(name) {
+  // The only place that says whose map is shown; the list and the cards follow.
+  setMethod(name) {
+    this.method = name;
+    this.choice += 1;
+    $("show").value = name;
     for (const card of $("method-cards").children) {
       card.querySelector(".map-button").setAttribute("aria-pressed", String(card.dataset.method === name));
     }
@@ -346,24 +329,28 @@ class Page {
     return this.card(name).querySelector(".map-button");
   }
 
+  // Methods with a stage to choose follow the clusters to theirs.
+  stageOf(name) {
+    return this.model.methods.find((method) => method.name === name).staged ? this.clusters.otherStage : null;
+  }
+
   async heat(name) {
-    const { id, target } = this.subject();
-    const method = this.model.methods.find((m) => m.name === name);
-    const stage = method.staged ? this.clusters.otherStage : null;
+    const { subject } = this;
+    const stage = this.stageOf(name);
     const key = `${name} ${stage}`;
     if (!this.heatMaps.has(key)) {
       this.mapButton(name).setAttribute("aria-busy", "true");
       try {
-        const answer = await get(`images/${id}/heat`, { method: name, stage, target });
-        if (id !== this.shown.id || target !== this.target) return null;
+        const answer = await get(`images/${subject.id}/heat`, { method: name, stage, target: subject.target });
+        if (subject !== this.subject) return null;
         const stack = unpack(answer.map);
         this.heatMaps.set(key, { ...answer, stage, map: { rows: stack.rows, columns: stack.columns, values: stack.data } });
       } finally {
         this.mapButton(name).setAttribute("aria-busy", "false");
       }
     }
-    const canvas = document.createElement("canvas");
-    canvas.setAttribute("aria-hidden", "true");
+    if (stage !== this.stageOf(name)) return null; // the card is for the map of another stage now
+    const canvas = make("canvas", { "aria-hidden": "true" });
     paint(canvas, this.image, this.heatMaps.get(key).map, { width: CARD_WIDTH });
     this.mapButton(name).replaceChildren(canvas);
     return this.heatMaps.get(key);
@@ -371,22 +358,21 @@ class Page {
 
   async chooseMap(name) {
     this.clearError();
+    this.setMethod(name);
     if (!name) {
-      this.markMethod("");
       if (this.clusters.pinned) this.clusters.pin(this.clusters.pinned);
       return;
     }
-    $("show").value = name;
+    const { choice } = this;
     try {
       const found = await this.heat(name);
-      if (!found || $("show").value !== name) return; // another one was chosen in the meantime
+      if (!found || choice !== this.choice) return;
       const unlike = this.model.chosen.method === null ? "" : " (its faithfulness was measured at another)";
       const where = found.stage === null ? "" : `, stage ${found.stage}${unlike}`;
       const against = found.low < 0 ? `; what speaks against the ${this.targetNoun} is dark` : "";
       const range = `Values from ${found.low.toPrecision(2)} to ${found.high.toPrecision(2)}${against}.`;
       const caption = `${sentence(`${spaced(name)}${where}: ${found.summary}`)} ${range}`;
       this.pinnedMap = { map: found.map, caption: () => caption };
-      this.markMethod(name);
       this.draw();
     } catch (error) {
       this.showError(error);
@@ -395,18 +381,18 @@ class Page {
 
   // The clusters are of another stage now, and so is the map if its method has a stage to choose.
   stageChanged() {
-    if (this.model.methods.find((method) => method.name === $("show").value)?.staged) this.chooseMap($("show").value);
+    if (this.model.methods.find((method) => method.name === this.method)?.staged) this.chooseMap(this.method);
   }
 
-  async computeQuick() {
-    const { id, target } = this.subject();
+  async computeQuick(choice = this.choice) {
+    const { subject } = this;
     $("compute").disabled = true;
     try {
       for (const method of this.model.methods) {
-        if (id !== this.shown.id || target !== this.target) break;
+        if (subject !== this.subject) break;
         if (method.passes <= QUICK_PASSES) await this.heat(method.name);
       }
-      if (this.model.chosen.method === null) await this.measureQuick(id, target);
+      if (this.model.chosen.method === null) await this.measureQuick(subject, choice);
     } catch (error) {
       this.showError(error);
     }
@@ -414,13 +400,12 @@ class Page {
   }
 
   // With no measurement for the model, the most faithful map on this picture goes first.
-  async measureQuick(id, target) {
-    const first = $("show").value;
+  async measureQuick(subject, choice) {
     const measured = [];
     for (const { name, passes } of this.model.methods) {
       if (passes > QUICK_PASSES) continue;
-      const { difference } = await get(`images/${id}/faithfulness`, { method: name, target });
-      if (id !== this.shown.id || target !== this.target) return;
+      const { difference } = await get(`images/${subject.id}/faithfulness`, { method: name, target: subject.target });
+      if (subject !== this.subject) return;
       this.card(name).querySelector(".score").textContent = signed(difference);
       measured.push({ name, difference });
     }
@@ -428,18 +413,16 @@ class Page {
     $("method-cards").prepend(...measured.map(({ name }) => this.card(name)));
     const best = measured[0];
     $("default-method").textContent = `${sentence(`${spaced(best.name)} is the most faithful of the quick ones on this picture: insertion − deletion ${signed(best.difference)}`)} ${this.model.chosen.reason}`;
-    if (first && $("show").value === first) await this.chooseMap(best.name); // unless something else was chosen
+    if (this.method && choice === this.choice) await this.chooseMap(best.name); // unless something else was chosen
   }
 
   async download() {
     $("report").disabled = true;
     try {
       const values = { stage: this.clusters.stage, target: this.target, top_k: Math.min(12, Number($("top").value)) };
-      const link = document.createElement("a");
-      link.href = URL.createObjectURL(await file(`images/${this.shown.id}/report.html`, values));
-      link.download = "report.html";
-      link.click();
-      setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+      const href = URL.createObjectURL(await file(`images/${this.shown.id}/report.html`, values));
+      make("a", { href, download: "report.html" }).click();
+      setTimeout(() => URL.revokeObjectURL(href), 60_000);
     } catch (error) {
       this.showError(error);
     }
@@ -449,9 +432,7 @@ class Page {
   // ---- errors
 
   showError(error) {
-    if (error.name === "AbortError") return;
-    $("message").textContent = error.message;
-    $("message").hidden = false;
+    if (error.name !== "AbortError") showMessage(error.message);
   }
 
   clearError() {
@@ -459,12 +440,17 @@ class Page {
   }
 }
 
+function showMessage(text) {
+  $("message").textContent = text;
+  $("message").hidden = false;
+}
+
 function acceptPictures(page, limit) {
   const open = async (picture) => {
     if (!picture) return;
     page.clearError();
     if (picture.size > limit) {
-      page.showError(new Error(`“${picture.name}” has ${(picture.size / 1e6).toFixed(1)} MB; at most ${limit / 1e6} MB are accepted.`));
+      showMessage(`“${picture.name}” has ${(picture.size / 1e6).toFixed(1)} MB; at most ${limit / 1e6} MB are accepted.`);
       return;
     }
     try {
@@ -492,14 +478,8 @@ function acceptPictures(page, limit) {
 function showExamples(page, examples) {
   $("examples-part").hidden = examples.length === 0;
   const buttons = examples.map(({ id, name }) => {
-    const item = document.createElement("li");
-    const button = Object.assign(document.createElement("button"), { type: "button" });
-    button.dataset.id = id;
-    button.setAttribute("aria-pressed", "false");
-    button.append(Object.assign(new Image(), { src: `api/images/${id}/picture.png`, alt: name, title: name }));
-    button.addEventListener("click", () => page.open(id));
-    item.append(button);
-    return item;
+    const image = make("img", { src: `api/images/${id}/picture.png`, alt: name, title: name });
+    return make("li", {}, make("button", { type: "button", "data-id": id, "aria-pressed": "false", onclick: () => page.open(id) }, image));
   });
   $("examples").replaceChildren(...buttons);
 }
@@ -517,8 +497,7 @@ async function start() {
     acceptPictures(page, model.upload_bytes);
     showExamples(page, model.examples);
   } catch (error) {
-    $("message").textContent = error.message;
-    $("message").hidden = false;
+    showMessage(error.message);
   }
   document.documentElement.dataset.ready = "yes";
 }

@@ -1,27 +1,10 @@
 // The clusters of one stage: their cards, their order, which are switched off, and which a patch attends to.
 
 import { get, Latest } from "./api.js";
-import { cellCount, mapOf, paint, summedMap, unpack } from "./draw.js";
+import { $, cellCount, length, make, mapOf, paint, sentence, signed, spaced, summedMap, unpack } from "./draw.js";
 
-const $ = (id) => document.getElementById(id);
 const THUMBNAIL_WIDTH = 138; // pixels
 const SHOWN_AT_FIRST = 12;
-const QUICK_RANKING = "logit_gate";
-
-export const percent = (value) => `${(100 * value).toFixed(1)} %`;
-export const length = (share) => `${100 * Math.min(Math.max(share, 0), 1)}%`;
-
-export function signed(value) {
-  const size = Math.abs(value);
-  const digits = size < 1 ? 3 : size < 100 ? 2 : 0;
-  return (value < 0 ? "−" : "+") + size.toFixed(digits);
-}
-
-export const spaced = (name) => name.replaceAll("_", " ");
-
-export function sentence(text) {
-  return text[0].toUpperCase() + text.slice(1) + (text.endsWith(".") ? "" : ".");
-}
 
 export class Clusters {
   // `page` knows what is explained (picture, target), shows maps and predictions, and reports errors.
@@ -34,7 +17,9 @@ export class Clusters {
     this.pinned = null;
     this.chosen = null;
     this.stageRequest = new Latest();
+    this.rankingRequest = new Latest();
     this.ablationRequest = new Latest();
+    this.pressed = false;
     if (this.stage === null) return;
     $("clusters").hidden = false;
     this.buildStages();
@@ -46,19 +31,14 @@ export class Clusters {
     $("side").addEventListener("change", () => this.build());
     $("all-on").addEventListener("click", () => this.switchTo(new Set()));
     $("cards").addEventListener("mouseleave", () => this.page.show(null));
+    $("cards").addEventListener("pointerdown", () => { this.pressed = true; });
+    for (const name of ["pointerup", "pointercancel"]) addEventListener(name, () => setTimeout(() => this.release())); // after its click
   }
 
   buildStages() {
     const choices = this.model.stages.map(({ stage, clusters }) => {
-      const label = document.createElement("label");
-      const input = Object.assign(document.createElement("input"), { type: "radio", name: "stage", value: stage });
-      input.checked = stage === this.stage;
-      const text = document.createElement("span");
-      const load = document.createElement("small");
-      load.id = `load-${stage}`;
-      text.append(`${stage} · ${clusters} clusters `, load);
-      label.append(input, text);
-      return label;
+      const input = make("input", { type: "radio", name: "stage", value: stage, checked: stage === this.stage });
+      return make("label", {}, input, make("span", {}, `${stage} · ${clusters} clusters `, make("small", { id: `load-${stage}` })));
     });
     $("stages").append(...choices);
     $("stages").addEventListener("change", (event) => {
@@ -80,9 +60,15 @@ export class Clusters {
     return document.querySelector("[name=side]:checked").value;
   }
 
+  // Answers that are still on their way are about something else.
+  cancel() {
+    for (const request of [this.rankingRequest, this.ablationRequest]) request.next();
+    return this.stageRequest.next();
+  }
+
   // A picture without anything to explain.
   empty() {
-    this.stageRequest.next();
+    this.cancel();
     this.data = null;
     this.pinned = null;
     this.off.clear();
@@ -102,22 +88,22 @@ export class Clusters {
     this.data = null;
     this.pinned = null;
     this.chosen = null;
-    const signal = this.stageRequest.next();
+    const signal = this.cancel();
     $("clusters").setAttribute("aria-busy", "true");
     $("cards").inert = true; // the old ones have no maps any more
     const changed = this.off.size > 0;
     this.off.clear();
     if (changed) this.page.showPrediction(null);
     try {
-      const { id, target } = this.page.subject();
+      const { id, target } = this.page.subject;
       const answer = await get(`images/${id}/stages/${stage}`, { target }, signal);
       this.data = { ...answer, maps: unpack(answer.maps), attention: { ...unpack(answer.attention), highest: answer.attention.highest } };
       this.importance = answer.importance;
-      this.showRankingText(this.quickText());
+      this.showRankingText();
       this.build();
       $("cards").inert = false;
       $("clusters").setAttribute("aria-busy", "false");
-      await this.rank(signal);
+      await this.rank();
       if (!this.loads) this.loads = (await get(`images/${id}/load`, { target }, signal)).stages;
       this.showLoads();
     } catch (error) {
@@ -125,32 +111,29 @@ export class Clusters {
     }
   }
 
-  quickText() {
-    return $("ranking").value === QUICK_RANKING ? this.rankingText(QUICK_RANKING) : `Quick estimate by gradient; scores by ${spaced($("ranking").value)} follow …`;
+  // How the cards are ordered; while another order is chosen than the one shown, that it is on its way.
+  showRankingText() {
+    const by = $("ranking").value;
+    const { summary } = this.model.rankings.find((ranking) => ranking.name === by);
+    $("ranking-text").textContent =
+      by === this.importance.by ? `${spaced(by)}: ${summary}.` : `Quick estimate by gradient; scores by ${spaced(by)} follow …`;
   }
 
-  rankingText(by) {
-    const ranking = this.model.rankings.find((r) => r.name === by);
-    return `${spaced(by)}: ${ranking.summary}.`;
-  }
-
-  showRankingText(text) {
-    $("ranking-text").textContent = text;
-  }
-
-  async rank(signal = this.stageRequest.next()) {
+  async rank() {
+    if (!this.data) return; // follows when the stage has arrived
+    const signal = this.rankingRequest.next();
     const by = $("ranking").value;
     if (by !== this.importance.by) {
-      this.showRankingText(this.quickText());
+      this.showRankingText();
       try {
-        const { id, target } = this.page.subject();
+        const { id, target } = this.page.subject;
         this.importance = await get(`images/${id}/stages/${this.stage}/importance`, { by, target }, signal);
       } catch (error) {
         this.page.showError(error);
         return;
       }
     }
-    this.showRankingText(this.rankingText(by));
+    this.showRankingText();
     this.arrange();
   }
 
@@ -220,12 +203,13 @@ export class Clusters {
     const button = element.querySelector(".map-button");
     element.querySelector(".name").textContent = item.members.length === 1 ? item.name : `${item.members.length} clusters`;
     element.querySelector(".name").title = item.name;
-    paint(element.querySelector("canvas"), this.page.picture(), this.map(item), { width: THUMBNAIL_WIDTH });
+    paint(element.querySelector("canvas"), this.page.image, this.map(item), { width: THUMBNAIL_WIDTH });
     element.addEventListener("mouseenter", () => this.page.show(this.map(item), this.describe(item)));
     button.addEventListener("focus", () => this.page.show(this.map(item), this.describe(item)));
     button.addEventListener("blur", () => this.page.show(null));
     button.addEventListener("click", () => {
       this.chosen = item;
+      this.page.setMethod("");
       this.pin(item);
     });
     const box = element.querySelector("input");
@@ -234,10 +218,16 @@ export class Clusters {
     return element;
   }
 
+  // Cards that moved between press and release would lose the click, so a new order waits for the release.
+  release() {
+    if (!this.pressed) return;
+    this.pressed = false;
+    this.arrange();
+  }
+
   // Cards in the order of the scores, as many as the slider says; those that are switched off stay in sight.
   arrange() {
-    if (!this.data) return;
-    const focused = document.activeElement;
+    if (!this.data || this.pressed) return;
     const order = [...this.cards].sort((a, b) => (this.score(b.item) ?? 0) - (this.score(a.item) ?? 0));
     const largest = Math.max(...order.map(({ item }) => Math.abs(this.score(item) ?? 0))) || 1;
     const count = Number($("top").value);
@@ -253,8 +243,13 @@ export class Clusters {
       bar.classList.toggle("loss", score < 0);
       element.querySelector(".map-button").setAttribute("aria-label", `Rank ${place + 1}, ${this.describe(item)} Show its map`);
     });
-    $("cards").replaceChildren(...order.map(({ element }) => element));
-    if (focused && $("cards").contains(focused)) focused.focus();
+    const elements = order.map(({ element }) => element);
+    const focused = elements.findIndex((element) => element.contains(document.activeElement));
+    if (focused < 0) $("cards").replaceChildren(...elements);
+    else {
+      elements[focused].before(...elements.slice(0, focused)); // taken out, it would lose the focus and a key that is down
+      elements[focused].after(...elements.slice(focused + 1));
+    }
     this.pin(this.chosen ?? order[0].item);
   }
 
@@ -264,7 +259,7 @@ export class Clusters {
     for (const { item: other, element } of this.cards) {
       element.querySelector(".map-button").setAttribute("aria-pressed", String(other.index === item.index));
     }
-    this.page.pin(this.map(item), () => this.describe(item), this.chosen !== null);
+    this.page.pin(this.map(item), () => this.describe(item));
   }
 
   toggle(item, on) {
@@ -283,7 +278,7 @@ export class Clusters {
         this.page.showPrediction(null);
         return;
       }
-      const { id, target } = this.page.subject();
+      const { id, target } = this.page.subject;
       const values = { off: [...off].sort((a, b) => a - b).join(","), target };
       this.page.showPrediction(await get(`images/${id}/stages/${this.stage}/ablation`, values, signal), this.stage);
     } catch (error) {

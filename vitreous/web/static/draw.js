@@ -1,8 +1,45 @@
-// Maps on pictures. A stack of maps is { rows, columns, data }, data holding one byte for every cell of every map.
+// Elements of the page, numbers as text, and maps on pictures.
+// A stack of maps is { rows, columns, data }, data holding one byte for every cell of every map.
 
 import { blend, colourTable, pixels } from "./heat.js";
 
 let table = [];
+
+export const $ = (id) => document.getElementById(id);
+
+// A new element with properties, or attributes where the name has a hyphen.
+export function make(tag, properties = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (name.includes("-")) element.setAttribute(name, value);
+    else element[name] = value;
+  }
+  element.append(...children);
+  return element;
+}
+
+// A name, a share of one, and the share as a bar.
+export function makeBar(tag, name, share, properties = {}) {
+  const bar = make("i");
+  bar.style.width = length(share);
+  const texts = [make("span", { className: "name", textContent: name }), make("span", { className: "value", textContent: percent(share) })];
+  return make(tag, properties, ...texts, make("span", { className: "track", "aria-hidden": "true" }, bar));
+}
+
+export const percent = (value) => `${(100 * value).toFixed(1)} %`;
+export const length = (share) => `${100 * Math.min(Math.max(share, 0), 1)}%`;
+
+export function signed(value) {
+  const size = Math.abs(value);
+  const digits = size < 1 ? 3 : size < 100 ? 2 : 0;
+  return (value < 0 ? "−" : "+") + size.toFixed(digits);
+}
+
+export const spaced = (name) => name.replaceAll("_", " ");
+
+export function sentence(text) {
+  return text[0].toUpperCase() + text.slice(1) + (text.endsWith(".") ? "" : ".");
+}
 
 export function setColours(stops) {
   table = colourTable(stops);
