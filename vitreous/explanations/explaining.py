@@ -16,7 +16,8 @@ from vitreous.attribution.method import Method, cluster_layers, find_trunk
 from vitreous.attribution.occlusion import Occlusion, Rise
 from vitreous.attribution.target import ClassTarget, Target, as_target
 from vitreous.attribution.views import ViewMethod, views
-from vitreous.clusters.gates import PartialForward
+from vitreous.clusters.contributions import contributions
+from vitreous.clusters.gates import PartialForward, cluster_layer
 from vitreous.clusters.groups import ablate_groups, group_maps
 from vitreous.clusters.importance import RANKINGS, patch_attention, removal_curve
 from vitreous.clusters.layer import Layer, MapSource, as_distributions, choose_layer, layer_maps, spatial_entropy
@@ -27,7 +28,7 @@ from vitreous.data.transforms import Preprocess, to_unit_tensor
 from vitreous.errors import InputError
 from vitreous.faithfulness.curves import curves
 from vitreous.faithfulness.scoring import DECIDES
-from vitreous.reports.explanation import Clusters, Explanation, MethodMap, StageLoad
+from vitreous.reports.explanation import Clusters, Explanation, LogitParts, MethodMap, StageLoad
 
 _SHOWN_CLASSES = 5
 FILLS: tuple[Fill, ...] = ("blur", "mean")
@@ -112,6 +113,7 @@ def explain_image(
         probabilities=likeliest(output, classes) if isinstance(resolved, ClassTarget) else (),
         watched=classes[int(resolved.labels[0])] if isinstance(resolved, ClassTarget) else watched,
         true=true,
+        parts=explain_logit(model, images, resolved, layer),
         clusters=None if layer is None else explain_clusters(model, pixels, preprocess, resolved, layer, plan),
         load=() if layer is None else explain_load(model, images, resolved),
         methods=methods,
@@ -241,6 +243,16 @@ def without_clusters(model: nn.Module) -> str:
     )
 
 
+def explain_logit(model: nn.Module, images: Tensor, target: Target, layer: Layer | None) -> LogitParts | None:
+    """What the logit is made of, where the clusters that are shown are those that the classifier reads."""
+    if layer is None or not layer.is_readout or not isinstance(target, ClassTarget):
+        return None
+    found, label = contributions(model, images, layer), target.labels
+    logit, bias, others = found.logits[0, label], found.bias[label], found.others[0, label]
+    values, maps = found.of(label)[0].tolist(), found.maps(label)[0].float().cpu()
+    return LogitParts(logit.item(), bias.item(), others.item(), tuple(values), maps)
+
+
 def explain_load(model: nn.Module, images: Tensor, target: Target) -> tuple[StageLoad, ...]:
     return tuple(
         StageLoad(
@@ -248,6 +260,7 @@ def explain_load(model: nn.Module, images: Tensor, target: Target) -> tuple[Stag
             {name: load.drop(name)[0].item() for name in load.scores},
             {name: bool(load.flips(name)[0]) for name in load.scores},
             bool(load.carries[0]),
+            cluster_layer(model, load.stage).name,
         )
         for load in causal_load(model, images, target)
     )
