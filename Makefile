@@ -46,7 +46,7 @@ format: $(DEV)
 
 # The table that `vitreous info` prints; needed when a model is added or changes its size.
 figures: $(CORE)
-	$(BIN)/python -m vitreous.figures
+	$(BIN)/python -m vitreous.figures.counting
 
 bench: $(DEV)
 	$(BIN)/python benchmarks/speed.py

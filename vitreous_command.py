@@ -98,10 +98,15 @@ def dispatch(arguments: list[str]) -> int:
         return 0
     verb, *rest = arguments
     if verb == "--version":
-        print(f"vitreous {version()}")
+        from importlib.metadata import version
+
+        print(f"vitreous {version('vitreous')}")
         return 0
     if verb not in VERBS:
-        complain(f"unknown verb {verb!r}; nearest: {', '.join(nearest_verbs(verb))}\n\n{overview()}")
+        from difflib import get_close_matches
+
+        near = ", ".join(get_close_matches(verb, list(VERBS), n=3, cutoff=0.0))
+        complain(f"unknown verb {verb!r}; nearest: {near}\n\n{overview()}")
         return BAD_INPUT
     for other in MOVED.get(verb, ()):
         if f"--{other}" in rest:
@@ -240,18 +245,6 @@ def help_text(function: Callable[..., Any]) -> str:
         elif not skipping:
             kept.append(line)
     return "\n".join(kept).strip()
-
-
-def nearest_verbs(given: str) -> list[str]:
-    import difflib
-
-    return difflib.get_close_matches(given, list(VERBS), n=3, cutoff=0.0)
-
-
-def version() -> str:
-    from importlib.metadata import version as installed_version
-
-    return installed_version("vitreous")
 
 
 def complain(message: str) -> None:

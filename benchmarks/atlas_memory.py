@@ -19,7 +19,7 @@ import tyro
 import vitreous  # noqa: F401  (registers the models)
 from vitreous.clusters.atlas import Atlas, measure_clusters
 from vitreous.clusters.gates import cluster_layer
-from vitreous.data.shapes.images import ShapesImages
+from vitreous.data.layouts.shapes import ShapesImages
 from vitreous.data.shapes.samples import CATEGORIES
 from vitreous.data.transforms import Preprocess
 from vitreous.explanations.dataset import read_batches

@@ -10,8 +10,7 @@ from PIL import Image
 
 import vitreous_command
 from vitreous.check import Report, check
-from vitreous.data.quarantine import read_quarantine
-from vitreous.data.source import open_data
+from vitreous.data.source import open_data, read_quarantine
 from vitreous.errors import InputError
 
 

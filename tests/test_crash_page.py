@@ -27,7 +27,7 @@ from vitreous.runs.checkpoint import load_checkpoint, save_checkpoint
 from vitreous.runs.run_folder import RunFolder, read_metrics
 from vitreous.runtime import distributed
 from vitreous.runtime.console import messages_on_stderr
-from vitreous.runtime.heartbeat import Heartbeat
+from vitreous.runtime.distributed import Heartbeat
 from vitreous.train import Training, train
 from vitreous.training.bad_images import BadImages
 from vitreous.training.settings import TrainSettings

@@ -13,7 +13,7 @@ from vitreous.data.source import open_data
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.evaluate import evaluate
-from vitreous.metrics.detailed import DetailedMetrics
+from vitreous.metrics.accuracy import DetailedMetrics
 from vitreous.predict import predict
 from vitreous.reports.evaluation import MOST_ROWS, Evaluation, Speed, class_tables, draw_evaluation, evaluation_tables
 from vitreous.runs.model_folder import load_model, save_model

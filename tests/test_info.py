@@ -7,7 +7,7 @@ import pytest
 from tests.support.tiny_model import save_tiny_model
 from vitreous import list_models
 from vitreous.errors import InputError
-from vitreous.figures import table
+from vitreous.figures import counting
 from vitreous.info import info
 from vitreous.runs.model_folder import load_model
 
@@ -26,7 +26,7 @@ def test_list_fits_the_terminal_and_counts_nothing(
     width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    monkeypatch.setattr(table, "figures_of", None)  # calling it would fail
+    monkeypatch.setattr(counting, "figures_of", None)  # calling it would fail
     rows = info()
     out, progress = capsys.readouterr()
     assert list(rows) == list_models()
@@ -78,7 +78,7 @@ def test_other_arguments_change_the_figures(capsys: pytest.CaptureFixture[str]) 
     assert fine["macs"] > 8 * plain["macs"]
     assert fine["arguments"]["patch"].value == 4
     default_size = info("xcit_nano_12_p16", model_args=("patch=8",))["xcit_nano_12_p16"]
-    assert default_size["macs"] == table.read_table()["xcit_nano_12_p8"]["macs"]
+    assert default_size["macs"] == counting.read_table()["xcit_nano_12_p8"]["macs"]
     with pytest.raises(InputError, match="accepted: 16, 8, or 4"):
         info("xcit_nano_12_p16", model_args=("patch=5",))
     with pytest.raises(InputError, match="unknown MAT argument 'clusters'; nearest:"):

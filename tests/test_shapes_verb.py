@@ -12,7 +12,7 @@ from PIL import Image
 from vitreous.data.image import load_image
 from vitreous.data.shapes.samples import CATEGORIES, KEYPOINTS, Shapes
 from vitreous.errors import InputError
-from vitreous.runtime import progress
+from vitreous.runtime import console
 from vitreous.shapes import run_length_counts, shapes
 
 
@@ -153,8 +153,8 @@ class Terminal(io.StringIO):
 def test_progress_in_plain_lines(monkeypatch):
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setattr(progress, "LINE_INTERVAL_SECONDS", 0.0)
-    assert list(progress.track(iter("abc"), total=3, label="reading", unit="letters")) == ["a", "b", "c"]
+    monkeypatch.setattr(console, "LINE_INTERVAL_SECONDS", 0.0)
+    assert list(console.track(iter("abc"), total=3, label="reading", unit="letters")) == ["a", "b", "c"]
     lines = stream.getvalue().splitlines()
     assert lines[0].startswith("reading: 1/3 letters, ")
     assert lines[0].endswith("s left")
@@ -165,13 +165,13 @@ def test_progress_in_plain_lines(monkeypatch):
 def test_plain_lines_are_rare(monkeypatch):
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
-    assert sum(progress.track(range(1000), total=None, label="adding")) == 499500
+    assert sum(console.track(range(1000), total=None, label="adding")) == 499500
     assert len(stream.getvalue().splitlines()) == 1
 
 
 def test_progress_bar_in_a_terminal(monkeypatch):
     stream = Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
-    assert list(progress.track("abc", total=3, label="reading")) == ["a", "b", "c"]
+    assert list(console.track("abc", total=3, label="reading")) == ["a", "b", "c"]
     assert "reading" in stream.getvalue()
     assert "3/3" in stream.getvalue()

@@ -31,8 +31,7 @@ from tests.support.tiny_runs import (
 )
 from vitreous.data.loader import WORKER_POLL_SECONDS
 from vitreous.errors import InputError, limit_reached, to_install_extra
-from vitreous.files.manifest import manifest_of
-from vitreous.files.storage import write_json
+from vitreous.files.storage import manifest_of, write_json
 from vitreous.metrics.coco import CocoMetric
 from vitreous.runs.checkpoint import load_checkpoint
 from vitreous.runs.run_folder import read_metrics

@@ -13,17 +13,16 @@ from rich.text import Text
 
 from vitreous.data.data_checks import ExaminedPicture, Finding, examine_split, findings
 from vitreous.data.image_set import ImageSet
+from vitreous.data.layouts.base import TARGET_KINDS, Wording
 from vitreous.data.layouts.coco_anywhere import with_annotations
 from vitreous.data.layouts.folder import in_order
 from vitreous.data.layouts.held_out import VAL_FRACTION
-from vitreous.data.quarantine import quarantine_file, quarantine_text
-from vitreous.data.source import Layout, describe, open_raw, recognise, usable_as
-from vitreous.data.targets import TARGET_KINDS, Wording
+from vitreous.data.source import Layout, describe, open_raw, quarantine_file, quarantine_text, recognise, usable_as
 from vitreous.errors import InputError, printable
 from vitreous.files.storage import json_text, replace_file
 from vitreous.files.writing import write_output
 from vitreous.runs.results import require_positive, require_writable
-from vitreous.runtime.progress import track
+from vitreous.runtime.console import track
 from vitreous.tasks.base import Task, load_task, load_tasks, task_options
 
 Reason = Literal["unreadable", "annotations", "boxes", "empty", "conflicts", "leaks", "duplicates"]

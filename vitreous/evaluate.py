@@ -24,20 +24,18 @@ from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError, printable
 from vitreous.files.storage import json_text, write_json
 from vitreous.files.writing import write_output, write_text
-from vitreous.metrics.accuracy import unique_names
-from vitreous.metrics.detailed import DetailedMetrics
+from vitreous.metrics.accuracy import DetailedMetrics, unique_names
 from vitreous.reports import evaluation as report
 from vitreous.reports.evaluation import AtSize, Evaluation, Speed, WorstMistake
 from vitreous.runs.model_folder import load_model
-from vitreous.runs.relabelled import labelled_for
 from vitreous.runs.results import require_numbers, require_writable, result_folder
 from vitreous.runs.run_folder import versions
-from vitreous.runs.trained_model import TrainedModel, at_size
+from vitreous.runs.trained_model import TrainedModel, at_size, labelled_for
+from vitreous.runtime.calling import takes
+from vitreous.runtime.console import track
 from vitreous.runtime.device import autocast
 from vitreous.runtime.distributed import SINGLE_PROCESS, World, processes
-from vitreous.runtime.progress import track
 from vitreous.tasks.base import Inference, Metric, Task, load_task
-from vitreous.training.signature import takes
 
 OpenAtSize = Callable[..., ImageSet]  # opens the data at a size
 
@@ -256,9 +254,7 @@ def measure_in_detail(
         sizes=(),
         details=details,
         metric=scores.metric,
-        mistakes=()
-        if details is None
-        else _named_mistakes(trained, images, details, f"{settings.data}:{settings.split}"),
+        mistakes=_named_mistakes(trained, images, details, f"{settings.data}:{settings.split}"),
         unreadable=tuple((images.name(one.sample), one.reason) for one in scores.unreadable),
     )
 
@@ -297,26 +293,13 @@ def score_images(trained: TrainedModel, images: ImageSet, worst: int, conditions
     task = trained.build_task().using(conditions.inference)
     on_boxes = images if isinstance(images, OneBoxEach) else None
     metric = task.detailed_metric(worst) if on_boxes is None else task.metric_on_boxes(on_boxes)
+    workers, world = conditions.workers, conditions.world
     loader = evaluation_loader(
-        task,
-        images,
-        trained.preprocess,
-        batch_size=conditions.batch_size,
-        workers=conditions.workers,
-        world=conditions.world,
+        task, images, trained.preprocess, batch_size=conditions.batch_size, workers=workers, world=world
     )
     try:
         with worker_failures_explained():  # a worker's death may be told in the middle of a forward pass
-            scores = score_loader(
-                task,
-                trained.model,
-                loader,
-                device=conditions.world.device,
-                amp=conditions.amp,
-                metric=metric,
-                label=label,
-                world=conditions.world,
-            )
+            scores = score_loader(task, trained.model, loader, world, conditions.amp, metric=metric, label=label)
     finally:
         loader.close()
     require_numbers(trained.name, torch.tensor(list(scores.values.values())))
@@ -324,12 +307,12 @@ def score_images(trained: TrainedModel, images: ImageSet, worst: int, conditions
 
 
 def _named_mistakes(
-    trained: TrainedModel, images: ImageSet, details: DetailedMetrics, samples: str
+    trained: TrainedModel, images: ImageSet, details: DetailedMetrics | None, samples: str
 ) -> tuple[WorstMistake, ...]:
     """With the names by which `vitreous explain` takes the images: a path, or a sample of the embedded data."""
     names = unique_names(trained.classes)
     found = []
-    for mistake in details.mistakes.worst:
+    for mistake in () if details is None else details.mistakes.worst:
         stored = images.encoded(mistake.image)
         name = str(stored) if isinstance(stored, Path) else images.name(mistake.image)
         if samples.startswith("shapes:"):
@@ -388,19 +371,17 @@ def score_loader(
     task: Task,
     model: nn.Module,
     loader: Loader,
+    world: World,
+    amp: str,
     *,
-    device: torch.device,
-    amp: str = "off",
     metric: Metric | None = None,
-    label: str | None = "validate",
+    label: str | None = None,
     between_batches: Callable[[], None] = lambda: None,
-    world: World = SINGLE_PROCESS,
 ) -> Scores:
     """Loss and metric (default: the task's own) over a loader. `between_batches` may raise to end early.
 
-    With a `label` it shows how far it is.
-
-    Several processes score their batches apart, and all return the figures of all.
+    With a `label` it shows how far it is. Several processes score their batches apart, and all return the figures of
+    all.
     """
     metric, images, start = metric if metric is not None else task.metric(), 0, time.perf_counter()
     terms: list[float] = []  # of the loss: each batch's, times its images
@@ -412,8 +393,8 @@ def score_loader(
         unreadable += batch.unreadable
         if not batch.indices:
             continue
-        ready, targets = loader.on(batch, device)
-        with autocast(device, amp):
+        ready, targets = loader.on(batch, world.device)
+        with autocast(world.device, amp):
             losses, predictions = task.assess(model, ready, targets)
         if number < loader.sampler.counted:
             terms += [loss.item() * len(batch.indices) for loss in losses.values()]

@@ -30,7 +30,7 @@ from vitreous.runs.model_folder import is_weights_file, load_model
 from vitreous.runs.results import load_readable, report_skipped, require_positive, result_folder
 from vitreous.runs.trained_model import TrainedModel
 from vitreous.runtime.calling import natural, with_known_names
-from vitreous.runtime.progress import track
+from vitreous.runtime.console import track
 from vitreous.tasks.findings import FindingQuery, parse_region
 
 

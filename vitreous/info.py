@@ -1,24 +1,29 @@
 """vitreous info: all models, or one of them in detail."""
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import timm
 import torch
 
 from vitreous.errors import InputError
-from vitreous.figures.arguments import arguments_of
-from vitreous.figures.counting import figures_of
-from vitreous.figures.display import print_growth, print_list, print_one
-from vitreous.figures.growth import COMPARED_MODELS, GROWTH_SIZES, Growth, growth_reason, work_at
-from vitreous.figures.table import count_figures, read_table
+from vitreous.figures.counting import (
+    COMPARED_MODELS,
+    GROWTH_SIZES,
+    Growth,
+    count_figures,
+    figures_of,
+    growth_reason,
+    read_table,
+    work_at,
+)
+from vitreous.figures.display import arguments_of, print_growth, print_list, print_one
 from vitreous.layers.tap import tap_names
 from vitreous.models.arguments import parse_model_arg
 from vitreous.models.base import Backbone
 from vitreous.registry import ENTRIES, create_model, list_models, resolve_name
 from vitreous.runs.model_folder import build_architecture, find_model_folder, read_config
-from vitreous.runtime.progress import track
+from vitreous.runtime.console import track
 
 Row = dict[str, Any]
 
@@ -133,7 +138,12 @@ def open_subject(source: str, arguments: dict[str, Any]) -> Subject:
         return open_name(resolve_name(source).partition(".")[0], arguments)
     if arguments:
         raise InputError(f"--model-args given, but the model in {folder} has its own; give the name of a model instead")
-    return open_folder(folder)
+    config = read_config(folder)
+    with torch.device("meta"):
+        model = build_architecture(folder, config)
+    name = config.architecture
+    given = {**(ENTRIES[name].arguments if name in ENTRIES else {}), **config.model_args}
+    return Subject(f"{name} in {folder}", name, model, given, config.preprocess.size, None, config.classes)
 
 
 def open_name(name: str, arguments: dict[str, Any]) -> Subject:
@@ -146,15 +156,6 @@ def open_name(name: str, arguments: dict[str, Any]) -> Subject:
     given = {**ENTRIES[name].arguments, **arguments} if name in ENTRIES else arguments
     figures = None if arguments else read_table().get(name)
     return Subject(title, name, model, given, model.pretrained_cfg["input_size"][1:], figures, None)
-
-
-def open_folder(folder: Path) -> Subject:
-    config = read_config(folder)
-    with torch.device("meta"):
-        model = build_architecture(folder, config)
-    name = config.architecture
-    given = {**(ENTRIES[name].arguments if name in ENTRIES else {}), **config.model_args}
-    return Subject(f"{name} in {folder}", name, model, given, config.preprocess.size, None, config.classes)
 
 
 def show_model(subject: Subject, size: int | None) -> Row:

@@ -15,8 +15,8 @@ from vitreous.files.storage import write_json
 from vitreous.runs.model_folder import load_model
 from vitreous.runs.results import file_name, load_readable, report_skipped, require_positive, result_folder
 from vitreous.runs.trained_model import TrainedModel, in_batches, predict_pictures, require_evaluation_mode
+from vitreous.runtime.console import track
 from vitreous.runtime.device import choose_device
-from vitreous.runtime.progress import track
 from vitreous.tasks.base import Inference, Task
 from vitreous.tasks.results import MIN_SCORE, PictureResult
 

@@ -11,11 +11,11 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image
 
-from vitreous.data.run_lengths import run_length_counts
+from vitreous.data.coco_masks import run_length_counts
 from vitreous.data.shapes.samples import CATEGORIES, KEYPOINTS, Difficulty, Scene, Shapes
 from vitreous.errors import InputError
 from vitreous.files.writing import write_text
-from vitreous.runtime.progress import track
+from vitreous.runtime.console import track
 
 Format = Literal["folder", "coco", "masks"]
 

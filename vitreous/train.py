@@ -7,9 +7,7 @@ ends with the same bits as one that is not (on the same machine with the same ve
 
 import math
 import time
-from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,27 +32,22 @@ from vitreous.metrics.figures import figure_text
 from vitreous.registry import is_stored, resolve_name, stored_arguments
 from vitreous.runs.model_config import make_config
 from vitreous.runs.model_folder import save_model
-from vitreous.runs.run_folder import RunFolder
-from vitreous.runs.trackers import TensorBoard, require_tensorboard
-from vitreous.runtime.console import EpochTable, RemainingTime, Throughput, format_duration
+from vitreous.runs.run_folder import RunFolder, TensorBoard, require_tensorboard
+from vitreous.runs.trained_model import in_batches
+from vitreous.runtime.calling import takes
+from vitreous.runtime.console import EpochTable, RemainingTime, Throughput, format_duration, track
 from vitreous.runtime.device import autocast, keep_freed_memory
 from vitreous.runtime.distributed import SINGLE_PROCESS, CollectiveInputError, World, processes
-from vitreous.runtime.parallel import full_tensor, replicate, require_shardable, shard
-from vitreous.runtime.progress import track
+from vitreous.runtime.parallel import full_tensor, replicate, require_shardable, shard, synchronise_norms
 from vitreous.tasks.base import load_task
 from vitreous.training.bad_images import BadImages
-from vitreous.training.build import build_training, teacher_fingerprint
+from vitreous.training.build import build_training, open_splits, require_same_data, teacher_fingerprint
 from vitreous.training.clusters import ClusterLoss
-from vitreous.training.ema import WeightAverage
-from vitreous.training.failures import failures_explained
 from vitreous.training.optim import build_optimizer, set_lr
 from vitreous.training.recipe import as_recipe, with_recipe
 from vitreous.training.settings import FREE, TrainSettings
-from vitreous.training.signature import takes
-from vitreous.training.splits import open_splits, require_same_data
-from vitreous.training.state import Position, TrainState
-from vitreous.training.stop import StopRequested, StopSignals
-from vitreous.training.synced_norm import synchronise_norms
+from vitreous.training.state import Position, TrainState, WeightAverage
+from vitreous.training.stop import StopRequested, StopSignals, failures_explained
 
 DROPOUT_STREAM, MIXING_STREAM = 1, 2  # first number of a random key, so that no two uses of the seed coincide
 
@@ -120,7 +113,7 @@ def train(settings: TrainSettings) -> Path:
                 run.follow(TensorBoard(run.path / "tensorboard", run.seconds))
             try:
                 with worker_failures_explained():  # a worker's death may also show in the middle of a step
-                    training.fit_and_keep_progress()
+                    training.fit()
             except StopRequested as request:
                 training.checkpoint()
                 step = training.state.position.step
@@ -159,10 +152,9 @@ class Training:
     ) -> None:
         self.settings, self.run, self.stop, self.table = settings, run, stop, EpochTable()
         self.world, self.device, self.val_fraction = world, world.device, images["train"].val_fraction
-        self.model, self.model_args, self.task, self.preprocess, notes = build_training(
-            settings, images["train"], self.device
-        )
-        for note in notes:
+        built = build_training(settings, images["train"], self.device)
+        self.model, self.model_args, self.task, self.preprocess, note = built
+        if note:
             say(note)
         self.cluster_loss = ClusterLoss(self.model, settings)
         self.cluster_terms: dict[str, Tensor] = {}  # of the latest piece
@@ -190,31 +182,23 @@ class Training:
         if settings.shard:
             for each in [model] if ema is None else [model, ema.model]:
                 shard(each, self.device)
-        self.state = self._initial_state(model, ema)
+        optimizer = build_optimizer(
+            model,
+            lr=settings.peak_lr,
+            weight_decay=settings.weight_decay,
+            betas=settings.betas,
+            eps=settings.eps,
+            layer_decay=settings.layer_decay,
+            head_lr=settings.head_lr,
+        )
+        scaler = torch.amp.GradScaler(self.device.type, enabled=settings.amp == "fp16")
+        self.state = TrainState(model, optimizer, scaler, ema, Position())
         self.parameters = list(model.parameters())  # once: walking through the model is slow
         # Compiled for each shape: a step must not depend on the shapes that came before a restart.
         learner: Any = torch.compile(model, dynamic=False) if settings.compile else model
         copied = self.world.size > 1 and not settings.shard
         self.learner: Any = replicate(learner, self.device) if copied else learner
         self.skip_exchange = self.learner.no_sync if copied else nullcontext
-
-    def _initial_state(self, model: nn.Module, ema: WeightAverage | None) -> TrainState:
-        settings = self.settings
-        return TrainState(
-            model=model,
-            optimizer=build_optimizer(
-                model,
-                lr=settings.peak_lr,
-                weight_decay=settings.weight_decay,
-                betas=settings.betas,
-                eps=settings.eps,
-                layer_decay=settings.layer_decay,
-                head_lr=settings.head_lr,
-            ),
-            scaler=torch.amp.GradScaler(self.device.type, enabled=settings.amp == "fp16"),
-            ema=ema,
-            position=Position(),
-        )
 
     def _loaders(self, train_images: ImageSet) -> tuple[Loader, Loader]:
         """The only place that decides which process sees which images."""
@@ -269,9 +253,8 @@ class Training:
         require_space(path, 3 * checkpoint + model - there, "the checkpoints of this run and its model")
 
     def require_storable(self) -> None:
-        config = make_config(self.state.evaluated_model, **self.description())
         try:
-            json_text(config)
+            json_text(make_config(self.state.evaluated_model, **self.description()))
         except (TypeError, ValueError) as reason:
             raise InputError(f"the settings of this model cannot be stored with it: {reason}") from reason
 
@@ -281,32 +264,27 @@ class Training:
         loader = self._validation(batch_size=2, first=2, workers=min(self.settings.workers, 1))
         try:
             with worker_failures_explained():
-                score_loader(self.task, model, loader, device=self.device, amp=self.settings.amp, label=None)
+                score_loader(self.task, model, loader, World(self.device), self.settings.amp)
         finally:
             loader.close()
 
-    def fit_and_keep_progress(self) -> None:
+    def fit(self) -> None:
         """Train from the current position to the end; if the loader fails, write a checkpoint first.
 
         With several processes the others are still waiting for this one, and none can write without them.
         """
+        self.pace, self.rate = RemainingTime(self.state.position.step), math.nan
         try:
-            self.fit()
+            for epoch in range(self.state.position.epochs_done, self.settings.all_epochs):
+                start = time.perf_counter()
+                self.train_epoch(epoch)
+                scores = self.validate(epoch)
+                self.finish_epoch(epoch, scores, time.perf_counter() - start)
         except LoadingError:
             if self.world.size == 1 and self.state.position.step:
                 self.checkpoint()
-                step = self.state.position.step
-                say(f"checkpoint written at step {step}; the same command continues from there")
+                say(f"checkpoint written at step {self.state.position.step}; the same command continues from there")
             raise
-
-    def fit(self) -> None:
-        """Train from the current position to the end."""
-        self.pace, self.rate = RemainingTime(self.state.position.step), math.nan
-        for epoch in range(self.state.position.epochs_done, self.settings.all_epochs):
-            start = time.perf_counter()
-            self.train_epoch(epoch)
-            scores = self.validate(epoch)
-            self.finish_epoch(epoch, scores, time.perf_counter() - start)
         self.save_model("final")
 
     def train_epoch(self, epoch: int) -> None:
@@ -317,7 +295,7 @@ class Training:
         self.state.model.train()
         clock, images = Throughput(), self.train_loader.sampler.batch_size
         for pieces in track(
-            group_batches(self.train_loader, self.train_loader.sampler.pieces),
+            in_batches(self.train_loader, self.train_loader.sampler.pieces),
             total=self.steps_per_epoch - start,
             label=f"epoch {epoch + 1}/{self.settings.all_epochs}",
             unit="batches",
@@ -409,16 +387,9 @@ class Training:
             raise StopRequested(self.stop.received)
 
     def validate(self, epoch: int) -> Scores:
-        return score_loader(
-            self.task,
-            self.state.evaluated_model,
-            self.val_loader,
-            device=self.device,
-            amp=self.settings.amp,
-            label=f"validate {epoch + 1}/{self.settings.all_epochs}",
-            between_batches=self.stop_if_signalled,
-            world=self.world,
-        )
+        model, label = self.state.evaluated_model, f"validate {epoch + 1}/{self.settings.all_epochs}"
+        world, amp, stop = self.world, self.settings.amp, self.stop_if_signalled
+        return score_loader(self.task, model, self.val_loader, world, amp, label=label, between_batches=stop)
 
     def finish_epoch(self, epoch: int, scores: Scores, seconds: float) -> None:
         """Log, save the weights if they are the best so far, then record it. A kill in between repeats evaluation."""
@@ -449,12 +420,7 @@ class Training:
         self.table.row(shown, mark=improved)
 
     def save_model(self, name: str) -> None:
-        save_model(
-            self.run.path / name,
-            self.state.evaluated_model,
-            **self.description(),
-            world=self.world,
-        )
+        save_model(self.run.path / name, self.state.evaluated_model, **self.description(), world=self.world)
 
     def description(self) -> dict[str, Any]:
         """What is stored beside the weights."""
@@ -488,13 +454,11 @@ class Training:
 
     def checkpoint_due(self, late: bool) -> bool:
         every, step = self.settings.checkpoint_steps, self.state.position.step
-        if step % self.steps_per_epoch == 0:
-            return True  # evaluation comes next; if it fails, the epoch is not lost
-        return late or (every > 0 and step % every == 0)
+        # At the end of an epoch evaluation comes next; if it fails, the epoch is not lost.
+        return late or step % self.steps_per_epoch == 0 or (every > 0 and step % every == 0)
 
     def resume(self) -> None:
-        notes = self.state.load(self.run.path / "checkpoints", self.world)
-        for note in notes or ():
+        for note in self.state.load(self.run.path / "checkpoints", self.world) or ():
             say(note)
         self.run.cut_metrics(self.state.position.metric_lines)
         self.bad_images.restore(self.state.position.bad_images)
@@ -513,25 +477,12 @@ class Training:
         position.train_loss = (position.train_loss * before + position.loss_sum) / seen if before else loss
         clusters = {name: total / position.loss_images for name, total in position.term_sums.items()}
         position.loss_sum, position.loss_images, position.term_sums = 0.0, 0, {}
-        self.run.log(
-            step=position.step,
-            epoch=epoch + 1,
-            split="train",
-            loss=loss,
-            **clusters,
-            lr=self.lr(),
-            images_per_second=round(rate, 1),
-        )
+        last = dict(lr=self.lr(), images_per_second=round(rate, 1))
+        self.run.log(step=position.step, epoch=epoch + 1, split="train", loss=loss, **clusters, **last)
 
     def close(self) -> None:
         self.train_loader.close()
         self.val_loader.close()
-
-
-def group_batches(batches: Iterable[Batch], count: int) -> Iterator[list[Batch]]:
-    iterator = iter(batches)
-    while group := list(islice(iterator, count)):
-        yield group
 
 
 def require_images_for_all(sampler: BatchSampler, settings: TrainSettings) -> None:

@@ -49,7 +49,8 @@ def test_stacks_are_pictures_and_equal_for_single_images(name):
     for view in found:
         stack = stacks[view.tap]
         assert stack.ndim == 4, view
-        torch.testing.assert_close(stack[1:], alone[view.tap], atol=1e-5, rtol=1e-5, msg=view.tap)
+        rounding = 1e-5 * max(1.0, stack.abs().max().item())  # small values are sums of large ones
+        torch.testing.assert_close(stack[1:], alone[view.tap], atol=rounding, rtol=1e-5, msg=view.tap)
         if view.kind.summary is not None:
             assert view.kind.summary(stack).shape == (2, *stack.shape[2:]), view
 

@@ -15,18 +15,16 @@ from PIL import Image
 from tests.support.mutations import bounded, look_through
 from tests.support.tiny_data import CATEGORIES, annotation, coco, mask, picture, voc_page, write_shard, yolo
 from vitreous.data.annotations import objects_of
+from vitreous.data.coco_masks import decode_mask
 from vitreous.data.data_checks import Examiner
-from vitreous.data.joint import DetectView
+from vitreous.data.joint import DetectView, Window
 from vitreous.data.layouts.arrays import memory_bytes
 from vitreous.data.layouts.cifar import EDITIONS
 from vitreous.data.layouts.masks import read_mask
-from vitreous.data.quarantine import read_quarantine
-from vitreous.data.run_lengths import decode_mask
-from vitreous.data.source import open_data, open_raw
+from vitreous.data.source import open_data, open_raw, read_quarantine
 from vitreous.data.transforms import Preprocess
-from vitreous.data.window import Window
 from vitreous.errors import InputError
-from vitreous.files.manifest import read_stored_json
+from vitreous.files.storage import read_stored_json
 from vitreous.metrics.coco import CocoMetric
 from vitreous.training.recipe import load_recipe
 

@@ -12,7 +12,7 @@ from tests.support.tiny_data import picture
 from vitreous.check import check
 from vitreous.data import image
 from vitreous.data.image import ImageError, load_image, stored_as, upright_size
-from vitreous.data.image_files import describe_passed_over, picture_files
+from vitreous.data.image_set import describe_passed_over, picture_files
 from vitreous.data.pictures import find_pictures
 from vitreous.data.source import describe, open_data
 from vitreous.errors import InputError

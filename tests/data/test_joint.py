@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from vitreous.data.annotations import Objects
-from vitreous.data.joint import IGNORE, DetectView, JointViews, KeypointView, SegmentView, collate_dense
+from vitreous.data.coco_masks import run_length_counts
+from vitreous.data.joint import IGNORE, DetectView, JointViews, SegmentView, collate_dense
+from vitreous.data.keypoint_view import KeypointView
 from vitreous.data.loader import BatchSampler, Loader, moved_to, seed_everything
-from vitreous.data.run_lengths import run_length_counts
 from vitreous.data.source import open_data
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError

@@ -14,7 +14,7 @@ from PIL import Image
 
 from tests.support.mutations import as_text, hostile, look_through, many, mutated_bytes, mutated_tree
 from tests.support.tiny_data import CATEGORIES, annotation, coco, mask, picture, voc_page, write_shard, yolo
-from vitreous.data.run_lengths import text_of
+from vitreous.data.coco_masks import text_of
 from vitreous.errors import InputError
 
 FEW, MANY = 40, 2_000

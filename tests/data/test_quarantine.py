@@ -3,8 +3,7 @@ import pytest
 from PIL import Image
 
 from vitreous.data.image_set import Without
-from vitreous.data.quarantine import quarantine_text, read_quarantine
-from vitreous.data.source import describe, open_data
+from vitreous.data.source import describe, open_data, quarantine_text, read_quarantine
 from vitreous.errors import InputError
 
 

@@ -7,8 +7,8 @@ import pytest
 
 import vitreous.data.layouts
 from tests.support.pages import blocks
+from vitreous.data.layouts.base import TARGET_KINDS
 from vitreous.data.source import describe, load_layouts, open_data, recognise
-from vitreous.data.targets import TARGET_KINDS
 from vitreous.errors import InputError
 
 (LAYOUT,) = [block for block in blocks("CONTRIBUTING.md", "python") if "LAYOUT =" in block]

@@ -17,7 +17,7 @@ from vitreous.atlas import atlas as write_atlas
 from vitreous.clusters.atlas import ATLAS_RANKING, Atlas, TopK, measure_clusters
 from vitreous.clusters.atlas_figures import atlas_classes, atlas_clusters, atlas_summary
 from vitreous.clusters.gates import cluster_layer, gated
-from vitreous.data.shapes.images import ShapesImages
+from vitreous.data.layouts.shapes import ShapesImages
 from vitreous.data.shapes.samples import CATEGORIES
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError

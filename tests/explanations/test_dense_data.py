@@ -13,7 +13,7 @@ from vitreous.atlas import atlas as write_atlas
 from vitreous.attribution.target import BoxTarget, JointTarget, RegionTarget
 from vitreous.clusters.atlas_figures import atlas_summary
 from vitreous.clusters.gates import cluster_layer
-from vitreous.data.shapes.images import ShapesImages
+from vitreous.data.layouts.shapes import ShapesImages
 from vitreous.data.shapes.samples import CATEGORIES, KEYPOINTS
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError

@@ -212,7 +212,7 @@ def test_bad_arguments() -> None:
     for head, classes, arguments, says in (
         ("yolo", 3, {}, "unknown detector 'yolo'; accepted: maskrcnn, fasterrcnn"),
         ("fcos", 0, {}, "classes=0 given"),
-        ("fcos", 3, dict(conv=2), "unknown argument 'conv' of fcos; nearest: convs"),
+        ("fcos", 3, dict(conv=2), "unknown argument 'conv' of the head 'fcos'; nearest: convs"),
         ("fcos", 3, dict(channels=0), "channels=0 given"),
         ("fcos", 3, dict(norm="ln"), "norm='ln' given; accepted: 'bn', 'gn', None"),
         ("retinanet", 3, dict(convs=9), "convs=9 given"),

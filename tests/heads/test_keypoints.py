@@ -79,46 +79,39 @@ def test_a_picture_is_learned() -> None:
 # Decoding -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("refine", "within"),
-    [  # in pixels of the crop along an axis: half a cell, a quarter of one, and float32 logarithms
-        ("none", 2.001),
-        ("quarter", 1.001),
-        ("taylor", 0.001),
-    ],
-)
-def test_round_trip(refine: str, within: float) -> None:
+def test_round_trip() -> None:
     points = random_points(16, 5, (256, 192), margin=4)
-    found = decode_keypoints(blobs(points, (256, 192)), refine=refine)
-    assert (found[..., :2] - points).abs().max() <= within
+    found = decode_keypoints(blobs(points, (256, 192)))
+    assert (found[..., :2] - points).abs().max() <= 0.001  # pixels of the crop: float32 logarithms
 
 
-def test_noise_is_smoothed_away_from_the_border() -> None:
+def test_noise_is_smoothed_away_from_the_border(monkeypatch: pytest.MonkeyPatch) -> None:
     points = random_points(16, 5, (256, 192), margin=28)
     noisy = blobs(points, (256, 192)) + 0.05 * torch.randn(16, 5, 64, 48, generator=torch.Generator().manual_seed(1))
 
-    def mean_error(**arguments) -> float:
-        return (decode_keypoints(noisy, **arguments)[..., :2] - points).norm(dim=-1).mean().item()
+    def mean_error() -> float:
+        return (decode_keypoints(noisy)[..., :2] - points).norm(dim=-1).mean().item()
 
-    assert mean_error() < 0.5 < mean_error(sigma=0.0) < mean_error(refine="quarter")
+    smoothed = mean_error()
+    monkeypatch.setattr("vitreous.heads.keypoints.BLOB_SIGMA", 0.0)
+    assert smoothed < 0.5 < mean_error()
 
 
-@pytest.mark.parametrize("refine", ["none", "quarter", "taylor"])
-def test_peaks_at_the_edge_and_empty_maps(refine: str) -> None:
+def test_peaks_at_the_edge_and_empty_maps() -> None:
     corners = torch.tensor([[[0.5, 0.5], [47.5, 0.5], [0.5, 63.5], [47.5, 63.5]]])
-    found = decode_keypoints(blobs(corners, (64, 48)), refine=refine)
+    found = decode_keypoints(blobs(corners, (64, 48)))
     assert (found[..., :2] - corners).abs().max() <= 4
     for value in (0.0, -1.0):
-        flat = decode_keypoints(torch.full((1, 2, 16, 12), value), refine=refine)
+        flat = decode_keypoints(torch.full((1, 2, 16, 12), value))
         assert torch.isfinite(flat).all()
         assert (flat[..., 2] == value).all()
-    assert torch.isfinite(decode_keypoints(torch.rand(1, 2, 1, 1), refine=refine)).all()
+    assert torch.isfinite(decode_keypoints(torch.rand(1, 2, 1, 1))).all()
 
 
 def test_the_score_is_the_height_of_the_peak() -> None:
     heatmaps = torch.zeros(1, 2, 8, 8)
     heatmaps[0, 0, 3, 5], heatmaps[0, 1, 6, 2] = 0.7, 0.2
-    found = decode_keypoints(heatmaps, refine="none")
+    found = decode_keypoints(heatmaps)
     torch.testing.assert_close(found, torch.tensor([[[22.0, 14.0, 0.7], [10.0, 26.0, 0.2]]]))
 
 
@@ -180,11 +173,9 @@ def test_a_mirrored_crop_gives_mirrored_joints() -> None:
 
 def test_bad_arguments() -> None:
     backbone = timm.create_model("paca_tiny", features_only=True, **TINY)
-    with pytest.raises(InputError, match="unknown argument 'wide' of the keypoint head; nearest: width"):
+    with pytest.raises(InputError, match="unknown argument 'wide' of the head 'heatmaps'; nearest: width"):
         build_keypoints(backbone, 3, wide=3)
     with pytest.raises(InputError, match="joints=0, width=256 given"):
         build_keypoints(backbone, 0)
-    with pytest.raises(InputError, match="refine='dark' given; accepted: none, quarter, taylor"):
-        decode_keypoints(torch.zeros(1, 1, 4, 4), refine="dark")
     with pytest.raises(InputError, match=r"pair \(0, 5\) given; this model has joints 0 to 2"):
         flip_test(lambda images: images, torch.zeros(1, 3, 4, 4), [(0, 5)])

@@ -4,7 +4,7 @@ import torch
 
 from tests.support.classifier_answers import random_answers
 from vitreous.errors import InputError
-from vitreous.metrics.accuracy import Accuracy, ClassFigures, unique_names
+from vitreous.metrics.accuracy import BINS, Accuracy, Calibration, ClassFigures, DetailedMetrics, Mistakes, unique_names
 
 NAMES = tuple("abcdefg")
 
@@ -55,17 +55,6 @@ def test_most_frequent_mistakes(counted):
     assert matrix[NAMES.index(true), NAMES.index(answer)] == n == matrix.max()
 
 
-def test_halves_merged_equal_the_whole(counted):
-    answers, whole = counted
-    left, right = Accuracy(NAMES), Accuracy(NAMES)
-    answers.feed(left, np.arange(0, 200, 2))
-    answers.feed(right, np.arange(1, 200, 2))
-    left.merge(right)
-    assert left.compute() == whole.compute()
-    assert left.pairs == whole.pairs
-    assert left.per_class() == whole.per_class()
-
-
 def test_few_classes_have_no_top5_and_absent_classes_no_figure():
     metric = Accuracy(("yes", "no", "maybe"))
     metric.update([{"labels": torch.tensor([1, 0])}], {"labels": torch.tensor([0])})
@@ -88,3 +77,68 @@ def test_nothing_scored_is_an_error_not_a_nan():
         Accuracy(("a",)).compute()
     with pytest.raises(InputError, match="0 predictions for 1 targets"):
         Accuracy(("a",)).update([], {"labels": torch.tensor([0])})
+
+
+# ---- calibration
+
+
+def test_error_equals_three_lines_of_numpy():
+    answers, metric = random_answers(500, 4), Calibration()
+    answers.feed(metric, np.arange(500))
+    right, confidence = answers.answer == answers.labels, answers.confidence
+    place = np.digitize(confidence, np.linspace(0, 1, 16), right=True) - 1
+    gaps = [abs(right[place == b].mean() - confidence[place == b].mean()) * (place == b).mean() for b in set(place)]
+    assert metric.compute()["ece"] == pytest.approx(sum(gaps), rel=1e-12)  # the order of additions differs
+    for b, row in enumerate(metric.bins()):
+        assert row.images == (place == b).sum()
+        if row.images:
+            assert row.low < row.confidence <= row.high
+            assert row.accuracy == right[place == b].mean()
+        else:
+            assert row.accuracy is row.confidence is None
+
+
+def one(confidence: float, right: bool) -> Calibration:
+    metric = Calibration()
+    prediction = {"labels": torch.tensor([1]), "scores": torch.tensor([confidence])}
+    metric.update([prediction], {"labels": torch.tensor([1 if right else 0])})
+    return metric
+
+
+@pytest.mark.parametrize(("confidence", "bin"), [(0.0, 0), (0.0666, 0), (0.0667, 1), (1.0, 14), (1.0000002, 14)])
+def test_edges_of_the_bins(confidence, bin):
+    assert one(confidence, True).images.nonzero()[0].tolist() == [bin]
+    assert BINS == 15
+
+
+def test_sure_and_wrong_is_as_bad_as_it_gets():
+    assert one(1.0, False).compute() == {"ece": 1.0}
+    assert one(1.0, True).compute() == {"ece": 0.0}
+
+
+# ---- the worst mistakes, and all of it together
+
+
+def test_worst_mistakes_are_those_numpy_finds():
+    answers, metric = random_answers(300, 5), Mistakes(7)
+    for part in np.array_split(np.arange(300), 4):
+        answers.feed(metric, part)
+    wrong = np.flatnonzero(answers.answer != answers.labels)
+    expected = wrong[(-answers.confidence[wrong]).argsort()][:7]
+    assert [mistake.image for mistake in metric.worst] == expected.tolist()
+    first = metric.worst[0]
+    assert (first.true, first.answer) == (answers.labels[expected[0]], answers.answer[expected[0]])
+    assert first.confidence == pytest.approx(answers.confidence[wrong].max())
+
+
+def test_halves_merged_equal_the_whole():
+    answers = random_answers(120, 6)
+    whole, left, right = (DetailedMetrics(tuple("abcdef"), worst=5) for _ in range(3))
+    for metric, part in ((whole, np.arange(120)), (left, np.arange(0, 120, 2)), (right, np.arange(1, 120, 2))):
+        answers.feed(metric, part)
+    left.merge(right)
+    assert left.accuracy.pairs == whole.accuracy.pairs
+    assert [row.images for row in left.calibration.bins()] == [row.images for row in whole.calibration.bins()]
+    assert left.mistakes.worst == whole.mistakes.worst
+    assert left.compute() == pytest.approx(whole.compute(), rel=1e-12)
+    assert set(whole.compute()) == {"top1", "top5", "ece"}

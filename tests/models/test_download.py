@@ -265,7 +265,7 @@ def test_training_starts_from_an_address(site: Site, task: str, says: str) -> No
     images = open_data("shapes", "train", size=(64, 64), count=4, targets=load_task(task).targets)
     settings = TrainSettings("paca_tiny", "shapes", task=task, size=64, weights=url, model_args=arguments)
     made = build_training(settings, images, torch.device("cpu"))
-    assert says.format(url) in made.notes[0]
+    assert says.format(url) in made.note
     (stem,) = [value for key, value in made.model.state_dict().items() if key.endswith("stem.conv1.weight")]
     assert torch.equal(stem, model.stem.conv1.weight)
     assert site.asked == ["/weights.pth"]

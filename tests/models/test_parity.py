@@ -5,6 +5,7 @@ arguments of the original classes are translated here, so that a new case of the
 """
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.conftest import SHARED
-from vitreous.heads.semantic import PaCaHead, pixel_loss
+from vitreous.heads.semantic import PACA_HEAD_KEYS, PaCaHead, pixel_loss
 from vitreous.layers.tap import record
 from vitreous.models.paca import PaCa
 from vitreous.models.xcit import XCiT
@@ -125,7 +126,12 @@ def test_paca_head_equals_reference(path: Path) -> None:
     original, state, sizes = read(path)
     head = PaCaHead(original["in_channels"], original["num_classes"], width=original["channels"]).eval()
     wanted = {key for key in head.state_dict() if not key.endswith("num_batches_tracked")}
-    translated = {key: value for key, value in PaCaHead.translate(state).items() if key in wanted}
+    translated = {}
+    for key, value in state.items():
+        key = key.removeprefix("decode_head.")
+        for pattern, ours in PACA_HEAD_KEYS:
+            key = re.sub(pattern, ours, key)
+        translated |= {key: value} if key in wanted else {}
     assert set(translated) == wanted
     head.load_state_dict(translated, strict=False)
     for size, tensors in sizes.items():

@@ -15,7 +15,7 @@ import vitreous
 from tests.support.families import ONE_OF_EACH, awake, small
 from tests.support.original_weights import paca_original, xcit_original
 from vitreous.errors import InputError
-from vitreous.files.manifest import manifest_of
+from vitreous.files.storage import manifest_of
 from vitreous.models import download
 from vitreous.models.paca import PaCa
 from vitreous.models.xcit import XCiT

@@ -9,7 +9,7 @@ import vitreous
 from vitreous import record
 from vitreous.errors import InputError
 from vitreous.layers.channel_attention import ChannelAttention
-from vitreous.models.xcit import VARIANTS, XCiT, stage_ends
+from vitreous.models.xcit import VARIANTS, XCiT
 
 SMALL = dict(dim=32, depth=6, heads=4, num_classes=5)
 SLOW = ("medium", "large", "small_24")
@@ -137,8 +137,9 @@ def test_many_positions_through_the_covariance() -> None:
 
 
 def test_stages_end_where_the_paper_reads() -> None:
-    assert stage_ends(12) == (3, 5, 7, 11)
-    assert stage_ends(24) == (7, 11, 15, 23)
+    with torch.device("meta"):
+        assert XCiT(128, 12, 4).starts == (0, 4, 6, 8, 12)
+        assert XCiT(128, 24, 4).starts == (0, 8, 12, 16, 24)
 
 
 def test_half_precision_stays_finite_on_large_maps() -> None:

@@ -9,7 +9,7 @@ import torch
 import vitreous
 from tests.support.families import FAMILIES, ONE_OF_EACH, assert_trains, awake, small
 from vitreous.errors import InputError
-from vitreous.figures.table import read_table
+from vitreous.figures.counting import read_table
 from vitreous.registry import ALIASES, ENTRIES
 
 MODELS = vitreous.list_models()

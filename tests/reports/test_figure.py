@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from vitreous.metrics.calibration import ReliabilityBin
+from vitreous.metrics.accuracy import ReliabilityBin
 from vitreous.reports.chart import COLOURS, Chart, LegendEntry, Series
 from vitreous.reports.figure import (
     FAINT_OPACITY,

@@ -6,8 +6,7 @@ import torch
 
 from vitreous.errors import InputError
 from vitreous.files import manifest, storage
-from vitreous.files.manifest import DamagedError
-from vitreous.files.storage import recover_folders
+from vitreous.files.storage import DamagedError, recover_folders
 from vitreous.runs.checkpoint import LATEST, load_checkpoint, save_checkpoint, save_record
 
 

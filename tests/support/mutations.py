@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.data.data_checks import Examiner
-from vitreous.data.joint import DetectView, JointViews, KeypointView, SegmentView
+from vitreous.data.joint import DetectView, JointViews, SegmentView
+from vitreous.data.keypoint_view import KeypointView
 from vitreous.data.source import describe, open_data, open_raw, usable_as
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError

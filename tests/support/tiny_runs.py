@@ -9,7 +9,7 @@ import torch
 
 from tests.support.ranks import processes
 from tests.support.tiny_model import MODEL_ARGS
-from vitreous.files.manifest import sha256
+from vitreous.files.storage import sha256
 from vitreous.runs.run_folder import read_metrics
 from vitreous.train import train
 

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import nn
 
+from vitreous.data.detector_boxes import Found
 from vitreous.data.loader import stack
 from vitreous.data.mixup import Mixup
 from vitreous.data.source import open_data
@@ -17,6 +19,7 @@ from vitreous.heads.detect import paste_masks
 from vitreous.tasks.base import load_task
 from vitreous.tasks.classify import ClassifyTask
 from vitreous.tasks.detect import whole_masks
+from vitreous.tasks.keypoints import KeypointsTask
 from vitreous.training.settings import TrainSettings
 
 TASKS = ("classify",)
@@ -118,3 +121,17 @@ def test_shapes_are_seen_at_the_size_they_are_drawn_at(task, usual):
     assert kind.from_settings(replace(settings, short=(96,)), images).short == 96
     images.drawn_side = None  # as of files
     assert kind.from_settings(settings, images).short == usual
+
+
+def test_scores_are_multiplied_with_those_of_the_detector():
+    task = KeypointsTask(("person",), crop=(64, 48), names=("nose", "tail"))
+    picture = Image.new("RGB", (100, 80))
+    boxes = [Found((10, 10, 40, 50), 0, score) for score in (1.0, 0.5, 0.125)]
+    view = task.evaluation_view(Preprocess((64, 64)))
+    pixels, targets = task.collate([view(picture, question) for question in task.blank_targets(picture, boxes)])
+    heatmaps = torch.rand(1, 2, 16, 12, generator=torch.Generator().manual_seed(0)).expand(3, -1, -1, -1)
+    sure, half, eighth = task.predict(lambda images: heatmaps, pixels, targets)
+    assert float(sure["scores"]) == pytest.approx(float(sure["keypoints"][:, 2].mean()))
+    assert float(half["scores"]) == float(sure["scores"]) / 2
+    assert float(eighth["scores"]) == float(sure["scores"]) / 8
+    assert torch.equal(half["keypoints"], sure["keypoints"])

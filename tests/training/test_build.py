@@ -1,5 +1,7 @@
 """What a model starts from, which models can be trained at which size, and who may teach."""
 
+from types import SimpleNamespace
+
 import pytest
 import timm
 import torch
@@ -12,7 +14,7 @@ from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.runs.model_folder import load_model, save_model
 from vitreous.train import train
-from vitreous.training.build import build_distillation, build_model, model_arguments
+from vitreous.training.build import build_distillation, build_model, model_arguments, open_splits
 from vitreous.training.settings import TrainSettings
 
 TINY = tuple(f"{name}={value}" for name, value in MODEL_ARGS.items())
@@ -44,14 +46,14 @@ def same(model, other, but: str = "head") -> bool:
 def test_weights_of_ours_from_folder_run_or_file(tmp_path, form):
     best = save_tiny_model(tmp_path / "run" / "best")
     source = {"folder": best, "run": str(tmp_path / "run"), "file": f"{best}/model.safetensors"}[form]
-    model, notes = build("paca_tiny", model_args=TINY, weights=source)
-    assert notes == (f"weights: {source}",)
+    model, note = build("paca_tiny", model_args=TINY, weights=source)
+    assert note == f"weights: {source}"
     assert same(model, load_model(best).model.state_dict(), but="nothing")
 
 
 def test_a_folder_of_the_same_model_brings_its_arguments(tmp_path):
     source = save_tiny_model(tmp_path / "best")
-    assert build("paca_tiny", weights=source).model.channels == MODEL_ARGS["dims"]
+    assert build("paca_tiny", weights=source)[0].channels == MODEL_ARGS["dims"]
     settings = TrainSettings("paca_tiny", "shapes", weights=source, model_args=("clusters=(2,2,2,0)",))
     assert model_arguments(settings) == MODEL_ARGS | {"clusters": (2, 2, 2, 0)}
     assert model_arguments(TrainSettings("paca_b0", "shapes", weights=source)) == {}
@@ -59,8 +61,8 @@ def test_a_folder_of_the_same_model_brings_its_arguments(tmp_path):
 
 def test_another_number_of_classes_means_a_new_classifier_and_says_so(tmp_path):
     source = save_tiny_model(tmp_path / "best")
-    model, notes = build("paca_tiny", 3, model_args=TINY, weights=source)
-    assert notes == (f"weights: {source}; the classifier is new, for 3 classes instead of 10",)
+    model, note = build("paca_tiny", 3, model_args=TINY, weights=source)
+    assert note == f"weights: {source}; the classifier is new, for 3 classes instead of 10"
     assert model.head.out_features == 3
     again, _ = build("paca_tiny", 3, model_args=TINY, weights=source)
     assert same(model, again.state_dict(), but="nothing")  # the new classifier too follows from the seed
@@ -69,11 +71,11 @@ def test_another_number_of_classes_means_a_new_classifier_and_says_so(tmp_path):
 def test_weights_of_a_foreign_model(tmp_path):
     source = save_foreign(tmp_path / "best")
     saved = load_file(f"{source}/model.safetensors")
-    model, notes = build("test_vit", 10, size=160, weights=source)
-    assert notes == (f"weights: {source}",)
+    model, note = build("test_vit", 10, size=160, weights=source)
+    assert note == f"weights: {source}"
     assert same(model, saved, but="nothing")
-    model, notes = build("test_vit", 4, size=160, weights=source)
-    assert "the classifier is new, for 4 classes instead of 10" in notes[0]
+    model, note = build("test_vit", 4, size=160, weights=source)
+    assert "the classifier is new, for 4 classes instead of 10" in note
     assert same(model, saved)
     assert "state_dict" not in model.pretrained_cfg
 
@@ -87,8 +89,8 @@ def test_weights_of_a_foreign_model_at_another_size(tmp_path):
 
 def test_weights_without_a_classifier(tmp_path):
     torch.save(timm.create_model("test_resnet", num_classes=0).state_dict(), tmp_path / "trunk.pth")
-    model, notes = build("test_resnet", 4, weights=str(tmp_path / "trunk.pth"))
-    assert "the classifier is new, for 4 classes instead of 0" in notes[0]
+    model, note = build("test_resnet", 4, weights=str(tmp_path / "trunk.pth"))
+    assert "the classifier is new, for 4 classes instead of 0" in note
     assert model(torch.zeros(1, 3, 64, 64)).shape == (1, 4)
 
 
@@ -103,10 +105,10 @@ def test_weights_that_do_not_fit_are_refused(tmp_path, model):
 
 def test_pretrained_folder_says_that_the_classifier_is_new(tmp_path):
     source = save_foreign(tmp_path / "best")
-    _, notes = build(f"local-dir:{source}", 10, size=160, pretrained=True)
-    assert notes == (f"weights: those of local-dir:{source}",)
-    model, notes = build(f"local-dir:{source}", 4, size=160, pretrained=True)
-    assert "the classifier is new, for 4 classes instead of 10" in notes[0]
+    _, note = build(f"local-dir:{source}", 10, size=160, pretrained=True)
+    assert note == f"weights: those of local-dir:{source}"
+    model, note = build(f"local-dir:{source}", 4, size=160, pretrained=True)
+    assert "the classifier is new, for 4 classes instead of 10" in note
     assert model.num_classes == 4
 
 
@@ -115,8 +117,8 @@ def test_pretrained_folder_says_that_the_classifier_is_new(tmp_path):
 
 @pytest.mark.parametrize("name", ["resnet10t", "pvt_v2_b0", "vit_tiny_patch16_224", "test_resnet"])
 def test_foreign_models_take_the_size_asked_for(name):
-    model, notes = build(name)
-    assert notes == ()
+    model, note = build(name)
+    assert note == ""
     assert model(torch.zeros(2, 3, 64, 64)).shape == (2, 10)
     assert model.training
 
@@ -135,7 +137,7 @@ def test_models_that_cannot_recompute_say_so():
     built, _ = build("paca_tiny", model_args=TINY, grad_checkpointing="mlp")
     assert not any(stage.grad_checkpointing for stage in built.stages)
     assert all(block.mlp.recompute for stage in built.stages for block in stage.blocks)
-    assert build("test_vit", grad_checkpointing="blocks").model.grad_checkpointing
+    assert build("test_vit", grad_checkpointing="blocks")[0].grad_checkpointing
     for model, part in (("inception_v3", "blocks"), ("test_vit", "mlp")):
         with pytest.raises(InputError, match="leave out --grad-checkpointing, or cut the batches"):
             build(model, size=128, grad_checkpointing=part)
@@ -210,3 +212,27 @@ def test_arguments_that_no_model_can_have_are_one_line(tmp_path, arguments, task
         train("paca_tiny", "shapes", task=task, size=64, train_count=4, val_count=4, out=tmp_path / "run",
               model_args=arguments)  # fmt: skip
     assert "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def open_classes(monkeypatch):
+    def opened(task, classes):
+        monkeypatch.setattr("vitreous.training.build.open_data", lambda *_, **__: SimpleNamespace(classes=classes))
+        return open_splits(TrainSettings("paca_b0", "data", task=task))
+
+    return opened
+
+
+@pytest.mark.parametrize(("task", "needs"), [("classify", "a classifier needs two"), ("segment", "a segmenter needs")])
+@pytest.mark.parametrize(("classes", "found"), [(("cat",), "'data' has one class, 'cat'"), ((), "there is no class")])
+def test_there_must_be_something_to_choose_from(open_classes, task, needs, classes, found):
+    with pytest.raises(InputError, match=f"{found}, .*{needs}"):
+        open_classes(task, classes)
+
+
+@pytest.mark.parametrize(
+    ("task", "classes"),
+    [("classify", ("cat", "dog")), ("segment", ("road", "rest")), ("detect", ("cell",)), ("keypoints", ("person",))],
+)
+def test_objects_may_be_of_one_class(open_classes, task, classes):
+    assert set(open_classes(task, classes)) == {"train", "val"}

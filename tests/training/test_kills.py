@@ -19,7 +19,7 @@ from vitreous.files.storage import recover_folders
 from vitreous.runs import checkpoint, model_folder
 from vitreous.runs.checkpoint import load_checkpoint, save_checkpoint
 from vitreous.train import Training
-from vitreous.training.ema import WeightAverage
+from vitreous.training.state import WeightAverage
 
 pytestmark = pytest.mark.system
 

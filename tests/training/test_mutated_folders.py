@@ -11,7 +11,7 @@ from tests.support.tiny_model import save_tiny_dense, save_tiny_model
 from vitreous.data.detector_boxes import read_boxes
 from vitreous.errors import InputError
 from vitreous.explanations.default_method import DEFAULT_METHOD_FILE, read_default_method
-from vitreous.files.manifest import MANIFEST, manifest_of
+from vitreous.files.storage import MANIFEST, manifest_of
 from vitreous.models.arguments import parse_model_arg
 from vitreous.registry import create_model
 from vitreous.runs.model_folder import load_model

@@ -10,11 +10,13 @@ import torch
 import yaml
 
 import vitreous_command
+from tests.support.processor_time import processor_seconds
 from vitreous.data.source import open_data
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.models.paca import VARIANTS as PACA
 from vitreous.registry import create_model
+from vitreous.runs.run_folder import read_metrics
 from vitreous.tasks.base import load_task
 from vitreous.train import train
 from vitreous.training.build import build_backbone, model_arguments
@@ -162,8 +164,8 @@ def test_weights_with_clusters_in_all_stages_start_a_segmenter(tmp_path):
     file, model = tmp_path / "imagenet.pth", "paca_small_c100_49"
     torch.save(create_model(model).state_dict(), file)
     settings = with_recipe(model, "ade", recipe="ade20k_paca_160k", weights=str(file))
-    backbone, notes = build_backbone(settings, model_arguments(settings))
-    assert notes == (f"weights: the backbone's are those of {file}; the head is new",)
+    backbone, note = build_backbone(settings, model_arguments(settings))
+    assert note == f"weights: the backbone's are those of {file}; the head is new"
     counts = [len(value) for key, value in backbone.state_dict().items() if key.endswith("clustering.logits.weight")]
     assert counts == [200, 200, 200, 200]
 
@@ -526,3 +528,17 @@ def test_five_hundred_mutated_files(tmp_path):
                 key: getattr(settings, key) for key in RECIPE_KEYS
             }
     assert min(counts.values()) > 50, counts
+
+
+FAMILIES = ["paca_b0", "xcit_nano_12_p16", "emsnet_xxtiny", "mat_1", "partialformer_b0"]
+MOST_WORK = 2 * 6 * 60  # seconds of processor time: six minutes of two cores
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", FAMILIES)
+def test_the_smallest_model_of_each_family_learns_shapes(tmp_path, model):
+    """Work, not time, is limited, for the cores may be shared; 90 % is far from the 10 % of guessing."""
+    start = processor_seconds()
+    out = train(model, "shapes", recipe="quick", out=tmp_path / "run", device="cpu")
+    assert max(line["top1"] for line in read_metrics(out) if line["split"] == "val") >= 0.9
+    assert processor_seconds() - start <= MOST_WORK

@@ -6,7 +6,7 @@ from dataclasses import fields
 import pytest
 
 import vitreous.tasks
-from vitreous.data.targets import TARGET_KINDS
+from vitreous.data.layouts.base import TARGET_KINDS
 from vitreous.errors import InputError
 from vitreous.tasks.base import load_tasks
 from vitreous.training.settings import TrainSettings

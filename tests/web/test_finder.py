@@ -12,7 +12,7 @@ from tests.support.explorer import HOST, REASON, application, png, save_chosen
 from tests.support.tiny_model import TASK_ARGS, save_tiny_dense
 from vitreous.attribution.target import BoxTarget
 from vitreous.clusters.gates import gated, without
-from vitreous.data.run_lengths import decode_mask
+from vitreous.data.coco_masks import decode_mask
 from vitreous.heads.detect import DETECTORS
 from vitreous.predict import predict
 from vitreous.runs.model_folder import load_model

@@ -18,11 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitreous.data.coco_masks import CocoSegmentation, decode_mask, encode, outline_length, require_drawable
 from vitreous.data.detector_boxes import Found
 from vitreous.data.image import ImageError
 from vitreous.data.image_set import EncodedSet, ImageSet, Wrapped
-from vitreous.data.outlines import outline_length
-from vitreous.data.run_lengths import CocoSegmentation, decode_mask, encode, require_drawable
 from vitreous.errors import InputError
 from vitreous.files.limits import MAX_MASK_PIXELS
 

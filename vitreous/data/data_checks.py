@@ -97,7 +97,7 @@ class Examiner:
                 reason = reason.removeprefix(f"image {called!r} ")
             return ExaminedPicture(self.split, name, label, (0, 0), b"", None, stored, reason, parts)
         digest = hashlib.blake2b(f"{picture.size}".encode() + picture.tobytes(), digest_size=16).digest()
-        notes = (*notes, *notes_on(target, picture.height, picture.width))
+        notes = (*notes, *notes_on(target, picture.height, picture.width), *_on_mask(images, index))
         return ExaminedPicture(
             self.split, name, label, picture.size, digest, perceptual_hash(picture), stored, "", parts, notes
         )
@@ -134,6 +134,13 @@ def read_target(images: ImageSet, index: int) -> tuple[dict[str, Any], tuple[Not
     except ImageError as error:
         # A missing or damaged picture is reported as such; a target that needs its size then fails, too.
         return {}, () if str(error).startswith("image ") else (Note("annotations", str(error)),)
+
+
+def _on_mask(images: ImageSet, index: int) -> Iterator[Note]:
+    try:
+        images.object_mask(index)
+    except ImageError as error:
+        yield Note("annotations", str(error))
 
 
 def target_classes(target: dict[str, Any], classes: tuple[str, ...]) -> tuple[str, ...]:

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from vitreous.data.joint import swapped
 from vitreous.data.transforms import Preprocess, to_bytes
-from vitreous.data.window import swapped
 from vitreous.errors import InputError
 
 BOX_MARGIN = 1.25  # times the box, so that some of the surroundings is seen

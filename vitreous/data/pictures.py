@@ -21,8 +21,8 @@ from PIL import Image
 from torch import Tensor
 
 from vitreous.data.image import SUFFIXES, ImageError, load_image, upright_rgb
-from vitreous.data.image_files import describe_passed_over, picture_files
-from vitreous.data.shapes.images import SHAPES_SEED
+from vitreous.data.image_set import describe_passed_over, picture_files
+from vitreous.data.layouts.shapes import SHAPES_SEED
 from vitreous.errors import InputError
 
 _SAMPLE_NAME = re.compile(r"shapes(?::([a-z]+))?:([a-z]+):(\d{1,9})(?:-(\d{1,9}))?")  # difficulty, split, first, last

@@ -1,9 +1,15 @@
 """Opening data: the name of the embedded data or a path, recognised by its layout.
 
 A new layout is one file in `data/layouts/`.
+
+Pictures that `quarantine.txt` in the data's folder lists are left out. `vitreous check` writes it: a picture a line,
+its name within the data, a tab, the reason.
+
+    train/cat/7.jpg	cannot be decoded: image file is truncated
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from importlib import import_module
 from pathlib import Path
@@ -11,19 +17,21 @@ from pkgutil import iter_modules
 
 import vitreous.data.layouts
 from vitreous.data.annotations import OneObjectEach
-from vitreous.data.image_files import describe_passed_over, holds_pictures
-from vitreous.data.image_set import SPLITS, ImageSet, Without, own_splits
-from vitreous.data.layouts.base import Layout, Request, expanded
+from vitreous.data.image_set import SPLITS, ImageSet, Without, describe_passed_over, holds_pictures, own_splits
+from vitreous.data.layouts.base import TARGET_KINDS, Layout, Request, Wording, expanded
+from vitreous.data.layouts.coco_anywhere import find_coco_files
 from vitreous.data.layouts.flat_folder import SPLIT_LIKE
 from vitreous.data.layouts.folder import PICTURE_FOLDERS, TARGET_FOLDERS, split_folders
 from vitreous.data.layouts.held_out import VAL_FRACTION, held_out
-from vitreous.data.quarantine import quarantine_file, read_quarantine
-from vitreous.data.targets import TARGET_KINDS, Wording
 from vitreous.errors import InputError, printable
-from vitreous.files.reading import reading
+from vitreous.files.limits import MAX_LIST_BYTES
+from vitreous.files.reading import read_bytes, reading
 
 DEFAULT_WORDING = Wording()
 MOST_INNER = 20  # folders that are searched for a suggestion
+QUARANTINE_FILE = "quarantine.txt"
+_ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}  # names of files may hold any of these
+_UNESCAPED = {written: character for character, written in _ESCAPES.items()}
 
 
 def load_layouts() -> list[Layout]:
@@ -175,12 +183,12 @@ def open_raw(
                 Request(data, split, (64, 64), None, False, targets, ignore, reduce_zero_label, follow),
                 val_fraction,
             )
-            for split in layout.splits(data) or made
+            for split in own_splits(layout.splits(data) or ()) or made
         }
 
 
 def _opened(layout: Layout, request: Request, val_fraction: float) -> ImageSet:
-    if layout.splits(request.data):
+    if own_splits(layout.splits(request.data) or ()):
         return layout.open_split(request)
     by_class = request.targets == "labels"
     return held_out(
@@ -219,7 +227,7 @@ def describe(data: str, targets: str = "labels", /, **splits: ImageSet) -> str:
     classes = len(next(iter(splits.values())).classes)
     layout = recognise(data, targets)
     lines = [f"data: {data} ({layout.name}): {sizes} {what}, {classes} classes"]
-    divided = layout.splits(data)
+    divided = own_splits(layout.splits(data) or ())
     if not divided:
         lines += _describe_held_out(splits, by_class=targets == "labels")
     for place, (name, images) in enumerate(splits.items()):
@@ -230,3 +238,36 @@ def describe(data: str, targets: str = "labels", /, **splits: ImageSet) -> str:
         if isinstance(images, Without):
             lines.append(f"data: {len(images.left_out)} {name} images left out by {images.because}")
     return "\n".join(map(printable, lines))
+
+
+# ---- pictures to leave out -------------------------------------------------------------------------------------
+
+
+def quarantine_file(data: str) -> Path:
+    """In the folder that is the data, or that holds it."""
+    coco = find_coco_files(data)
+    path = Path(data).expanduser() if coco is None else coco.pictures[0]
+    return (path if path.is_dir() else path.parent) / QUARANTINE_FILE
+
+
+def read_quarantine(file: Path) -> dict[str, str]:
+    """Name -> reason; empty lines and those that begin with # are skipped."""
+    try:
+        text = read_bytes(file, MAX_LIST_BYTES).decode(errors="surrogateescape")
+    except InputError as reason:
+        raise InputError(f"cannot read --quarantine: {reason}") from reason
+    found: dict[str, str] = {}
+    for line in text.split("\n"):
+        if line.strip() and not line.startswith("#"):
+            name, _, reason_given = line.rstrip("\r").partition("\t")
+            found[re.sub(r"\\[\\tnr]", lambda match: _UNESCAPED[match[0]], name)] = reason_given
+    return found
+
+
+def quarantine_text(entries: Mapping[str, str]) -> str:
+    """What `read_quarantine` reads."""
+    lines = ["# Pictures that are left out: name within the data, tab, reason. Written by vitreous check."]
+    for name, reason in entries.items():
+        escaped = re.sub(r"[\\\t\n\r]", lambda match: _ESCAPES[match[0]], name)
+        lines.append(f"{escaped}\t{' '.join(reason.split())}")
+    return "\n".join(lines) + "\n"

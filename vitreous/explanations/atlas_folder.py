@@ -45,10 +45,9 @@ from vitreous.reports.atlas_page import (
     similar_regions,
 )
 from vitreous.reports.page import percent
-from vitreous.runs.relabelled import labelled_for
 from vitreous.runs.results import result_folder
-from vitreous.runs.trained_model import TrainedModel
-from vitreous.runtime.progress import track
+from vitreous.runs.trained_model import TrainedModel, labelled_for
+from vitreous.runtime.console import track
 
 ATLAS_JSON, ATLAS_PAGE, SIMILAR_REGIONS = "atlas.json", "index.html", "like.jpg"
 JPEG_QUALITY = 88

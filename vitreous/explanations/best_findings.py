@@ -15,9 +15,8 @@ from vitreous.data.image import ImageError
 from vitreous.data.image_set import ImageSet
 from vitreous.errors import InputError, printable
 from vitreous.explanations.dense import view_of
-from vitreous.runs.relabelled import labelled_for
-from vitreous.runs.trained_model import TrainedModel, predict_samples
-from vitreous.runtime.progress import track
+from vitreous.runs.trained_model import TrainedModel, labelled_for, predict_samples
+from vitreous.runtime.console import track
 from vitreous.tasks.findings import FindingQuery, FindingTruth, ModelView
 
 

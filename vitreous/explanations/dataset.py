@@ -18,7 +18,7 @@ from vitreous.data.transforms import Preprocess
 from vitreous.errors import printable
 from vitreous.runs.results import report_skipped
 from vitreous.runs.trained_model import TrainedModel
-from vitreous.runtime.progress import track
+from vitreous.runtime.console import track
 
 MOST_PIXELS_WITH_GRADIENTS = 16 * 224 * 224  # of a batch: with its gradients, paca_tiny then takes 0.6 GB
 

@@ -11,9 +11,8 @@ from typing import NamedTuple
 from vitreous.errors import InputError, command
 from vitreous.explanations.explaining import Plan
 from vitreous.faithfulness.scoring import IGNORANT, MethodScores
-from vitreous.files.manifest import read_stored_json
 from vitreous.files.reading import reason_of
-from vitreous.files.storage import replace_file
+from vitreous.files.storage import read_stored_json, replace_file
 from vitreous.runs.model_folder import find_model_folder, is_weights_file
 
 DEFAULT_METHOD_FILE = "explain.json"

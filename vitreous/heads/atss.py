@@ -8,7 +8,7 @@ mean plus standard deviation and whose centre is within the object.
 Shapes: A anchors of all levels, P positive ones of all images, n objects, c candidates of each.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +19,7 @@ from torchvision.ops import box_iou, generalized_box_iou_loss
 
 from vitreous.heads.boxes import BACKGROUND_INDEX, Anchors, Selection, box_centres, level_cells
 from vitreous.heads.one_stage import DenseDetector, DenseOutputs, Positives, centredness_targets
-from vitreous.heads.pyramid import Pyramid, group_norm, norm_layer, pyramid
+from vitreous.heads.pyramid import Norm, group_norm, norm_layer, pyramid
 
 CANDIDATES_PER_LEVEL = 9  # of each level; the paper found anything from 7 to 17 alike
 
@@ -27,7 +27,7 @@ CANDIDATES_PER_LEVEL = 9  # of each level; the paper found anything from 7 to 17
 class ATSSRegressor(nn.Module):
     """Box codes and centredness. Levels share all layers and have a scale each."""
 
-    def __init__(self, width: int, levels: int, convs: int, layer: type[nn.Module]) -> None:
+    def __init__(self, width: int, levels: int, convs: int, layer: Callable[[int], nn.Module]) -> None:
         super().__init__()
         tower = [(nn.Conv2d(width, width, 3, padding=1), layer(width), nn.ReLU()) for _ in range(convs)]
         self.tower = nn.Sequential(*(part for parts in tower for part in parts))
@@ -50,13 +50,28 @@ class ATSSRegressor(nn.Module):
 
 
 class ATSS(DenseDetector):
+    """Without a `norm` the head has GroupNorm and the pyramid none, as in the paper."""
+
     def __init__(
-        self, backbone: Pyramid, anchors: Anchors, selection: Selection, classes: int, *, convs: int, norm: str | None
+        self,
+        backbone: str | nn.Module,
+        classes: int,
+        *,
+        channels: int = 256,
+        norm: Norm | None = None,
+        levels: Sequence[int] | None = None,
+        convs: int = 4,
+        anchor_sizes: Sequence[float | Sequence[float]] | None = None,
+        score_threshold: float = 0.05,
+        nms_threshold: float = 0.6,
+        detections: int = 100,
     ) -> None:
-        super().__init__(backbone, anchors, selection)
-        width, layer = backbone.out_channels, norm_layer(norm) or group_norm
-        self.classifier = FCOSClassificationHead(width, 1, classes, convs, norm_layer=layer)
-        self.regressor = ATSSRegressor(width, len(backbone.strides), convs, layer)  # type: ignore[arg-type]
+        base = pyramid(backbone, channels=channels, levels=levels, extra="p6p7", norm=norm)
+        anchors = Anchors(base.strides, level_cells(anchor_sizes, (1.0,), base.strides, (8,)))
+        super().__init__(base, anchors, Selection(score_threshold, nms_threshold, 1000, detections))
+        layer = norm_layer(norm) or group_norm
+        self.classifier = FCOSClassificationHead(channels, 1, classes, convs, norm_layer=layer)
+        self.regressor = ATSSRegressor(channels, len(base.strides), convs, layer)
         self.coder = BoxCoder((10.0, 10.0, 5.0, 5.0))
 
     def answers(self, features: list[Tensor]) -> DenseOutputs:
@@ -99,24 +114,4 @@ def adaptive_match(anchors: list[Tensor], boxes: Tensor) -> Tensor:
     return torch.where(best >= 0, number, BACKGROUND_INDEX)
 
 
-def atss(
-    backbone: str | nn.Module,
-    classes: int,
-    *,
-    channels: int = 256,
-    norm: str | None = None,
-    levels: Sequence[int] | None = None,
-    convs: int = 4,
-    anchor_sizes: Sequence[float | Sequence[float]] | None = None,
-    score_threshold: float = 0.05,
-    nms_threshold: float = 0.6,
-    detections: int = 100,
-) -> ATSS:
-    """Without a `norm` the head has GroupNorm and the pyramid none, as in the paper."""
-    base = pyramid(backbone, channels=channels, levels=levels, extra="p6p7", norm=norm)  # type: ignore[arg-type]
-    anchors = Anchors(base.strides, level_cells(anchor_sizes, (1.0,), base.strides, (8,)))
-    selection = Selection(score_threshold, nms_threshold, 1000, detections)
-    return ATSS(base, anchors, selection, classes, convs=convs, norm=norm)
-
-
-HEADS = {"detect": {"atss": atss}}
+HEADS = {"detect": {"atss": ATSS}}

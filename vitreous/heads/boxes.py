@@ -136,13 +136,20 @@ def ignored_boxes(boxes: Tensor, truth: GroundTruth) -> Tensor:
     """Which boxes (n, 4) do not count as background: more than half in a crowd, or centred in the padding."""
     out = (box_centres(boxes) >= boxes.new_tensor(truth.shape[::-1])).any(1)
     if len(truth.crowds):
-        low, high = (
-            torch.maximum(boxes[:, None, :2], truth.crowds[:, :2]),
-            torch.minimum(boxes[:, None, 2:], truth.crowds[:, 2:]),
-        )
+        low = torch.maximum(boxes[:, None, :2], truth.crowds[:, :2])
+        high = torch.minimum(boxes[:, None, 2:], truth.crowds[:, 2:])
         area = (boxes[:, 2:] - boxes[:, :2]).clamp(0).prod(1)
         out |= ((high - low).clamp(0).prod(2) > 0.5 * area[:, None]).any(1)
     return out
+
+
+def match_objects(boxes: Tensor, truth: GroundTruth, match: Callable[[Tensor], Tensor]) -> Tensor:
+    """For each of the boxes (n, 4) the index of its object, BACKGROUND_INDEX or IGNORED_INDEX.
+
+    `match` finds them, given the boxes of the objects, of which there is at least one.
+    """
+    matched = match(truth.boxes) if len(truth.boxes) else torch.full_like(boxes[:, 0], BACKGROUND_INDEX).long()
+    return torch.where((matched == BACKGROUND_INDEX) & ignored_boxes(boxes, truth), IGNORED_INDEX, matched)
 
 
 def box_centres(boxes: Tensor) -> Tensor:

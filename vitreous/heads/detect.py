@@ -16,8 +16,8 @@ from typing import Any
 
 from torch import nn
 
-from vitreous.errors import InputError, nearest
-from vitreous.heads import heads_of
+from vitreous.errors import InputError
+from vitreous.heads import check_arguments, heads_of
 from vitreous.heads.boxes import Detector
 from vitreous.heads.regions import paste_masks
 
@@ -37,12 +37,7 @@ def build_detector(backbone: str | nn.Module, head: str, classes: int, **head_ar
         classes: How many.
         head_args: See `detector_arguments(head)`.
     """
-    known = detector_arguments(head)
-    for name in head_args:
-        if name not in known:
-            raise InputError(
-                f"unknown argument {name!r} of {head}; nearest: {nearest(name, list(known))}; all: {', '.join(known)}"
-            )
+    check_arguments(head, head_args, list(detector_arguments(head)))
     if classes < 1:
         raise InputError(f"classes={classes} given; a detector needs at least 1, without the background")
     for name, value in head_args.items():

@@ -1,7 +1,7 @@
 """Keypoints of one object in a crop: a heat map per joint (SimpleBaseline), and the position of its peak.
 
 Xiao, Wu, Wei: "Simple Baselines for Human Pose Estimation and Tracking", arXiv 1804.06208. Sub-pixel positions by a
-quarter of a cell, as there, or by a Taylor series around the peak: Zhang et al., "Distribution-Aware Coordinate
+Taylor series around the peak, not by a quarter of a cell as there: Zhang et al., "Distribution-Aware Coordinate
 Representation for Human Pose Estimation" (DARK), arXiv 1910.06278.
 
 Positions are in pixels from the upper left corner of the crop, as those of boxes: the centre of the first pixel is
@@ -13,18 +13,19 @@ Shapes: B batch, K joints, h w heat map.
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.transforms.functional import gaussian_blur
 
-from vitreous.errors import InputError, nearest
-from vitreous.heads.levels import Levels, OnLevels, feature_network
+from vitreous.errors import InputError
+from vitreous.heads import check_arguments
+from vitreous.heads.pyramid import Levels, OnLevels, feature_network
 
-HEATMAP_STRIDE = 4  # of heat maps
-Refine = Literal["none", "quarter", "taylor"]
+HEATMAP_STRIDE = 4
+BLOB_SIGMA = 2.0  # standard deviation in cells of the blobs that models are trained on
 
 
 class SimpleBaseline(OnLevels):
@@ -40,7 +41,9 @@ class SimpleBaseline(OnLevels):
         doublings = (levels.strides[-1] // HEATMAP_STRIDE).bit_length() - 1
         layers: list[nn.Module] = []
         for step in range(doublings):
-            layers += upsampling_layers(width if step else levels.channels[-1], width)
+            up = nn.ConvTranspose2d(width if step else levels.channels[-1], width, 4, 2, 1, bias=False)
+            nn.init.normal_(up.weight, std=0.001)
+            layers += [up, nn.BatchNorm2d(width), nn.ReLU()]
         self.levels = levels
         self.deconvolutions = nn.Sequential(*layers)
         self.heatmaps = nn.Conv2d(width if doublings else levels.channels[-1], joints, 1)
@@ -51,9 +54,8 @@ class SimpleBaseline(OnLevels):
         """All crops have the same size, so `sizes` is not used."""
         H, W = images.shape[2:]
         heatmaps = self.heatmaps(self.deconvolutions(self.levels(images)[-1]))
-        heatmaps = heatmaps[
-            :, :, : -(-H // HEATMAP_STRIDE), : -(-W // HEATMAP_STRIDE)
-        ]  # doubling a size that was rounded up gives too much
+        # Doubling a size that was rounded up gives too much.
+        heatmaps = heatmaps[:, :, : -(-H // HEATMAP_STRIDE), : -(-W // HEATMAP_STRIDE)]
         return heatmaps if targets is None else self.losses(heatmaps, targets)
 
     @staticmethod
@@ -63,12 +65,6 @@ class SimpleBaseline(OnLevels):
         return {"heatmaps": (error * targets["weights"]).mean()}
 
 
-def upsampling_layers(in_dim: int, dim: int) -> list[nn.Module]:
-    up = nn.ConvTranspose2d(in_dim, dim, 4, 2, 1, bias=False)
-    nn.init.normal_(up.weight, std=0.001)
-    return [up, nn.BatchNorm2d(dim), nn.ReLU()]
-
-
 def build_keypoints(backbone: nn.Module, joints: int, **head_args: Any) -> SimpleBaseline:
     """SimpleBaseline on a backbone, which becomes part of the model.
 
@@ -76,13 +72,7 @@ def build_keypoints(backbone: nn.Module, joints: int, **head_args: Any) -> Simpl
         backbone: One of our models, or one that timm made with `features_only=True`.
         head_args: Arguments of `SimpleBaseline`: width=256, channels of the transposed convolutions.
     """
-    accepted = list(inspect.signature(SimpleBaseline).parameters)[2:]
-    for name in head_args:
-        if name not in accepted:
-            raise InputError(
-                f"unknown argument {name!r} of the keypoint head; nearest: {nearest(name, accepted, 1)}; "
-                f"accepted: {', '.join(accepted)}"
-            )
+    check_arguments("heatmaps", head_args, list(inspect.signature(SimpleBaseline).parameters)[2:])
     coarsest = max(feature_network(backbone).feature_info.reduction())
     return SimpleBaseline(Levels(backbone, (coarsest,)), joints, **head_args)
 
@@ -99,38 +89,19 @@ def flip_test(model: Callable[[Tensor], Tensor], images: Tensor, pairs: Sequence
     return (heatmaps + mirrored) / 2
 
 
-def decode_keypoints(
-    heatmaps: Tensor, to_picture: Tensor | None = None, *, refine: Refine = "taylor", sigma: float = 2.0
-) -> Tensor:
+def decode_keypoints(heatmaps: Tensor, to_picture: Tensor | None = None) -> Tensor:
     """Joints (B, K, 3): x, y and the height of the peak.
 
-    Args:
-        to_picture: (B, 2, 3) affine maps from the crop to the picture; without them positions are the crop's.
-        refine: How a peak is found between cells: "taylor" (DARK), "quarter" of a cell towards the larger neighbour,
-            or "none".
-        sigma: Standard deviation in cells of the blobs that the model was trained on; DARK smooths with it.
+    `to_picture`: (B, 2, 3) affine maps from the crop to the picture; without them positions are the crop's.
     """
     w = heatmaps.shape[3]
     heatmaps = heatmaps.float()
     score, peak = heatmaps.flatten(2).max(2)  # (B, K)
     cell = torch.stack([peak % w, peak // w], -1)  # (B, K, 2), x first
-    refinements: dict[str, Callable[[], Tensor]] = {
-        "none": lambda: torch.zeros_like(cell, dtype=heatmaps.dtype),
-        "quarter": lambda: 0.25 * central_differences(heatmaps, cell).sign(),
-        "taylor": lambda: taylor_offset(heatmaps, cell, sigma),
-    }
-    if refine not in refinements:
-        raise InputError(f"refine={refine!r} given; accepted: {', '.join(refinements)}")
-    place = (cell + 0.5 + refinements[refine]()) * HEATMAP_STRIDE  # (B, K, 2)
+    place = (cell + 0.5 + taylor_offset(heatmaps, cell, BLOB_SIGMA)) * HEATMAP_STRIDE  # (B, K, 2)
     if to_picture is not None:
         place = place @ to_picture[:, :, :2].to(place).transpose(1, 2) + to_picture[:, None, :, 2].to(place)
     return torch.cat([place, score[..., None]], -1)
-
-
-def central_differences(heatmaps: Tensor, cell: Tensor) -> Tensor:
-    """(B, K, 2): half the difference of the neighbours along x and y; the map is extended by its edge values."""
-    around = neighbourhood(heatmaps, cell, 1)  # (B, K, 3, 3)
-    return torch.stack([around[..., 1, 2] - around[..., 1, 0], around[..., 2, 1] - around[..., 0, 1]], -1) / 2
 
 
 def taylor_offset(heatmaps: Tensor, cell: Tensor, sigma: float) -> Tensor:
@@ -155,7 +126,7 @@ def offset_to_peak(heatmaps: Tensor, cell: Tensor) -> Tensor:
     The logarithm of a Gaussian is a paraboloid, so its peak is exact. If there is no peak at the cell (on a plateau, or
     at a border), or it is more than a cell away, the offset is 0.
     """
-    z = neighbourhood(heatmaps.clamp(min=1e-10).log(), cell, 1)  # (B, K, 3, 3)
+    z = neighbourhood(heatmaps.clamp(min=1e-10).log(), cell)  # (B, K, 3, 3)
     gradient = torch.stack([z[..., 1, 2] - z[..., 1, 0], z[..., 2, 1] - z[..., 0, 1]], -1) / 2
     xx, yy = z[..., 1, 2] + z[..., 1, 0] - 2 * z[..., 1, 1], z[..., 2, 1] + z[..., 0, 1] - 2 * z[..., 1, 1]
     xy = (z[..., 2, 2] + z[..., 0, 0] - z[..., 2, 0] - z[..., 0, 2]) / 4
@@ -167,11 +138,11 @@ def offset_to_peak(heatmaps: Tensor, cell: Tensor) -> Tensor:
     return torch.where(inside[..., None], step, 0.0)
 
 
-def neighbourhood(maps: Tensor, cell: Tensor, reach: int) -> Tensor:
-    """(B, K, 2 reach + 1, 2 reach + 1) values around each joint's cell."""
-    padded = F.pad(maps, [reach] * 4, mode="replicate").flatten(2)
-    width = maps.shape[3] + 2 * reach
-    steps = torch.arange(2 * reach + 1, device=maps.device)
+def neighbourhood(maps: Tensor, cell: Tensor) -> Tensor:
+    """(B, K, 3, 3) values around each joint's cell; the map is extended by its edge values."""
+    padded = F.pad(maps, [1] * 4, mode="replicate").flatten(2)
+    width = maps.shape[3] + 2
+    steps = torch.arange(3, device=maps.device)
     rows, columns = cell[..., 1, None] + steps, cell[..., 0, None] + steps  # (B, K, 3) each, in the padded map
     index = rows[..., :, None] * width + columns[..., None, :]  # (B, K, 3, 3)
     return padded.gather(2, index.flatten(2)).unflatten(2, index.shape[2:])

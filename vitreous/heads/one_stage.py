@@ -9,6 +9,7 @@ Shapes: B batch, A anchors of all levels, P positive anchors of all images, K cl
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -33,10 +34,10 @@ from vitreous.heads.boxes import (
     box_centres,
     cell_boxes,
     collect_positives,
-    ignored_boxes,
     level_cells,
+    match_objects,
 )
-from vitreous.heads.pyramid import Pyramid, group_norm, norm_layer, pyramid
+from vitreous.heads.pyramid import Norm, Pyramid, group_norm, norm_layer, pyramid
 
 
 class DenseOutputs(NamedTuple):
@@ -81,7 +82,8 @@ class DenseDetector(Detector):
 
     def losses(self, features: list[Tensor], shapes: list[Shape], objects: list[GroundTruth]) -> dict[str, Tensor]:
         answers, anchors = self.answers(features), self.anchors.levels(features)
-        matched = torch.stack([self.match_image(anchors, truth) for truth in objects])  # (B, A)
+        together, match = torch.cat(anchors), partial(self.match, anchors)
+        matched = torch.stack([match_objects(together, truth, match) for truth in objects])  # (B, A)
         found = collect_positives(matched, objects)
         target = torch.zeros_like(answers.logits)
         target[found.images, found.places, found.labels] = 1.0
@@ -90,16 +92,8 @@ class DenseDetector(Detector):
         count = max(len(found.places), 1)
         where = (found.images, found.places)
         central = None if answers.centredness is None else answers.centredness[where]
-        positives = Positives(answers.codes[where], central, torch.cat(anchors)[found.places], found.boxes)
+        positives = Positives(answers.codes[where], central, together[found.places], found.boxes)
         return {"class": focal / count, **self.box_losses(positives, count)}
-
-    def match_image(self, anchors: list[Tensor], truth: GroundTruth) -> Tensor:
-        together = torch.cat(anchors)
-        if len(truth.boxes):
-            matched = self.match(anchors, truth.boxes)
-        else:
-            matched = torch.full((len(together),), BACKGROUND_INDEX, device=together.device)
-        return torch.where((matched == BACKGROUND_INDEX) & ignored_boxes(together, truth), IGNORED_INDEX, matched)
 
     def considered(self, features: list[Tensor], shapes: list[Shape]) -> list[Candidates]:
         answers, anchors = self.answers(features), self.anchors.levels(features)
@@ -119,12 +113,29 @@ class DenseDetector(Detector):
 
 class RetinaNet(DenseDetector):
     def __init__(
-        self, backbone: Pyramid, anchors: Anchors, selection: Selection, classes: int, *, convs: int, norm: str | None
+        self,
+        backbone: str | nn.Module,
+        classes: int,
+        *,
+        channels: int = 256,
+        norm: Norm | None = None,
+        levels: Sequence[int] | None = None,
+        convs: int = 4,
+        anchor_sizes: Sequence[float | Sequence[float]] | None = None,
+        anchor_ratios: Sequence[float] = (0.5, 1.0, 2.0),
+        score_threshold: float = 0.05,
+        nms_threshold: float = 0.5,
+        detections: int = 100,
     ) -> None:
-        super().__init__(backbone, anchors, selection)
-        width, count = backbone.out_channels, anchors.counts[0]
-        self.classifier = RetinaNetClassificationHead(width, count, classes, norm_layer=norm_layer(norm))
-        self.regressor = RetinaNetRegressionHead(width, count, norm_layer=norm_layer(norm))
+        if not 0 <= convs <= 4:
+            raise InputError(f"convs={convs} given; RetinaNet has up to 4 before a prediction")
+        base = pyramid(backbone, channels=channels, levels=levels, extra="p6p7_c5", norm=norm)
+        octaves = [4 * 2 ** (third / 3) for third in range(3)]
+        anchors = Anchors(base.strides, level_cells(anchor_sizes, anchor_ratios, base.strides, octaves))
+        super().__init__(base, anchors, Selection(score_threshold, nms_threshold, 1000, detections))
+        layer, count = norm_layer(norm), anchors.counts[0]
+        self.classifier = RetinaNetClassificationHead(channels, count, classes, norm_layer=layer)
+        self.regressor = RetinaNetRegressionHead(channels, count, norm_layer=layer)
         for head in (self.classifier, self.regressor):
             head.conv = head.conv[:convs]
         self.coder = BoxCoder((1.0, 1.0, 1.0, 1.0))
@@ -145,17 +156,32 @@ class RetinaNet(DenseDetector):
 
 
 class FCOS(DenseDetector):
-    """Anchors are the cells themselves; a level is responsible for objects of 4 to 8 times its stride."""
+    """Anchors are the cells themselves; a level is responsible for objects of 4 to 8 times its stride.
+
+    Without a `norm` the head has GroupNorm and the pyramid none, as in the paper.
+    """
 
     radius = 1.5  # around an object's centre, in strides, positions are positive
 
     def __init__(
-        self, backbone: Pyramid, anchors: Anchors, selection: Selection, classes: int, *, convs: int, norm: str | None
+        self,
+        backbone: str | nn.Module,
+        classes: int,
+        *,
+        channels: int = 256,
+        norm: Norm | None = None,
+        levels: Sequence[int] | None = None,
+        convs: int = 4,
+        score_threshold: float = 0.05,
+        nms_threshold: float = 0.6,
+        detections: int = 100,
     ) -> None:
-        super().__init__(backbone, anchors, selection)
-        width, layer = backbone.out_channels, norm_layer(norm) or group_norm
-        self.classifier = FCOSClassificationHead(width, 1, classes, convs, norm_layer=layer)
-        self.regressor = FCOSRegressionHead(width, 1, convs, norm_layer=layer)
+        base = pyramid(backbone, channels=channels, levels=levels, extra="p6p7", norm=norm)
+        anchors = Anchors(base.strides, [cell_boxes([stride], [1.0]) for stride in base.strides], offset=0.5)
+        super().__init__(base, anchors, Selection(score_threshold, nms_threshold, 1000, detections))
+        layer = norm_layer(norm) or group_norm
+        self.classifier = FCOSClassificationHead(channels, 1, classes, convs, norm_layer=layer)
+        self.regressor = FCOSRegressionHead(channels, 1, convs, norm_layer=layer)
         self.coder = BoxLinearCoder(normalize_by_size=True)
 
     def answers(self, features: list[Tensor]) -> DenseOutputs:
@@ -196,46 +222,4 @@ def centredness_targets(points: Tensor, boxes: Tensor) -> Tensor:
     return (across * torch.minimum(top, bottom) / torch.maximum(top, bottom)).sqrt()
 
 
-def retinanet(
-    backbone: str | nn.Module,
-    classes: int,
-    *,
-    channels: int = 256,
-    norm: str | None = None,
-    levels: Sequence[int] | None = None,
-    convs: int = 4,
-    anchor_sizes: Sequence[float | Sequence[float]] | None = None,
-    anchor_ratios: Sequence[float] = (0.5, 1.0, 2.0),
-    score_threshold: float = 0.05,
-    nms_threshold: float = 0.5,
-    detections: int = 100,
-) -> RetinaNet:
-    if not 0 <= convs <= 4:
-        raise InputError(f"convs={convs} given; RetinaNet has up to 4 before a prediction")
-    base = pyramid(backbone, channels=channels, levels=levels, extra="p6p7_c5", norm=norm)  # type: ignore[arg-type]
-    octaves = [4 * 2 ** (third / 3) for third in range(3)]
-    anchors = Anchors(base.strides, level_cells(anchor_sizes, anchor_ratios, base.strides, octaves))
-    selection = Selection(score_threshold, nms_threshold, 1000, detections)
-    return RetinaNet(base, anchors, selection, classes, convs=convs, norm=norm)
-
-
-def fcos(
-    backbone: str | nn.Module,
-    classes: int,
-    *,
-    channels: int = 256,
-    norm: str | None = None,
-    levels: Sequence[int] | None = None,
-    convs: int = 4,
-    score_threshold: float = 0.05,
-    nms_threshold: float = 0.6,
-    detections: int = 100,
-) -> FCOS:
-    """Without a `norm` the head has GroupNorm and the pyramid none, as in the paper."""
-    base = pyramid(backbone, channels=channels, levels=levels, extra="p6p7", norm=norm)  # type: ignore[arg-type]
-    anchors = Anchors(base.strides, [cell_boxes([stride], [1.0]) for stride in base.strides], offset=0.5)
-    selection = Selection(score_threshold, nms_threshold, 1000, detections)
-    return FCOS(base, anchors, selection, classes, convs=convs, norm=norm)
-
-
-HEADS = {"detect": {"retinanet": retinanet, "fcos": fcos}}
+HEADS = {"detect": {"retinanet": RetinaNet, "fcos": FCOS}}

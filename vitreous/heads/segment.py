@@ -17,14 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitreous.errors import InputError, nearest
-from vitreous.heads import heads_of
-from vitreous.heads.levels import Levels, OnLevels
+from vitreous.errors import InputError
+from vitreous.heads import check_arguments, heads_of
+from vitreous.heads.pyramid import Levels, OnLevels
 from vitreous.heads.semantic import Decoder, DecoderOutput, pixel_loss
 from vitreous.layers.patch import resize
 
-_FIRST_IN_HELP = ("fpn", "upernet", "paca")
-SEGMENTERS = tuple(heads_of("segment", _FIRST_IN_HELP))
+SEGMENTERS = tuple(heads_of("segment"))
 IGNORE_LABEL = 255
 SegmentFunction = Callable[[Tensor], Tensor]  # images (B, C, H, W) -> logits (B, K, H, W)
 
@@ -69,18 +68,13 @@ def build_segmenter(backbone: nn.Module, head: str, classes: int, **head_args: A
         head_args: Arguments of the decoder, such as width=64, and `auxiliary_weight` (0.4) of decoders with an
             auxiliary output.
     """
-    decoders = heads_of("segment", _FIRST_IN_HELP)
+    decoders = heads_of("segment")
     if head not in decoders:
         raise InputError(f"unknown segmentation head {head!r}; accepted: {', '.join(decoders)}")
     make = decoders[head]
     accepted = [name for name in inspect.signature(make).parameters if name not in ("channels", "classes")]
     accepted += ["auxiliary_weight"] if getattr(make, "auxiliary_loss", None) else []
-    for name in head_args:
-        if name not in accepted:
-            raise InputError(
-                f"unknown argument {name!r} of the head {head!r}; nearest: {nearest(name, accepted, 1)}; "
-                f"accepted: {', '.join(accepted)}"
-            )
+    check_arguments(head, head_args, accepted)
     weight = head_args.pop("auxiliary_weight", 0.4)
     levels = Levels(backbone)
     return Segmenter(levels, make(levels.channels, classes, **head_args), auxiliary_weight=weight)

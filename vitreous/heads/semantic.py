@@ -1,20 +1,27 @@
 """Decoders that label every pixel from the maps of a backbone, fine to coarse.
 
 `PaCaHead` is the segmentation head of PaCa-ViT (arXiv 2203.11987, CVPR version): as many clusters as classes, learned
-under an auxiliary loss of their own, are the only keys and values of a single attention layer. What it shares with the
-decoders of `semantic_fpn.py` and `upernet.py` comes before it.
+under an auxiliary loss of their own, are the only keys and values of a single attention layer.
+
+`SemanticFPN` resizes the levels of a feature pyramid to one size and adds them. Kirillov, Girshick, He, Dollár:
+"Panoptic Feature Networks", arXiv 1901.02446. The paper's group norm is batch norm here by default, as in the
+segmentation results of the backbones' papers.
+
+`UperNet` pools context on the coarsest map, builds a feature pyramid and joins all levels; it is trained with an
+auxiliary head. Xiao, Liu, Zhou, Jiang, Sun: "Unified Perceptual Parsing for Scene Understanding", arXiv 1807.10221.
 
 Shapes: B batch, C channels per input map, c head width, K classes, H W the finest input map, N = HW.
 """
 
 import math
-import re
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torchvision.ops import FeaturePyramidNetwork
 
 from vitreous.errors import InputError
 from vitreous.layers.clustering import assign
@@ -142,19 +149,8 @@ class PaCaHead(Decoder):
             out = weights.flatten(2).transpose(1, 2) @ v
         return out.transpose(1, 2).unflatten(2, size)
 
-    @staticmethod
-    def translate(state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """State dict of the original release (with or without the `decode_head.` prefix) in our names."""
-        renamed = {}
-        for key, value in state.items():
-            key = key.removeprefix("decode_head.")
-            for pattern, ours in PACA_HEAD_KEYS:
-                key = re.sub(pattern, ours, key)
-            renamed[key] = value
-        return renamed
 
-
-PACA_HEAD_KEYS = [
+PACA_HEAD_KEYS = [  # of the original release -> ours
     (r"^convs\.(\d+)\.conv\.", r"inputs.\1.0."),
     (r"^convs\.(\d+)\.bn\.", r"inputs.\1.1."),
     (r"^q\.0\.conv\.", "query.0."),
@@ -169,4 +165,119 @@ PACA_HEAD_KEYS = [
     (r"^proj\.bn\.", "proj.1."),
     (r"^conv_seg\.", "classifier."),
 ]
-HEADS = {"segment": {"paca": PaCaHead}}
+
+
+class SemanticFPN(Decoder):
+    """Each level is convolved once for every doubling up to the finest map's size, all are added and classified.
+
+    Args:
+        pyramid: Channels of the feature pyramid.
+        width: Channels of the layers after it.
+        dropout: Probability of dropping a channel before the classifier.
+        norm: Norm of the layers after the pyramid: "bn" or "gn".
+    """
+
+    def __init__(
+        self,
+        channels: Sequence[int],
+        classes: int,
+        *,
+        pyramid: int = 256,
+        width: int = 128,
+        dropout: float = 0.1,
+        norm: str = "bn",
+    ) -> None:
+        super().__init__()
+        check_decoder(channels, classes, norm, pyramid=pyramid, width=width)
+        self.scales = nn.ModuleList(
+            nn.ModuleList(conv_norm_relu(width if step else pyramid, width, 3, norm=norm) for step in range(max(1, i)))
+            for i in range(len(channels))
+        )
+        self.dropout = nn.Dropout2d(dropout)
+        self.classifier = nn.Conv2d(width, classes, 1)
+        initialise_decoder(self, self.classifier)
+        self.fpn = FeaturePyramidNetwork(list(channels), pyramid)  # starts its convolutions itself
+
+    def forward(self, maps: Sequence[Tensor], *, auxiliary: bool = True) -> DecoderOutput:
+        levels = list(self.fpn(OrderedDict(enumerate(maps))).values())
+        return DecoderOutput(self.classifier(self.dropout(self.gather(levels))))
+
+    def gather(self, levels: list[Tensor]) -> Tensor:
+        """Level i is enlarged i times, through the sizes of the finer levels, so that any image size works."""
+        total = self.scales[0][0](levels[0])  # type: ignore[index]
+        for i, steps in enumerate(self.scales[1:], 1):
+            x = levels[i]
+            for finer, convolve in zip(reversed(levels[:i]), steps, strict=True):  # type: ignore[call-overload]
+                x = resize(convolve(x), finer.shape[2:])
+            total = total + x
+        return total  # (B, width, H, W)
+
+
+class PyramidPooling(nn.Module):
+    """The coarsest map and its means over grids of several sizes, merged by one convolution."""
+
+    def __init__(self, dim: int, width: int, pools: Sequence[int], norm: str) -> None:
+        super().__init__()
+        self.pools = tuple(pools)
+        self.branches = nn.ModuleList(conv_norm_relu(dim, width, norm=norm) for _ in pools)
+        self.merge = conv_norm_relu(dim + len(pools) * width, width, 3, norm=norm)
+
+    def forward(self, x: Tensor) -> Tensor:
+        pooled = (
+            branch(F.adaptive_avg_pool2d(x, side)) for side, branch in zip(self.pools, self.branches, strict=True)
+        )
+        return self.merge(torch.cat([x, *(resize(context, x.shape[2:]) for context in pooled)], 1))
+
+
+class UperNet(Decoder):
+    """The main head and, for losses, a small convolutional head on the second coarsest map.
+
+    Args:
+        width: Channels of the main head.
+        pools: Sides of the grids to which the coarsest map is pooled.
+        auxiliary_width: Channels of the auxiliary head.
+        dropout: Probability of dropping a channel before a classifier.
+        norm: "bn" or "gn".
+    """
+
+    auxiliary_loss = "auxiliary"
+
+    def __init__(
+        self,
+        channels: Sequence[int],
+        classes: int,
+        *,
+        width: int = 512,
+        pools: Sequence[int] = (1, 2, 3, 6),
+        auxiliary_width: int = 256,
+        dropout: float = 0.1,
+        norm: str = "bn",
+    ) -> None:
+        super().__init__()
+        check_decoder(channels, classes, norm, width=width, auxiliary_width=auxiliary_width)
+        if not pools or min(pools) < 1:
+            raise InputError(f"pools={tuple(pools)} given; sides of grids are needed, each at least 1: (1, 2, 3, 6)")
+        self.context = PyramidPooling(channels[-1], width, pools, norm)
+        self.lateral = nn.ModuleList(conv_norm_relu(channel, width, norm=norm) for channel in channels[:-1])
+        self.smooth = nn.ModuleList(conv_norm_relu(width, width, 3, norm=norm) for _ in channels[:-1])
+        self.fuse = conv_norm_relu(len(channels) * width, width, 3, norm=norm)
+        self.classifier = nn.Conv2d(width, classes, 1)
+        self.auxiliary = conv_norm_relu(channels[-2], auxiliary_width, 3, norm=norm)
+        self.auxiliary_classifier = nn.Conv2d(auxiliary_width, classes, 1)
+        self.dropout = nn.Dropout2d(dropout)
+        initialise_decoder(self, self.classifier, self.auxiliary_classifier)
+
+    def forward(self, maps: Sequence[Tensor], *, auxiliary: bool = True) -> DecoderOutput:
+        levels = [lateral(level) for lateral, level in zip(self.lateral, maps, strict=False)]
+        levels.append(self.context(maps[-1]))
+        for i in range(len(levels) - 1, 0, -1):
+            levels[i - 1] = levels[i - 1] + resize(levels[i], levels[i - 1].shape[2:])
+        smooth = [smooth(level) for smooth, level in zip(self.smooth, levels, strict=False)]
+        size = maps[0].shape[2:]
+        x = self.fuse(torch.cat([resize(level, size) for level in (*smooth, levels[-1])], 1))  # (B, c, H, W)
+        logits = self.classifier(self.dropout(x))
+        beside = self.auxiliary_classifier(self.dropout(self.auxiliary(maps[-2]))) if auxiliary else None
+        return DecoderOutput(logits, beside)
+
+
+HEADS = {"segment": {"fpn": SemanticFPN, "upernet": UperNet, "paca": PaCaHead}}

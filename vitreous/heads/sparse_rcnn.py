@@ -17,7 +17,7 @@ from torchvision.ops import box_convert, generalized_box_iou, generalized_box_io
 
 from vitreous.errors import InputError, to_install_extra
 from vitreous.heads.boxes import Candidates, Decode, Detector, GroundTruth, Selection, Shape, ignored_boxes
-from vitreous.heads.pyramid import Pyramid, pyramid
+from vitreous.heads.pyramid import Norm, pyramid
 from vitreous.heads.regions import RegionAlign
 from vitreous.layers.attention import split_heads
 from vitreous.layers.plain import is_plain
@@ -81,25 +81,34 @@ class DynamicHead(nn.Module):
 
 
 class SparseRCNN(Detector):
+    """`inner` channels of the dynamic layers, `hidden` ones of the feed-forward layers."""
+
     def __init__(
         self,
-        backbone: Pyramid,
+        backbone: str | nn.Module,
         classes: int,
         *,
-        proposals: int,
-        rounds: int,
-        inner: int,
-        hidden: int,
-        selection: Selection,
+        channels: int = 256,
+        norm: Norm | None = None,
+        levels: Sequence[int] | None = None,
+        proposals: int = 100,
+        rounds: int = 6,
+        inner: int = 64,
+        hidden: int = 2048,
+        score_threshold: float = 0.0,
+        detections: int = 100,
     ) -> None:
-        super().__init__(backbone)
-        width = backbone.out_channels
+        if channels % 8:
+            raise InputError(f"channels={channels} given; the 8 attention heads of Sparse R-CNN need a multiple of 8")
+        base = pyramid(backbone, channels=channels, levels=levels, extra=None, norm=norm)
+        super().__init__(base)
+        # The overlap of 1 suppresses nothing.
+        self.selection = Selection(score_threshold, 1.0, detections, detections)
         self.boxes = nn.Parameter(torch.tensor([0.5, 0.5, 1.0, 1.0]).repeat(proposals, 1))  # all start as the image
-        self.features = nn.Parameter(torch.randn(proposals, width))
-        self.heads = nn.ModuleList(DynamicHead(width, classes, inner=inner, hidden=hidden) for _ in range(rounds))
-        self.align = RegionAlign(backbone.strides, REGION_CELLS, 2)
+        self.features = nn.Parameter(torch.randn(proposals, channels))
+        self.heads = nn.ModuleList(DynamicHead(channels, classes, inner=inner, hidden=hidden) for _ in range(rounds))
+        self.align = RegionAlign(base.strides, REGION_CELLS, 2)
         self.coder = BoxCoder((2.0, 2.0, 1.0, 1.0), bbox_xform_clip=math.log(100000 / 16))
-        self.selection = selection
         for parameter in self.heads.parameters():
             if parameter.ndim > 1:
                 nn.init.xavier_uniform_(parameter)
@@ -190,29 +199,4 @@ def least_cost_match(logits: Tensor, boxes: Tensor, truth: GroundTruth) -> tuple
     return torch.as_tensor(rows, device=boxes.device), torch.as_tensor(numbers, device=boxes.device)
 
 
-def sparsercnn(
-    backbone: str | nn.Module,
-    classes: int,
-    *,
-    channels: int = 256,
-    norm: str | None = None,
-    levels: Sequence[int] | None = None,
-    proposals: int = 100,
-    rounds: int = 6,
-    inner: int = 64,
-    hidden: int = 2048,
-    score_threshold: float = 0.0,
-    detections: int = 100,
-) -> SparseRCNN:
-    """`inner` channels of the dynamic layers, `hidden` ones of the feed-forward layers."""
-    if channels % 8:
-        raise InputError(f"channels={channels} given; the 8 attention heads of Sparse R-CNN need a multiple of 8")
-    base = pyramid(backbone, channels=channels, levels=levels, extra=None, norm=norm)  # type: ignore[arg-type]
-    # The overlap of 1 suppresses nothing.
-    selection = Selection(score_threshold, 1.0, detections, detections)
-    return SparseRCNN(
-        base, classes, proposals=proposals, rounds=rounds, inner=inner, hidden=hidden, selection=selection
-    )
-
-
-HEADS = {"detect": {"sparsercnn": sparsercnn}}
+HEADS = {"detect": {"sparsercnn": SparseRCNN}}

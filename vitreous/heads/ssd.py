@@ -24,7 +24,6 @@ from torchvision.ops import Conv2dNormActivation, box_iou
 from vitreous.errors import InputError
 from vitreous.heads.boxes import (
     BACKGROUND_INDEX,
-    IGNORED_INDEX,
     Anchors,
     Candidates,
     Decode,
@@ -34,11 +33,10 @@ from vitreous.heads.boxes import (
     Shape,
     cell_boxes,
     collect_positives,
-    ignored_boxes,
+    match_objects,
     size_rows,
 )
-from vitreous.heads.levels import Levels
-from vitreous.heads.pyramid import norm_layer
+from vitreous.heads.pyramid import Levels, norm_layer
 from vitreous.registry import create_model
 
 NEGATIVES_PER_POSITIVE = 3  # the hardest default boxes of the background
@@ -70,10 +68,37 @@ class ShrinkingMaps(Levels):
 
 
 class SSD(Detector):
-    def __init__(self, backbone: ShrinkingMaps, head: nn.Module, anchors: Anchors, selection: Selection) -> None:
-        super().__init__(backbone)
-        self.backbone: ShrinkingMaps
-        self.head, self.anchors, self.selection = head, anchors, selection
+    """Without a `norm` SSD has none and SSDLite BatchNorm, as in the papers."""
+
+    backbone: ShrinkingMaps
+
+    def __init__(
+        self,
+        backbone: str | nn.Module,
+        classes: int,
+        *,
+        lite: bool,
+        size: int = 320,
+        channels: int = 512,
+        norm: str | None = None,
+        levels: Sequence[int] | None = None,
+        anchor_sizes: Sequence[float | Sequence[float]] | None = None,
+        anchor_ratios: Sequence[float] = (2.0, 3.0),
+        score_threshold: float = 0.01,
+        nms_threshold: float = 0.5,
+        detections: int = 200,
+    ) -> None:
+        layer = norm_layer(norm) or (slow_batch_norm if lite else None)
+        levels = levels or ((16, 32) if lite else (8, 16, 32))
+        widths = [max(channels // part, 8) for part in (1, 2, 2, 4)][: 6 - len(levels)]
+        block = partial(_extra_block, norm_layer=layer) if lite else partial(halving_block, layer)
+        super().__init__(ShrinkingMaps(backbone, levels, widths, block))
+        if lite:
+            _normal_init(self.backbone.extra)
+        self.anchors = default_boxes(self.backbone.strides, size, anchor_sizes, anchor_ratios)
+        self.selection = Selection(score_threshold, nms_threshold, 1000, detections)
+        head = partial(SSDLiteHead, norm_layer=layer) if lite else SSDHead
+        self.head = head(list(self.backbone.channels), self.anchors.counts, classes + 1)
         self.coder = BoxCoder((10.0, 10.0, 5.0, 5.0))
         self.matcher = SSDMatcher(0.5)  # every object has at least one default box
 
@@ -94,7 +119,11 @@ class SSD(Detector):
     def losses(self, features: list[Tensor], shapes: list[Shape], objects: list[GroundTruth]) -> dict[str, Tensor]:
         logits, codes = self.answers(features)
         anchors = torch.cat(self.anchors.levels(features))
-        matched = torch.stack([self.match(anchors, truth) for truth in objects])  # (B, A)
+
+        def match(boxes: Tensor) -> Tensor:
+            return self.matcher(box_iou(boxes, anchors))
+
+        matched = torch.stack([match_objects(anchors, truth, match) for truth in objects])  # (B, A)
         found = collect_positives(matched, objects)
         where = (found.images, found.places)
         labels = torch.zeros_like(matched)
@@ -108,13 +137,6 @@ class SSD(Detector):
         target = self.coder.encode_single(found.boxes, anchors[found.places])
         box = F.smooth_l1_loss(codes[where], target, reduction="sum")
         return {"class": entropy[positive | negative].sum() / count, "box": box / count}
-
-    def match(self, anchors: Tensor, truth: GroundTruth) -> Tensor:
-        if len(truth.boxes):
-            matched = self.matcher(box_iou(truth.boxes, anchors))
-        else:
-            matched = torch.full((len(anchors),), BACKGROUND_INDEX, device=anchors.device)
-        return torch.where((matched == BACKGROUND_INDEX) & ignored_boxes(anchors, truth), IGNORED_INDEX, matched)
 
     def considered(self, features: list[Tensor], shapes: list[Shape]) -> list[Candidates]:
         logits, codes = self.answers(features)
@@ -151,37 +173,6 @@ def default_boxes(
     return Anchors(strides, cells, offset=0.5, even=True)
 
 
-def ssd(
-    backbone: str | nn.Module,
-    classes: int,
-    *,
-    lite: bool,
-    size: int = 320,
-    channels: int = 512,
-    norm: str | None = None,
-    levels: Sequence[int] | None = None,
-    anchor_sizes: Sequence[float | Sequence[float]] | None = None,
-    anchor_ratios: Sequence[float] = (2.0, 3.0),
-    score_threshold: float = 0.01,
-    nms_threshold: float = 0.5,
-    detections: int = 200,
-) -> SSD:
-    """Without a `norm` SSD has none and SSDLite BatchNorm, as in the papers."""
-    layer = norm_layer(norm) or (slow_batch_norm if lite else None)
-    levels = levels or ((16, 32) if lite else (8, 16, 32))
-    widths = [max(channels // part, 8) for part in (1, 2, 2, 4)][: 6 - len(levels)]
-    block = partial(_extra_block, norm_layer=layer) if lite else partial(halving_block, layer)
-    maps = ShrinkingMaps(backbone, levels, widths, block)
-    if lite:
-        _normal_init(maps.extra)
-    anchors = default_boxes(maps.strides, size, anchor_sizes, anchor_ratios)
-    if lite:
-        head: nn.Module = SSDLiteHead(list(maps.channels), anchors.counts, classes + 1, layer)
-    else:
-        head = SSDHead(list(maps.channels), anchors.counts, classes + 1)
-    return SSD(maps, head, anchors, Selection(score_threshold, nms_threshold, 1000, detections))
-
-
 def halving_block(layer: Callable[[int], nn.Module] | None, in_channels: int, channels: int) -> nn.Sequential:
     return nn.Sequential(
         Conv2dNormActivation(in_channels, channels // 2, 1, norm_layer=layer),
@@ -189,4 +180,4 @@ def halving_block(layer: Callable[[int], nn.Module] | None, in_channels: int, ch
     )
 
 
-HEADS = {"detect": {"ssd": partial(ssd, lite=False), "ssdlite": partial(ssd, lite=True)}}
+HEADS = {"detect": {"ssd": partial(SSD, lite=False), "ssdlite": partial(SSD, lite=True)}}

@@ -19,9 +19,8 @@ from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredic
 
 from vitreous.errors import InputError
 from vitreous.heads.boxes import Anchors, Candidates, Decode, Detector, GroundTruth, Selection, Shape, level_cells
-from vitreous.heads.proposals import Proposals, Sampling
 from vitreous.heads.pyramid import Pyramid, norm_layer, pyramid
-from vitreous.heads.regions import RegionAlign, mask_targets, pool_some
+from vitreous.heads.regions import Proposals, RegionAlign, Sampling, mask_targets, pool_some
 
 
 class BoxPredictor(nn.Module):

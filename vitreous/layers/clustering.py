@@ -10,9 +10,8 @@ from itertools import pairwise
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitreous.layers.channels_first import apply_nchw
-from vitreous.layers.drop import drop_path, drop_path_rates
-from vitreous.layers.patch import resize
+from vitreous.layers.mlp import drop_path, drop_path_rates
+from vitreous.layers.patch import apply_nchw, resize
 
 
 def assign(logits: Tensor, temperature: float = 1.0) -> Tensor:

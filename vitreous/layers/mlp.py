@@ -1,18 +1,20 @@
-"""Feed-forward layer with a depth-wise convolution between its two linear layers.
+"""Residual branches: a feed-forward layer with a depth-wise convolution between linear layers; stochastic depth.
 
 Shapes: B batch, H W grid, C channels, R hidden channels. Tokens are (B, H, W, C): to a convolution that is a
 channels-last image, so switching between the two views copies nothing.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from timm.layers import DropPath
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from vitreous.layers.channels_first import apply_nchw
 from vitreous.layers.conv_norm import with_shortcut
+from vitreous.layers.patch import apply_nchw
 from vitreous.layers.plain import is_plain
 
 # Larger hidden maps are computed in strips at inference on the CPU. Above 32 MB the allocator maps fresh pages for
@@ -124,3 +126,14 @@ def strips(images: int, rows: int, row_bytes: int) -> Iterator[tuple[slice, slic
                 slice(top, bottom),
                 slice(max(top - 1, 0), min(bottom + 1, rows)),
             )
+
+
+def drop_path(rate: float) -> nn.Module:
+    """Stochastic depth: a residual branch is dropped at random, per sample."""
+    return DropPath(rate) if rate else nn.Identity()
+
+
+def drop_path_rates(rate: float, depths: Sequence[int]) -> list[list[float]]:
+    """Rates rising evenly from 0 to `rate` over all blocks, the deeper the more often, grouped by stage."""
+    rising = iter(np.linspace(0.0, rate, sum(depths)).tolist())
+    return [[next(rising) for _ in range(depth)] for depth in depths]

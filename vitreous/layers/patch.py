@@ -8,9 +8,12 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitreous.layers.channels_first import apply_nchw
-
 HALVINGS = {4: (2, 2), 2: (2, 1), 1: (1, 1)}  # a stem's stride -> the strides of its first and last convolution
+
+
+def apply_nchw(layer: nn.Module, x: Tensor) -> Tensor:
+    """A layer for maps (B, C, H, W), applied to tokens (B, H, W, C), which are channels-last maps."""
+    return layer(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)  # two views: nothing is copied
 
 
 class PatchEmbed(nn.Module):

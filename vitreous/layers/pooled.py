@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.layers.attention import attend, split_heads
-from vitreous.layers.channels_first import apply_nchw
+from vitreous.layers.patch import apply_nchw
 from vitreous.layers.tap import Tap
 
 WINDOW_SIDE = 3  # of the local attention; windows overlap: they are two cells apart

@@ -7,15 +7,18 @@ import numpy as np
 from torch import Tensor
 
 from vitreous.errors import InputError
+from vitreous.metrics.figures import Counts, require_as_many
 
 
-class PCK:
-    """Counts keypoints by joint; parts of the data can be counted apart and merged.
+class PCK(Counts):
+    """Counts keypoints by joint.
 
     Args:
         joints: Names of the joints.
         threshold: Largest distance that counts as found, in units of the larger side of the object's box.
     """
+
+    counted = ("found", "labelled")
 
     def __init__(self, joints: tuple[str, ...], threshold: float = 0.1) -> None:
         if not threshold > 0:
@@ -29,8 +32,7 @@ class PCK:
         `keypoints` (B, K, 3): x, y, visibility (0 is not labelled), `boxes` (B, 4): x0 y0 x1 y1.
         """
         truth, boxes = targets["keypoints"].cpu().double().numpy(), targets["boxes"].cpu().double().numpy()
-        if len(predictions) != len(truth):
-            raise InputError(f"{len(predictions)} predictions for {len(truth)} targets; they must be as many")
+        require_as_many(predictions, truth)
         if not predictions:
             return
         answers = np.stack([prediction["keypoints"].cpu().double().numpy() for prediction in predictions])
@@ -44,11 +46,6 @@ class PCK:
         labelled = truth[..., 2] > 0
         self.labelled += labelled.sum(0)
         self.found += (labelled & (distance <= self.threshold * size[:, None])).sum(0)
-
-    def merge(self, other: "PCK") -> None:
-        """Add what was counted on another part of the data."""
-        self.found = self.found + other.found
-        self.labelled = self.labelled + other.labelled
 
     def compute(self) -> dict[str, float]:
         total = self.labelled.sum()

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from vitreous.errors import InputError
 from vitreous.metrics.accuracy import unique_names
+from vitreous.metrics.figures import Counts, require_as_many
 
 
 class ClassOverlap(NamedTuple):
@@ -17,8 +18,10 @@ class ClassOverlap(NamedTuple):
     accuracy: float | None  # share of its pixels that were recognised; None without pixels
 
 
-class SegmentationMetric:
-    """Counts (true, answered) pairs of pixels; parts of the data can be counted apart and merged."""
+class SegmentationMetric(Counts):
+    """Counts (true, answered) pairs of pixels."""
+
+    counted = ("pairs",)
 
     def __init__(self, classes: tuple[str, ...], ignore: int = 255) -> None:
         self.classes, self.ignore = classes, ignore
@@ -27,8 +30,7 @@ class SegmentationMetric:
     def update(self, predictions: list[dict[str, Tensor]], targets: dict[str, Tensor | Sequence[Tensor]]) -> None:
         """Predictions: per image `semantic` (h, w), a label for each pixel. Targets: `semantic`, of the same sizes."""
         truths = targets["semantic"]
-        if len(predictions) != len(truths):
-            raise InputError(f"{len(predictions)} predictions for {len(truths)} targets; they must be as many")
+        require_as_many(predictions, truths)
         for prediction, truth in zip(predictions, truths, strict=True):
             answer = prediction["semantic"]
             if answer.shape != truth.shape:
@@ -46,10 +48,6 @@ class SegmentationMetric:
                 wrong = int(labels[(labels < 0) | (labels >= K)][0])
                 raise InputError(f"{name} label {wrong} in a picture; classes are 0 to {K - 1}, ignored {self.ignore}")
         self.pairs += torch.bincount(truth * K + answer, minlength=K * K).view(K, K).cpu().numpy()
-
-    def merge(self, other: "SegmentationMetric") -> None:
-        """Add what was counted on another part of the data."""
-        self.pairs = self.pairs + other.pairs
 
     def compute(self) -> dict[str, float]:
         """Means are over the classes that occur or, for IoU, are answered."""

@@ -19,9 +19,9 @@ from torch.nn.modules.module import _IncompatibleKeys
 from torch.utils.checkpoint import checkpoint
 
 from vitreous.errors import InputError
-from vitreous.layers.channels_first import apply_nchw
 from vitreous.layers.conv_norm import Projection
 from vitreous.layers.mlp import ConvMlp
+from vitreous.layers.patch import apply_nchw
 from vitreous.layers.tap import Tap
 from vitreous.models.arguments import unknown_argument
 from vitreous.models.weights import LoadReport, apply_state, check_finite, read_state

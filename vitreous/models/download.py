@@ -23,7 +23,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 import torch
 
 from vitreous.errors import InputError
-from vitreous.files.manifest import read_stored_json, sha256
+from vitreous.files.storage import read_stored_json, sha256
 from vitreous.files.writing import atomic_file, replace_content
 
 STALL_SECONDS = 30.0  # without a byte

@@ -33,11 +33,9 @@ from torch import Tensor, nn
 from typing_extensions import Doc
 
 from vitreous.errors import InputError
-from vitreous.layers.channels_first import apply_nchw
 from vitreous.layers.conv_norm import ConvNorm
-from vitreous.layers.drop import drop_path, drop_path_rates
-from vitreous.layers.mlp import ConvMlp
-from vitreous.layers.patch import HALVINGS
+from vitreous.layers.mlp import ConvMlp, drop_path, drop_path_rates
+from vitreous.layers.patch import HALVINGS, apply_nchw
 from vitreous.layers.plain import is_plain
 from vitreous.layers.pooled import Coordinates, GlobalAttention, LocalAttention, PooledBranch, pool_cells
 from vitreous.layers.tap import Tap

@@ -30,10 +30,9 @@ from torch import Tensor, nn
 
 from vitreous.errors import InputError
 from vitreous.layers.attention import attend, split_heads
-from vitreous.layers.channels_first import apply_nchw
 from vitreous.layers.conv_norm import ConvNorm, ConvStem, PositionConv
-from vitreous.layers.drop import drop_path, drop_path_rates
-from vitreous.layers.mlp import ConvMlp
+from vitreous.layers.mlp import ConvMlp, drop_path, drop_path_rates
+from vitreous.layers.patch import apply_nchw
 from vitreous.layers.tap import Tap
 from vitreous.layers.windows import Windows, make_windows
 from vitreous.models.arguments import (
@@ -155,9 +154,8 @@ class BilinearEmbed(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         _, H, W, _ = x.shape
         offset = self.offset(F.gelu(self.norm(apply_nchw(self.depthwise, x)))).permute(0, 3, 1, 2)  # (B, 2, H', W')
-        offset = offset.to(
-            torch.promote_types(offset.dtype, torch.float32)
-        )  # half precision cannot resolve single pixels
+        # Half precision cannot resolve single pixels.
+        offset = offset.to(torch.promote_types(offset.dtype, torch.float32))
         if self.limit is not None:
             offset = offset.clamp(-self.limit, self.limit)
         centres = (torch.arange(side, device=x.device, dtype=offset.dtype) * 2 + 1 for side in offset.shape[2:])
@@ -242,9 +240,12 @@ class MAT(Backbone):
         drop_path_rate: float = 0.0,
         **common: Unpack[BackboneOptions],
     ) -> None:
-        check_mat_rows(dims, depths, heads, mixers)
-        check_mat_options(window, embed, offset_limit, stem_stride)
+        check_rows(dims, depths=depths, heads=heads, mixers=mixers)
+        check_heads(dims, heads)
+        check_stem_stride(stem_stride)
+        check_positive_ints(window=window)
         check_flags(mlp_depthwise=mlp_depthwise)
+        check_mat_choices(depths, mixers, embed, offset_limit)
         strides = [stem_stride * 2**i for i in range(len(dims))]
         super().__init__(dims, strides, head_width=head_width, **common)
         self.stem = ConvStem(self.in_chans, dims[0], stride=stem_stride, depthwise=True)
@@ -267,18 +268,11 @@ class MAT(Backbone):
             nn.init.zeros_(module.offset.weight)  # sampling starts at the centres of the cells
 
 
-def check_mat_rows(dims: Sequence[int], depths: Sequence[int], heads: Sequence[int], mixers: Sequence[str]) -> None:
-    check_rows(dims, depths=depths, heads=heads, mixers=mixers)
-    check_heads(dims, heads)
+def check_mat_choices(depths: Sequence[int], mixers: Sequence[str], embed: str, offset_limit: float | None) -> None:
     if min(depths) < 1:
         raise InputError(f"depths={tuple(depths)} given; every stage needs at least 1 block")
     if not set(mixers) <= set(MIXERS):
         raise InputError(f"mixers={tuple(mixers)} given; accepted for each stage: {', '.join(MIXERS)}")
-
-
-def check_mat_options(window: int, embed: str, offset_limit: float | None, stem_stride: int) -> None:
-    check_stem_stride(stem_stride)
-    check_positive_ints(window=window)
     if embed not in EMBEDS:
         raise InputError(f"embed={embed!r} given; accepted: {', '.join(EMBEDS)}")
     if offset_limit is not None and offset_limit <= 0:

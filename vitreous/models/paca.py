@@ -30,12 +30,10 @@ from typing_extensions import Doc
 
 from vitreous.errors import InputError
 from vitreous.layers.attention import Gates, attend, split_heads
-from vitreous.layers.channels_first import apply_nchw
 from vitreous.layers.cluster_training import ClusterTraining
 from vitreous.layers.clustering import CLUSTERINGS, ClusteringTeacher, ConvClustering, assign
-from vitreous.layers.drop import drop_path, drop_path_rates
-from vitreous.layers.mlp import ConvMlp
-from vitreous.layers.patch import DoubleConvStem, PatchEmbed
+from vitreous.layers.mlp import ConvMlp, drop_path, drop_path_rates
+from vitreous.layers.patch import DoubleConvStem, PatchEmbed, apply_nchw
 from vitreous.layers.readout import ClusterReadout
 from vitreous.layers.tap import Tap
 from vitreous.models.arguments import (

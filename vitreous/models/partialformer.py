@@ -22,11 +22,10 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.errors import InputError
-from vitreous.layers.channels_first import apply_nchw
 from vitreous.layers.conv_norm import ConvNorm, ConvStem, PositionConv
-from vitreous.layers.drop import drop_path, drop_path_rates
-from vitreous.layers.mlp import ConvMlp
+from vitreous.layers.mlp import ConvMlp, drop_path, drop_path_rates
 from vitreous.layers.partial_attention import AttentionSettings, PartialAttention
+from vitreous.layers.patch import apply_nchw
 from vitreous.models.arguments import (
     BackboneOptions,
     check_flags,
@@ -100,9 +99,11 @@ class PartialFormer(Backbone):
         drop_path_rate: float = 0.0,
         **common: Unpack[BackboneOptions],
     ) -> None:
-        check_partialformer_rows(dims, depths, heads, fractions, stem_stride)
+        check_rows(dims, depths=depths, heads=heads, fractions=fractions)
+        check_heads(dims, heads)
+        check_stem_stride(stem_stride)
         settings = AttentionSettings(max_foreground, sqa_residual, head_expansion, bottleneck_ratio, project)
-        check_attention_settings(settings)
+        check_partialformer_choices(dims, fractions, settings)
         check_flags(mlp_dw=mlp_dw, sqa_residual=sqa_residual, stem_depthwise=stem_depthwise)
         super().__init__(dims, [stem_stride * 2**i for i in range(len(dims))], head_width=head_width, **common)
         self.stem = ConvStem(self.in_chans, dims[0], stride=stem_stride, depthwise=stem_depthwise)
@@ -126,18 +127,12 @@ class PartialFormer(Backbone):
             module.mixer.reset()
 
 
-def check_partialformer_rows(dims, depths, heads, fractions, stem_stride) -> None:
-    check_rows(dims, depths=depths, heads=heads, fractions=fractions)
-    check_heads(dims, heads)
-    check_stem_stride(stem_stride)
+def check_partialformer_choices(dims: Sequence[int], fractions: Sequence[float], settings: AttentionSettings) -> None:
     for fraction in fractions:
         if not 0 < fraction <= 1:
             raise InputError(f"fractions={tuple(fractions)} given; {fraction} is not above 0 and at most 1")
     if dims[0] % 2:
         raise InputError(f"dims={tuple(dims)} given; the first must be even, as the stem begins with half of it")
-
-
-def check_attention_settings(settings: AttentionSettings) -> None:
     check_positive_ints(head_expansion=settings.head_expansion, bottleneck_ratio=settings.bottleneck_ratio)
     if settings.max_foreground is not None:
         check_positive_ints(max_foreground=settings.max_foreground)

@@ -17,7 +17,7 @@ from timm.models import adapt_input_conv
 from torch import Tensor, nn
 
 from vitreous.errors import InputError
-from vitreous.files.manifest import MANIFEST, verify_folder
+from vitreous.files.storage import MANIFEST, verify_folder
 from vitreous.models.download import fetch, is_url
 from vitreous.registry import CHECKSUMS
 
@@ -75,10 +75,8 @@ class MisfitError(InputError):
 def read_state(source: str | Path | dict[str, Any], *, name: str | None = None) -> dict[str, Tensor]:
     """Tensors of a backbone by bare name, without those of other parts of a detector or segmenter."""
     state = read_tensors(source, name=name)
-    inner = {
-        key.removeprefix(BACKBONE_PREFIX): value for key, value in state.items() if key.startswith(BACKBONE_PREFIX)
-    }
-    state = inner or state
+    if any(key.startswith(BACKBONE_PREFIX) for key in state):
+        state = {key.removeprefix(BACKBONE_PREFIX): t for key, t in state.items() if key.startswith(BACKBONE_PREFIX)}
     return {key: value for key, value in state.items() if not REBUILT_KEYS.search(key)}
 
 
@@ -180,9 +178,8 @@ def apply_state(
     may_differ = re.compile(rf"^head\.|{model.reset_when_resized}")
     may_lack = re.compile(rf"^head\.|{model.reset_when_missing}")
     differs = [key for key in own if key in state and own[key].shape != state[key].shape]
-    headless = [
-        key for key in state if key.startswith("head.") and key not in own
-    ]  # with num_classes=0 there is no classifier
+    # With num_classes=0 there is no classifier.
+    headless = [key for key in state if key.startswith("head.") and key not in own]
     reset = [key for key in differs if may_differ.search(key)]
     reset += [key for key in own if may_lack.search(key) and key not in state]
     wrong = [key for key in differs if key not in reset]

@@ -29,8 +29,7 @@ from vitreous.errors import InputError
 from vitreous.layers.attention import split_heads
 from vitreous.layers.channel_attention import ChannelAttention
 from vitreous.layers.conv_norm import ConvNorm
-from vitreous.layers.drop import drop_path
-from vitreous.layers.mlp import ConvMlp
+from vitreous.layers.mlp import ConvMlp, drop_path
 from vitreous.layers.tap import Tap
 from vitreous.models.arguments import BackboneOptions, check_flags, check_heads, check_positive_ints
 from vitreous.models.base import Backbone, Stage
@@ -197,7 +196,8 @@ class XCiT(Backbone):
         dim: Channels.
         depth: Blocks.
         heads: Attention heads.
-        ends: Index of the block after which each of the four stages ends; None for the paper's proportions.
+        ends: Index of the block after which each of the four stages ends; None for the proportions in which the paper's
+            dense models take their maps.
         patch: Side of a patch in pixels: 16 or 8; 4 for small images.
         scale: Initial value of the LayerScale vectors.
         tokens_norm: Whether class-attention blocks normalise all tokens or the class token alone.
@@ -225,7 +225,7 @@ class XCiT(Backbone):
         **common: Unpack[BackboneOptions],
     ) -> None:
         check_positive_ints(dim=dim, depth=depth, heads=heads)
-        ends = ends or stage_ends(depth)
+        ends = ends or tuple(depth * part // 12 - 1 for part in (4, 6, 8, 12))
         check_xcit_shape(dim, depth, heads, patch, ends)
         check_flags(tokens_norm=tokens_norm, dense=dense)
         strides = (4, 8, 16, 32) if dense else (patch,) * len(ends)
@@ -309,11 +309,6 @@ class XCiT(Backbone):
         if self.class_token is not None:
             return state
         return {key: value for key, value in state.items() if not key.startswith(("class_", "norm."))}
-
-
-def stage_ends(depth: int) -> tuple[int, ...]:
-    """The blocks after which the paper's dense models take their maps, for any depth in the same proportions."""
-    return tuple(depth * part // 12 - 1 for part in (4, 6, 8, 12))
 
 
 def check_xcit_shape(dim: int, depth: int, heads: int, patch: int, ends: tuple[int, ...]) -> None:

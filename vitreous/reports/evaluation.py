@@ -11,8 +11,7 @@ from rich.text import Text
 
 from vitreous.drawing.panels import Panel, contact_sheet, enlarge
 from vitreous.errors import printable
-from vitreous.metrics.accuracy import unique_names
-from vitreous.metrics.detailed import DetailedMetrics
+from vitreous.metrics.accuracy import DetailedMetrics, unique_names
 from vitreous.metrics.figures import figure_text
 from vitreous.reports.chart import COLOURS, Chart, LegendEntry, Series
 from vitreous.reports.figure import confusion_picture, draw_curves, matrix_rows, reliability_picture

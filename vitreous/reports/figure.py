@@ -14,7 +14,7 @@ from PIL import Image
 
 from vitreous.drawing.panels import HEAT_COLOURS, INK, LINE, MARGIN, PAPER, QUIET
 from vitreous.errors import printable
-from vitreous.metrics.calibration import ReliabilityBin
+from vitreous.metrics.accuracy import ReliabilityBin
 from vitreous.reports.chart import COLOURS, Axis, Chart, LegendEntry, Series, axis
 
 DPI = 100

@@ -24,8 +24,16 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from vitreous.errors import InputError
-from vitreous.files.manifest import DamagedError, read_manifest, read_stored_json, verify_folder
-from vitreous.files.storage import discard_folder, publish_folder, replace_file, write_json
+from vitreous.files.storage import (
+    DamagedError,
+    discard_folder,
+    publish_folder,
+    read_manifest,
+    read_stored_json,
+    replace_file,
+    verify_folder,
+    write_json,
+)
 from vitreous.runtime.distributed import SINGLE_PROCESS, World
 
 TENSORS, RECORD, LATEST = "tensors.safetensors", "record.json", "LATEST"

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.files.limits import MAX_ARGUMENT_VALUE, MAX_CLASS_NAME_CHARS, MAX_DATA_CLASSES
-from vitreous.files.manifest import DamagedError, read_stored_json, verify_folder
 from vitreous.files.reading import excerpt, is_text, reading, truncate
+from vitreous.files.storage import DamagedError, read_stored_json, verify_folder
 from vitreous.registry import is_plausible_argument
 from vitreous.version import __version__
 

@@ -16,13 +16,12 @@ from typing import Any
 import safetensors
 from safetensors.torch import load_file, save_file
 from timm.models import is_model_pretrained
-from torch import Tensor, nn
+from torch import nn
 
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
-from vitreous.files.manifest import MANIFEST, DamagedError
 from vitreous.files.reading import truncate
-from vitreous.files.storage import find_published, publish_folder, write_json
+from vitreous.files.storage import MANIFEST, DamagedError, find_published, publish_folder, write_json
 from vitreous.models.arguments import parse_model_arg
 from vitreous.models.weights import MisfitError, check_finite, describe_misfit, local_file, local_path
 from vitreous.registry import construction_limit, create_model, resolve_name, stored_bytes
@@ -56,8 +55,12 @@ def save_model(
     Of several processes the first writes, but all must call: each may hold only a part of the model.
     """
     config = make_config(model, name, model_args, task, classes, preprocess, task_args, val_fraction)
-
-    state = _storable(model.state_dict(), world)
+    # Contiguous copies on the first process's CPU: safetensors refuses views and tensors that share memory.
+    state = {}
+    for key, tensor in model.state_dict().items():
+        gathered = full_tensor(tensor.detach())
+        if world.main:
+            state[key] = gathered.to("cpu").clone().contiguous()
 
     def write(staging: Path) -> tuple[str, ...]:
         save_file(state, staging / WEIGHTS, metadata={"format": "pt"})
@@ -91,7 +94,10 @@ def load_model(
             given = f"--model {architecture}" if architecture is not None else f"--model-args {' '.join(model_args)}"
             known = resolve_name(str(source)) if folder is None else source
             raise InputError(f"{given} goes with a file of weights; '{known}' is none, and brings its own model")
-        trained = _load_published(str(source)) if folder is None else _load_folder(folder)
+        if folder is None:
+            trained = data_of(create_model(str(source), pretrained=True).eval(), str(source))
+        else:
+            trained = _load_folder(folder)
     trained.model.to(place)
     if size is None:
         return trained
@@ -104,13 +110,9 @@ def load_model(
 def load_classifier(source: str | Path, *, size: int | None, device: str) -> TrainedModel:
     """A model that was trained to classify, on its device."""
     trained = load_model(source, size=size, device=device)
-    require_classifier(source, trained)
-    return trained
-
-
-def require_classifier(source: str | Path, trained: TrainedModel) -> None:
     if not is_classifier(trained):
         raise InputError(f"model '{source}' was trained for the task '{trained.task}'; this verb needs a classifier")
+    return trained
 
 
 def is_weights_file(source: str | Path) -> bool:
@@ -192,7 +194,11 @@ def _load_folder(folder: Path) -> TrainedModel:
         state = load_file(folder / WEIGHTS)
     except safetensors.SafetensorError as reason:
         raise DamagedError(f"{folder / WEIGHTS} is not a safetensors file: {reason}") from reason
-    _fill(model, state, folder / WEIGHTS)
+    if wrong := describe_misfit(model.state_dict(), state):
+        subject = f"the weights in {folder / WEIGHTS} do not fit the model in its {CONFIG}"
+        raise MisfitError(subject, wrong, "take both files from one folder")
+    check_finite(state, str(folder / WEIGHTS))
+    model.load_state_dict(state)
     trained = TrainedModel(
         model.eval(),
         config.architecture,
@@ -221,10 +227,6 @@ def _load_file(source: str, architecture: str | None, arguments: dict[str, Any])
     return data_of(model.eval(), name)
 
 
-def _load_published(name: str) -> TrainedModel:
-    return data_of(create_model(name, pretrained=True).eval(), name)
-
-
 def data_of(model: nn.Module, name: str) -> TrainedModel:
     """A classifier with what timm's configuration of it tells about its images and classes."""
     from timm.data import resolve_model_data_config
@@ -251,23 +253,3 @@ def _published_classes(model: Any) -> tuple[str, ...]:
     if subset is None:
         return number_names(model.num_classes)
     return tuple(ImageNetInfo(subset).label_descriptions(detailed=False))
-
-
-def _fill(model: nn.Module, state: dict[str, Tensor], origin: Path) -> None:
-    wrong = describe_misfit(model.state_dict(), state)
-    if wrong:
-        raise MisfitError(
-            f"the weights in {origin} do not fit the model in its {CONFIG}", wrong, "take both files from one folder"
-        )
-    check_finite(state, str(origin))
-    model.load_state_dict(state)
-
-
-def _storable(state: dict[str, Tensor], world: World) -> dict[str, Tensor]:
-    """Contiguous copies on the first process's CPU: safetensors refuses views and tensors that share memory."""
-    copies = {}
-    for key, tensor in state.items():
-        gathered = full_tensor(tensor.detach())
-        if world.main:
-            copies[key] = gathered.to("cpu").clone().contiguous()
-    return copies

@@ -13,13 +13,18 @@ import platform
 import sys
 import time
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
-from vitreous.errors import InputError
-from vitreous.files.manifest import DamagedError, damaged_line, read_json_lines, read_stored_json
-from vitreous.files.storage import recover_folders, replace_file
+from vitreous.errors import InputError, to_install_extra
+from vitreous.files.storage import (
+    DamagedError,
+    damaged_line,
+    read_json_lines,
+    read_stored_json,
+    recover_folders,
+    replace_file,
+)
 from vitreous.files.writing import open_for_writing, refuse_link
-from vitreous.runs.trackers import Tracker
 from vitreous.runtime.distributed import SINGLE_PROCESS, World
 from vitreous.version import __version__
 
@@ -29,9 +34,56 @@ except ImportError:  # Windows has no record locks; the pid in the lock file sti
     fcntl = None  # type: ignore[assignment]
 
 RUN, METRICS, LOCK = "run.json", "metrics.jsonl", ".lock"
+POSITION_FIELDS = {"step", "epoch", "split", "seconds"}  # of a line: its position in the run, not a measurement
 RUN_FILES = (RUN, METRICS, LOCK, "bad_images.jsonl", "checkpoints", "best", "final", "tensorboard")
 
 _held: set[Path] = set()  # record locks do not keep out a second run in the same process
+
+
+class Tracker(Protocol):
+    """Shows metrics.jsonl, which is the record, elsewhere.
+
+    A new one (Weights & Biases, MLflow, …) is a class with these two methods, and a setting that turns it on.
+    """
+
+    def log(self, line: dict[str, Any]) -> None:
+        """Show a line of metrics.jsonl. A continued run first sends all lines that still count again."""
+
+    def close(self) -> None: ...
+
+
+def require_tensorboard() -> None:
+    try:
+        import torch.utils.tensorboard  # noqa: F401
+    except ImportError as error:
+        raise InputError(f"--tensorboard needs the package tensorboard: {to_install_extra('log')}") from error
+
+
+class TensorBoard:
+    """Scalars named split/metric in a folder for `tensorboard --logdir`.
+
+    Its files are rewritten at every start, so that a continued run shows no line twice and none that was dropped.
+    `spent` is the time in seconds that the run has taken so far.
+    """
+
+    def __init__(self, folder: Path, spent: float) -> None:
+        require_tensorboard()
+        from torch.utils.tensorboard import SummaryWriter
+
+        for earlier in folder.glob("events.out.tfevents.*"):
+            earlier.unlink()
+        self._writer = SummaryWriter(str(folder))
+        self._start = time.time() - spent
+
+    def log(self, line: dict[str, Any]) -> None:
+        at = self._start + line.get("seconds", 0.0)  # when it was measured, so that TensorBoard's time axis is right
+        for name, value in line.items():
+            if name not in POSITION_FIELDS and isinstance(value, int | float):
+                self._writer.add_scalar(f"{line.get('split', 'train')}/{name}", value, line.get("step", 0), walltime=at)
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
 
 
 class RunFolder:
@@ -117,27 +169,28 @@ class RunFolder:
 
         `free` names arguments that may change when a run is continued, because they do not change its result.
         """
-        return self.world.on_main(lambda: self._holds(arguments, data, free, resume))
 
-    def _holds(self, arguments: dict[str, Any], data: dict[str, str], free: frozenset[str], resume: bool) -> bool:
-        if not (self.path / RUN).exists():
-            self._refuse_foreign_files()
-            return False
-        if not resume:
-            raise InputError(
-                f"'{self.path}' already holds a run and --no-resume was given; choose another --out, or remove it"
-            )
-        before = self._recorded_request()
-        differing = _differences(before["arguments"], json.loads(json.dumps(arguments)), free)
-        differing += _differences(before["data"], data, frozenset(), kind="data of split ")
-        if differing and self._never_started():
-            return False
-        if differing:
-            raise InputError(
-                f"'{self.path}' holds a run with other settings ({'; '.join(differing)}); "
-                "choose another --out, or give the same settings to continue that run"
-            )
-        return True
+        def held() -> bool:
+            if not (self.path / RUN).exists():
+                self._refuse_foreign_files()
+                return False
+            if not resume:
+                raise InputError(
+                    f"'{self.path}' already holds a run and --no-resume was given; choose another --out, or remove it"
+                )
+            before = self._recorded_request()
+            differing = _differences(before["arguments"], json.loads(json.dumps(arguments)), free)
+            differing += _differences(before["data"], data, frozenset(), kind="data of split ")
+            # Until its first step, the settings of a run may still change.
+            started = (self.path / "checkpoints").exists() or read_metrics(self.path)
+            if differing and started:
+                raise InputError(
+                    f"'{self.path}' holds a run with other settings ({'; '.join(differing)}); "
+                    "choose another --out, or give the same settings to continue that run"
+                )
+            return not differing
+
+        return self.world.on_main(held)
 
     def _recorded_request(self) -> dict[str, Any]:
         before = read_stored_json(self.path / RUN)
@@ -148,10 +201,6 @@ class RunFolder:
                     "restore the file, or choose another --out"
                 )
         return before
-
-    def _never_started(self) -> bool:
-        """Whether the run failed before its first step, so that its settings may still change."""
-        return not (self.path / "checkpoints").exists() and not read_metrics(self.path)
 
     def begin(self, arguments: dict[str, Any], data: dict[str, str]) -> None:
         """Record the request of a new run."""
@@ -198,12 +247,13 @@ class RunFolder:
 
     def cut_metrics(self, lines: int) -> None:
         """Drop the lines after a checkpoint: they will be measured again."""
-        self.world.on_main(lambda: self._cut_metrics(lines))
 
-    def _cut_metrics(self, lines: int) -> None:
-        kept = read_metrics(self.path)[:lines]
-        self._continue_after(kept)
-        replace_file(self.path / METRICS, "".join(json.dumps(line) + "\n" for line in kept))
+        def cut() -> None:
+            kept = read_metrics(self.path)[:lines]
+            self._continue_after(kept)
+            replace_file(self.path / METRICS, "".join(json.dumps(line) + "\n" for line in kept))
+
+        self.world.on_main(cut)
 
     def _continue_after(self, lines: list[dict[str, Any]]) -> None:
         self.metric_lines = len(lines)

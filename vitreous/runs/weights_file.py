@@ -15,8 +15,8 @@ from timm import get_pretrained_cfg, is_model
 from torch import Tensor
 
 from vitreous.errors import InputError
-from vitreous.files.manifest import read_stored_json
 from vitreous.files.reading import excerpt, reason_of
+from vitreous.files.storage import read_stored_json
 from vitreous.models.base import Backbone
 from vitreous.models.weights import (
     REBUILT_KEYS,

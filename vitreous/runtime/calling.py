@@ -28,6 +28,7 @@ from vitreous.runtime.console import messages_on_stderr
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+_S = TypeVar("_S")
 
 TYPE_NAMES = {bool: "True or False", int: "a whole number", float: "a number", str: "text or a path", Path: "a path"}
 
@@ -114,7 +115,8 @@ def to_tuple(value: Any, inner: tuple[Any, ...]) -> tuple[Any, ...]:
     """A tuple of any length (one value is a tuple of one), or of a fixed length."""
     if isinstance(value, dict) and inner == (str, Ellipsis):
         return tuple(to_assignment(name, one) for name, one in value.items())
-    several = list(value) if is_collection(value) else [value]
+    single = isinstance(value, str | bytes | os.PathLike | dict) or getattr(value, "ndim", 1) == 0
+    several = list(value) if isinstance(value, Iterable) and not single else [value]
     hints = [inner[0]] * len(several) if inner[-1] is Ellipsis else list(inner)
     if len(hints) != len(several):
         raise ConversionError(f"{len(hints)} values")
@@ -131,11 +133,6 @@ def to_assignment(name: Any, value: Any) -> str:
     if not same:
         raise ConversionError("a dictionary of names to numbers, texts and tuples of them")
     return f"{name}={plain!r}"
-
-
-def is_collection(value: Any) -> bool:
-    single = isinstance(value, str | bytes | os.PathLike | dict) or getattr(value, "ndim", 1) == 0
-    return isinstance(value, Iterable) and not single
 
 
 def to_pictures(value: Any) -> tuple[Any, ...]:
@@ -211,3 +208,34 @@ def describe_value(value: Any) -> str:
     named = isinstance(value, np.ndarray | Tensor | Image.Image | nn.Module)
     text = f"<{type(value).__name__}>" if named or "\n" in repr(value) else repr(value)
     return text if len(text) <= 80 else f"{text[:80]}…"
+
+
+# ---- a settings class as the signature of a function ------------------------------------------------------------
+
+
+def takes(
+    settings: Callable[_P, _S], build: Callable[..., _S] | None = None
+) -> Callable[[Callable[[_S], _R]], Callable[_P, _R]]:
+    """Let a function of one settings object be called with the settings themselves: `train("paca_b0", "shapes")`.
+
+    Signature, type checks and help are those of the settings class. `build` makes the object from the arguments, where
+    calling the class is not enough.
+    """
+    build = settings if build is None else build
+
+    def decorate(function: Callable[[_S], _R]) -> Callable[_P, _R]:
+        @functools.wraps(function)
+        def verb(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            return function(build(*args, **kwargs))
+
+        hints, documented = get_type_hints(settings), get_type_hints(settings, include_extras=True)
+        fields = inspect.signature(settings).parameters.values()
+        parameters = [field.replace(annotation=hints[field.name]) for field in fields]
+        returned = get_type_hints(function)["return"]
+        rows = [f"    {field.name}: {documented[field.name].__metadata__[0].documentation}" for field in fields]
+        verb.__signature__ = inspect.Signature(parameters, return_annotation=returned)  # type: ignore[attr-defined]
+        verb.__annotations__ = {field.name: field.annotation for field in parameters} | {"return": returned}
+        verb.__doc__ = "\n".join([f"{inspect.getdoc(function)}\n\nArgs:", *rows])
+        return verb
+
+    return decorate

@@ -18,13 +18,13 @@ from vitreous.attribution.target import Target
 from vitreous.data.annotations import OneBoxEach
 from vitreous.data.detector_boxes import Found
 from vitreous.data.joint import JointViews, collate_dense
+from vitreous.data.layouts.base import Wording
 from vitreous.data.loader import stack
 from vitreous.data.source import ImageSet
-from vitreous.data.targets import Wording
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError, nearest
-from vitreous.tasks.findings import FindingChoice, FindingQuery, FindingRow, FindingTruth, ModelView
-from vitreous.tasks.results import PictureResult
+from vitreous.tasks.findings import FindingChoice, FindingQuery, FindingTruth, FoundTargets, ModelView
+from vitreous.tasks.results import MIN_SCORE, PictureResult
 
 Targets = dict[str, Any]  # tensors, or lists of them where images differ in what they hold
 Prediction = dict[str, Any]  # the targets' keys plus "scores"
@@ -183,7 +183,7 @@ class Task(ABC):
 
     # ---- answering -----------------------------------------------------------------------------------------------
 
-    def blank_targets(self, picture: Image.Image, found: Sequence[Found]) -> list[dict[str, Any]]:
+    def blank_targets(self, picture: Image.Image, found: Sequence[Found]) -> list[Targets]:
         """Targets of samples of a picture of which nothing is known but, at most, where objects are."""
         return [{}]
 
@@ -192,9 +192,7 @@ class Task(ABC):
         return self.evaluation_view(preprocess)(picture, target)
 
     @abstractmethod
-    def result(
-        self, picture: Image.Image, predictions: list[Prediction], targets: list[dict[str, Any]]
-    ) -> PictureResult:
+    def result(self, picture: Image.Image, predictions: list[Prediction], targets: list[Targets]) -> PictureResult:
         """The predictions for a picture as an object; `targets` are those of `blank_targets`."""
 
     # ---- explaining ----------------------------------------------------------------------------------------------
@@ -232,9 +230,7 @@ class Task(ABC):
         """What the targets of findings with these labels read from."""
         return model
 
-    def scores_now(
-        self, found: Sequence[tuple[FindingRow, Target]], view: ModelView, model: nn.Module, output: Any
-    ) -> list[float]:
+    def scores_now(self, found: FoundTargets, view: ModelView, model: nn.Module, output: Any) -> list[float]:
         """`finding_score` of each finding, were this the output of its `explained_model`; 0 for one that is gone."""
         return [target.on("probability")(output).item() for _, target in found]
 
@@ -242,7 +238,7 @@ class Task(ABC):
         """As in evaluation, with all that `finding_truth` needs."""
         return self.evaluation_view(preprocess)
 
-    def finding_truth(self, target: Target, known: dict[str, Any], size: tuple[int, int]) -> FindingTruth:
+    def finding_truth(self, target: Target, known: Targets, size: tuple[int, int]) -> FindingTruth:
         """What the data say about a finding; `known` is what `truth_view` gives of the picture, `size` is (h, w)."""
         return FindingTruth()
 
@@ -256,12 +252,26 @@ class TaskWithHead(Task):
     usual_head: str
     settings = frozenset({"head", "head_args", "head_lr"})
 
-    def __init__(self, classes: tuple[str, ...], head: str | None, head_args: Mapping[str, Any] | None) -> None:
+    def __init__(
+        self,
+        classes: tuple[str, ...],
+        head: str | None,
+        head_args: Mapping[str, Any] | None,
+        category_ids: tuple[int, ...] = (),
+    ) -> None:
+        """`category_ids` are the classes' numbers in the data, if these have any."""
         super().__init__(classes)
         if head is not None and head not in self.heads:
             raise InputError(f"unknown head '{head}'; accepted for this task: {', '.join(self.heads)}")
+        if category_ids and len(category_ids) != len(classes):
+            raise InputError(f"{len(category_ids)} category ids given for {len(classes)} classes; they must be as many")
         self.head, self.head_args = head or self.usual_head, dict(head_args or {})
-        self.category_ids = tuple(range(1, len(classes) + 1))  # unless the data say
+        self.category_ids = category_ids or tuple(range(1, len(classes) + 1))
+
+    @property
+    def min_score(self) -> float:
+        """Smallest score of what is shown."""
+        return MIN_SCORE if self.inference.min_score is None else self.inference.min_score
 
     def arguments(self) -> dict[str, Any]:
         return {"head": self.head, "head_args": self.head_args}

@@ -15,9 +15,9 @@ from torchvision.ops import box_iou
 
 from vitreous.attribution.target import BoxTarget, Target, box_region
 from vitreous.data.annotations import objects_of
+from vitreous.data.coco_masks import encode
 from vitreous.data.detector_boxes import Found
 from vitreous.data.joint import DetectView
-from vitreous.data.run_lengths import encode
 from vitreous.data.source import ImageSet
 from vitreous.data.transforms import Preprocess
 from vitreous.drawing.annotate import draw_objects, enlarge_small
@@ -27,7 +27,7 @@ from vitreous.heads.detect import DETECTORS, build_detector, paste_masks
 from vitreous.heads.openmmlab.conversion import Conversion
 from vitreous.heads.openmmlab.detect import load_detector
 from vitreous.metrics.coco import CocoKind, CocoMetric, box_sides
-from vitreous.metrics.collection import MetricCollection
+from vitreous.metrics.figures import MetricCollection
 from vitreous.tasks.base import Metric, PictureView, Prediction, Targets, TaskWithHead
 from vitreous.tasks.findings import (
     ABSENT,
@@ -35,6 +35,7 @@ from vitreous.tasks.findings import (
     FindingQuery,
     FindingRow,
     FindingTruth,
+    FoundTargets,
     ModelView,
     finding_at,
 )
@@ -122,12 +123,9 @@ class DetectTask(TaskWithHead):
         longest: int = 1333,
         category_ids: tuple[int, ...] = (),
     ) -> None:
-        """`short` and `longest` limit the sides of pictures; `category_ids` are the classes' numbers in the data."""
-        super().__init__(classes, head, head_args)
-        if category_ids and len(category_ids) != len(classes):
-            raise InputError(f"{len(category_ids)} category ids given for {len(classes)} classes; they must be as many")
+        """`short` and `longest` limit the sides of pictures."""
+        super().__init__(classes, head, head_args, category_ids)
         self.short, self.longest = short, longest
-        self.category_ids = category_ids or self.category_ids
 
     @classmethod
     def from_settings(cls, settings: Any, images: ImageSet) -> Self:
@@ -142,8 +140,8 @@ class DetectTask(TaskWithHead):
         )
 
     def arguments(self) -> dict[str, Any]:
-        scale = {"short": self.short, "longest": self.longest}
-        return super().arguments() | scale | {"category_ids": self.category_ids}
+        own = {"short": self.short, "longest": self.longest, "category_ids": self.category_ids}
+        return super().arguments() | own
 
     def resized(self, size: int) -> Self:
         longest = round(self.longest * size / self.short)
@@ -199,12 +197,11 @@ class DetectTask(TaskWithHead):
         assert isinstance(model, Detector)
         return load_detector(model, source)
 
-    def blank_targets(self, picture: Image.Image, found: Sequence[Found]) -> list[dict[str, Any]]:
+    def blank_targets(self, picture: Image.Image, found: Sequence[Found]) -> list[Targets]:
         return [{"objects": objects_of([], []), "image_id": 0}]
 
-    def result(self, picture: Image.Image, predictions: list[Prediction], targets: list[dict[str, Any]]) -> Detections:
+    def result(self, picture: Image.Image, predictions: list[Prediction], targets: list[Targets]) -> Detections:
         (found,) = predictions
-        min_score = self.inference.min_score
         return Detections(
             picture,
             self.classes,
@@ -213,7 +210,7 @@ class DetectTask(TaskWithHead):
             labels=found["labels"].numpy(),
             scores=found["scores"].double().numpy(),
             masks=found["masks"].numpy() if "masks" in found else None,
-            min_score=MIN_SCORE if min_score is None else min_score,
+            min_score=self.min_score,
         )
 
     def metric(self) -> Metric:
@@ -263,9 +260,7 @@ class DetectTask(TaskWithHead):
         assert isinstance(model, Detector)
         return CandidateBoxes(model, labels, view.size)
 
-    def scores_now(
-        self, found: Sequence[tuple[FindingRow, Target]], view: ModelView, model: nn.Module, output: Any
-    ) -> list[float]:
+    def scores_now(self, found: FoundTargets, view: ModelView, model: nn.Module, output: Any) -> list[float]:
         assert isinstance(model, Detector)
         (boxes,) = output
         sure = boxes["scores"] > model.selection.score
@@ -275,7 +270,7 @@ class DetectTask(TaskWithHead):
     def truth_view(self, preprocess: Preprocess) -> PictureView:
         return replace(self.evaluation_view(preprocess), masks=True)  # type: ignore[type-var]  # a `DetectView`
 
-    def finding_truth(self, target: Target, known: dict[str, Any], size: tuple[int, int]) -> FindingTruth:
+    def finding_truth(self, target: Target, known: Targets, size: tuple[int, int]) -> FindingTruth:
         """The object whose box overlaps best, whatever its class: what a map should lie on is what the box holds."""
         assert isinstance(target, BoxTarget)
         single = ~known["crowd"]

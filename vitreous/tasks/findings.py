@@ -7,6 +7,7 @@ regions, `share`.
 Shapes: h w picture as the model sees it, H W the same padded at the right and the bottom.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from vitreous.attribution.target import Target
 from vitreous.errors import InputError
 
 FindingRow = dict[str, Any]
+FoundTargets = Sequence[tuple[FindingRow, Target]]
 PixelBox = tuple[float, float, float, float]  # left, top, right, bottom
 ABSENT = -1  # the true label of a place where there is no such thing
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from vitreous.attribution.target import JointTarget, Target
 from vitreous.data.annotations import OneBoxEach, object_in_box
 from vitreous.data.detector_boxes import Found
-from vitreous.data.joint import KeypointView
+from vitreous.data.keypoint_view import KeypointView
 from vitreous.data.source import ImageSet
 from vitreous.data.transforms import Preprocess
 from vitreous.drawing.annotate import draw_keypoints, draw_place, enlarge_small
@@ -23,15 +23,15 @@ from vitreous.heads.keypoints import SimpleBaseline, build_keypoints, decode_key
 from vitreous.heads.openmmlab.conversion import Conversion
 from vitreous.heads.openmmlab.segment import load_keypoints
 from vitreous.metrics.coco import CocoMetric, box_sides
-from vitreous.metrics.collection import MetricCollection
+from vitreous.metrics.figures import MetricCollection
 from vitreous.metrics.keypoints import PCK
 from vitreous.tasks.base import Metric, PictureView, Prediction, Targets, TaskWithHead
 from vitreous.tasks.findings import (
     ABSENT,
     FindingChoice,
     FindingQuery,
-    FindingRow,
     FindingTruth,
+    FoundTargets,
     ModelView,
     finding_at,
 )
@@ -115,13 +115,12 @@ class KeypointsTask(TaskWithHead):
         category_ids: tuple[int, ...] = (),
     ) -> None:
         """`names` are the keypoints', `pairs` those that trade places in a mirror, `skeleton` what drawings join."""
-        super().__init__(classes, head, head_args)
+        super().__init__(classes, head, head_args, category_ids)
         if not names:
             raise InputError(
                 "the data have no keypoints; the task keypoints needs COCO annotations with them, or shapes"
             )
         self.crop, self.names, self.pairs, self.skeleton = crop, names, pairs, skeleton
-        self.category_ids = category_ids or self.category_ids
 
     @classmethod
     def from_settings(cls, settings: Any, images: ImageSet) -> Self:
@@ -140,7 +139,7 @@ class KeypointsTask(TaskWithHead):
 
     def arguments(self) -> dict[str, Any]:
         points = {"names": self.names, "pairs": self.pairs, "skeleton": self.skeleton}
-        return super().arguments() | {"crop": self.crop} | points | {"category_ids": self.category_ids}
+        return super().arguments() | {"crop": self.crop, **points, "category_ids": self.category_ids}
 
     def resized(self, size: int) -> Self:
         width = round(size * self.crop[1] / self.crop[0] / 4) * 4
@@ -181,7 +180,7 @@ class KeypointsTask(TaskWithHead):
         assert isinstance(model, SimpleBaseline)
         return load_keypoints(model, source)
 
-    def blank_targets(self, picture: Image.Image, found: Sequence[Found]) -> list[dict[str, Any]]:
+    def blank_targets(self, picture: Image.Image, found: Sequence[Found]) -> list[Targets]:
         """One for each object; a picture of which nothing is known is taken for one object of the first class."""
         objects = found or [Found((0.0, 0.0, picture.width, picture.height), 0)]
         return [
@@ -189,8 +188,8 @@ class KeypointsTask(TaskWithHead):
             for number, one in enumerate(objects, 1)
         ]
 
-    def result(self, picture: Image.Image, predictions: list[Prediction], targets: list[dict[str, Any]]) -> Keypoints:
-        objects, min_score = [target["objects"] for target in targets], self.inference.min_score
+    def result(self, picture: Image.Image, predictions: list[Prediction], targets: list[Targets]) -> Keypoints:
+        objects = [target["objects"] for target in targets]
         points = [one["keypoints"].double().numpy() for one in predictions]
         return Keypoints(
             picture,
@@ -202,7 +201,7 @@ class KeypointsTask(TaskWithHead):
             labels=np.array([one.labels[0] for one in objects], np.int64),
             joints=self.names,
             skeleton=self.skeleton,
-            min_score=MIN_SCORE if min_score is None else min_score,
+            min_score=self.min_score,
         )
 
     def metric(self) -> Metric:
@@ -255,12 +254,10 @@ class KeypointsTask(TaskWithHead):
         target = JointTarget(joints=torch.tensor([joint]), places=peak[None].clone())
         return FindingChoice(findings, finding, target, marked)
 
-    def scores_now(
-        self, found: Sequence[tuple[FindingRow, Target]], view: ModelView, model: nn.Module, output: Any
-    ) -> list[float]:
+    def scores_now(self, found: FoundTargets, view: ModelView, model: nn.Module, output: Any) -> list[float]:
         return [target.on("logit")(output).item() for _, target in found]
 
-    def finding_truth(self, target: Target, known: dict[str, Any], size: tuple[int, int]) -> FindingTruth:
+    def finding_truth(self, target: Target, known: Targets, size: tuple[int, int]) -> FindingTruth:
         """A disc around the joint, within which it counts as found. A joint has no outline of its own."""
         assert isinstance(target, JointTarget)
         assert target.places is not None

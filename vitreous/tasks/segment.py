@@ -15,9 +15,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vitreous.attribution.target import RegionTarget, Target, box_region, dense_logits
+from vitreous.data.coco_masks import encode
 from vitreous.data.detector_boxes import Found
 from vitreous.data.joint import IGNORE, SegmentView
-from vitreous.data.run_lengths import encode
 from vitreous.data.source import ImageSet
 from vitreous.data.transforms import Preprocess
 from vitreous.drawing.annotate import BACKGROUND_NAME, draw_classes, draw_outline, enlarge_small, with_legend
@@ -28,7 +28,15 @@ from vitreous.heads.segment import SEGMENTERS, Segmenter, best_classes, build_se
 from vitreous.layers.patch import resize
 from vitreous.metrics.segmentation import SegmentationMetric
 from vitreous.tasks.base import PictureView, Prediction, Targets, TaskWithHead
-from vitreous.tasks.findings import FindingChoice, FindingQuery, FindingRow, FindingTruth, ModelView, finding_at
+from vitreous.tasks.findings import (
+    FindingChoice,
+    FindingQuery,
+    FindingRow,
+    FindingTruth,
+    FoundTargets,
+    ModelView,
+    finding_at,
+)
 from vitreous.tasks.results import CocoResult
 
 
@@ -107,7 +115,7 @@ class SegmentTask(TaskWithHead):
 
     def arguments(self) -> dict[str, Any]:
         values = {"ignore": self.ignore, "reduce_zero_label": self.reduce_zero_label}
-        return super().arguments() | {"short": self.short, "crop": self.crop} | values
+        return super().arguments() | {"short": self.short, "crop": self.crop, **values}
 
     def reading(self) -> dict[str, Any]:
         return {"ignore": self.ignore or None, "reduce_zero_label": self.reduce_zero_label}
@@ -130,12 +138,9 @@ class SegmentTask(TaskWithHead):
 
     def predict(self, model: nn.Module, images: Tensor, targets: Targets) -> list[Prediction]:
         """`semantic` (H, W) of each picture at its own size."""
-        padded, found = images.shape[2:], []
-        for one, size, original in zip(
-            self.logits(model, images), targets["sizes"].tolist(), targets["original_sizes"].tolist(), strict=True
-        ):
-            found.append({"semantic": labels_of(one, padded, size, original).cpu()})
-        return found
+        padded, sizes = images.shape[2:], (targets[key].tolist() for key in ("sizes", "original_sizes"))
+        pictures = zip(self.logits(model, images), *sizes, strict=True)
+        return [{"semantic": labels_of(one, padded, size, whole).cpu()} for one, size, whole in pictures]
 
     def logits(self, model: nn.Module, images: Tensor) -> Tensor:
         """(B, K, h, w) of the padded images, at the size at which the model answers.
@@ -160,12 +165,10 @@ class SegmentTask(TaskWithHead):
         assert isinstance(model, Segmenter)
         return load_segmenter(model, source)
 
-    def blank_targets(self, picture: Image.Image, found: Sequence[Found]) -> list[dict[str, Any]]:
+    def blank_targets(self, picture: Image.Image, found: Sequence[Found]) -> list[Targets]:
         return [{"semantic": np.full((picture.height, picture.width), IGNORE, np.uint8)}]
 
-    def result(
-        self, picture: Image.Image, predictions: list[Prediction], targets: list[dict[str, Any]]
-    ) -> Segmentation:
+    def result(self, picture: Image.Image, predictions: list[Prediction], targets: list[Targets]) -> Segmentation:
         (found,) = predictions
         return Segmentation(picture, self.classes, self.category_ids, found["semantic"].numpy())
 
@@ -201,10 +204,8 @@ class SegmentTask(TaskWithHead):
     def _findings(self, semantic: Tensor) -> list[FindingRow]:
         """Classes by the share of the picture that they cover; background comes last, whatever it covers."""
         labels, counts = semantic.flatten().long().unique(return_counts=True)
-        order = sorted(
-            zip(labels.tolist(), counts.tolist(), strict=True),
-            key=lambda pair: (self.classes[pair[0]] == BACKGROUND_NAME, -pair[1]),
-        )
+        covered = zip(labels.tolist(), counts.tolist(), strict=True)
+        order = sorted(covered, key=lambda pair: (self.classes[pair[0]] == BACKGROUND_NAME, -pair[1]))
         return [
             {
                 "rank": rank,
@@ -229,13 +230,11 @@ class SegmentTask(TaskWithHead):
         finding = {"rank": None, "name": f"{name} in the region {where}", "class": name, "region": list(query.region)}
         return _outlined(view, findings, finding, label, box_region(outer, *view.size))
 
-    def scores_now(
-        self, found: Sequence[tuple[FindingRow, Target]], view: ModelView, model: nn.Module, output: Any
-    ) -> list[float]:
+    def scores_now(self, found: FoundTargets, view: ModelView, model: nn.Module, output: Any) -> list[float]:
         semantic = labels_of(dense_logits(output)[0], view.padded, view.size, view.original)
         return [(semantic == self.classes.index(finding["class"])).double().mean().item() for finding, _ in found]
 
-    def finding_truth(self, target: Target, known: dict[str, Any], size: tuple[int, int]) -> FindingTruth:
+    def finding_truth(self, target: Target, known: Targets, size: tuple[int, int]) -> FindingTruth:
         """The true parts of the class that the region meets: others of its kind elsewhere are not what was found."""
         assert isinstance(target, RegionTarget)
         semantic = known["semantic"]

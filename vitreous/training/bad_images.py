@@ -10,8 +10,7 @@ from pathlib import Path
 from vitreous.data.image_set import ImageSet
 from vitreous.data.loader import Unreadable
 from vitreous.errors import InputError
-from vitreous.files.manifest import damaged_line, read_json_lines
-from vitreous.files.storage import replace_file
+from vitreous.files.storage import damaged_line, read_json_lines, replace_file
 from vitreous.files.writing import open_for_writing
 
 BAD_IMAGES_FILE = "bad_images.jsonl"

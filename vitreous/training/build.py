@@ -1,4 +1,4 @@
-"""From settings to a model to train, and its teacher if it has one."""
+"""From settings to the data of a run, the model to train, and its teacher if it has one."""
 
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -10,27 +10,23 @@ from timm import get_pretrained_cfg
 from torch import Tensor, nn
 
 from vitreous.data.loader import seed_everything
-from vitreous.data.source import ImageSet
+from vitreous.data.source import ImageSet, open_data
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
-from vitreous.files.manifest import sha256
 from vitreous.files.reading import reason_of
+from vitreous.files.storage import sha256
 from vitreous.models.weights import check_finite, local_file, local_path, read_state, read_tensors
 from vitreous.registry import construction_limit, create_model, stored_arguments, stored_bytes
 from vitreous.runs.model_config import RESERVED, WEIGHTS, read_config
 from vitreous.runs.model_folder import find_model_folder, is_weights_file, load_classifier, weights_path
 from vitreous.runs.trained_model import class_columns, refusal_of_size
 from vitreous.runs.weights_file import OPENMMLAB_PREFIXES, describe_arguments, explain_bad_arguments, model_with_weights
+from vitreous.runtime.distributed import CollectiveInputError, World
 from vitreous.tasks.base import Task, load_task
-from vitreous.tasks.distill import Distillation, Teacher
+from vitreous.tasks.classify import Distillation, Teacher
 from vitreous.training.settings import TrainSettings
 
 INITIAL_WEIGHTS, INITIAL_HEAD = 0, 3  # first number of the key, as in train.py
-
-
-class BuiltModel(NamedTuple):
-    model: nn.Module
-    notes: tuple[str, ...]  # for the user: where its weights come from
 
 
 class TrainingParts(NamedTuple):
@@ -40,7 +36,7 @@ class TrainingParts(NamedTuple):
     model_args: dict[str, Any]
     task: Task
     preprocess: Preprocess
-    notes: tuple[str, ...]
+    note: str  # for the user: where its weights come from; may be empty
 
 
 def build_training(settings: TrainSettings, images: ImageSet, device: torch.device) -> TrainingParts:
@@ -48,22 +44,22 @@ def build_training(settings: TrainSettings, images: ImageSet, device: torch.devi
     arguments, kind = model_arguments(settings), load_task(settings.task)
     task = kind.from_settings(settings, images)
     if not kind.on_feature_maps:
-        model, notes = build_model(settings, arguments, len(images.classes))
+        model, note = build_model(settings, arguments, len(images.classes))
         preprocess = preprocess_for(model, settings)
         distillation = build_distillation(settings, images.classes, preprocess, device)
         if distillation is not None:
             task.learn_from(distillation)
-        return TrainingParts(model, arguments, task, preprocess, notes)
-    backbone, notes = build_backbone(settings, arguments)
+        return TrainingParts(model, arguments, task, preprocess, note)
+    backbone, note = build_backbone(settings, arguments)
     preprocess = preprocess_for(backbone, settings)
     seed_everything(settings.seed, INITIAL_HEAD)  # the same head whatever the backbone starts from
     model = task.model(backbone)
     if settings.weights is not None and (dense := dense_folder(settings.weights)) is not None:
-        notes = (load_dense_weights(model, backbone, load_file(dense / WEIGHTS), settings.weights),)
+        note = load_dense_weights(model, backbone, load_file(dense / WEIGHTS), settings.weights)
     elif settings.weights is not None and is_openmmlab_release(settings.weights):
         report = str(task.load_release(model, local_file(settings.weights))).splitlines()[0]
-        notes = (f"weights: {settings.weights}, in the names of OpenMMLab's toolboxes: {report}",)
-    return TrainingParts(model, arguments, task, preprocess, notes)
+        note = f"weights: {settings.weights}, in the names of OpenMMLab's toolboxes: {report}"
+    return TrainingParts(model, arguments, task, preprocess, note)
 
 
 def model_arguments(settings: TrainSettings) -> dict[str, Any]:
@@ -82,10 +78,11 @@ def model_arguments(settings: TrainSettings) -> dict[str, Any]:
     return arguments | settings.model_arguments()
 
 
-def build_model(settings: TrainSettings, arguments: dict[str, Any], classes: int) -> BuiltModel:
+def build_model(settings: TrainSettings, arguments: dict[str, Any], classes: int) -> tuple[Any, str]:
+    """A whole model, and a note on its weights."""
     seed_everything(settings.seed, INITIAL_WEIGHTS)
     with explain_bad_arguments(settings.model, arguments), _limit_of(settings):
-        model, notes = _initial_model(settings, arguments, classes)
+        model, note = _initial_model(settings, arguments, classes)
     refusal = refusal_of_size(model, settings.size)
     if refusal is not None:
         raise InputError(
@@ -94,25 +91,20 @@ def build_model(settings: TrainSettings, arguments: dict[str, Any], classes: int
             "another size as --model-args"
         )
     _set_checkpointing(model, settings)
-    return BuiltModel(model, notes)
+    return model, note
 
 
-def build_backbone(settings: TrainSettings, arguments: dict[str, Any]) -> BuiltModel:
-    """A model that gives feature maps, for a head."""
+def build_backbone(settings: TrainSettings, arguments: dict[str, Any]) -> tuple[Any, str]:
+    """A model that gives feature maps, for a head, and a note on its weights."""
     seed_everything(settings.seed, INITIAL_WEIGHTS)
-    notes: tuple[str, ...] = ()
+    weights, origin = settings.weights, None
     try:
-        with_head = settings.weights is not None and (
-            dense_folder(settings.weights) is not None or is_openmmlab_release(settings.weights)
-        )
-        if settings.weights is not None and not with_head:
+        if weights is not None and dense_folder(weights) is None and not is_openmmlab_release(weights):
             with _limit_of(settings):
-                model: Any = _from_weights(settings, settings.weights, arguments, features_only=True)
-            notes = (f"weights: the backbone's are those of {settings.weights}; the head is new",)
+                model, origin = _from_weights(settings, weights, arguments, features_only=True), weights
         else:
-            pretrained = settings.pretrained and settings.weights is None
-            model = create_model(settings.model, pretrained=pretrained, features_only=True, **arguments)
-            notes = (f"weights: the backbone's are those of {settings.model}; the head is new",) if pretrained else ()
+            origin = settings.model if settings.pretrained and weights is None else None
+            model = create_model(settings.model, pretrained=origin is not None, features_only=True, **arguments)
     except InputError:
         raise
     except Exception as reason:
@@ -122,7 +114,7 @@ def build_backbone(settings: TrainSettings, arguments: dict[str, Any]) -> BuiltM
         given = f", {describe_arguments(arguments)}" if arguments else ""
         raise InputError(f"model '{settings.model}'{given} cannot be a backbone ({reason_of(reason)})") from reason
     _set_checkpointing(getattr(model, "model", model), settings)
-    return BuiltModel(model, notes)
+    return model, "" if origin is None else f"weights: the backbone's are those of {origin}; the head is new"
 
 
 def _limit_of(settings: TrainSettings) -> AbstractContextManager[None]:
@@ -173,18 +165,18 @@ def _set_checkpointing(model: Any, settings: TrainSettings) -> None:
         ) from reason
 
 
-def _initial_model(settings: TrainSettings, arguments: dict[str, Any], classes: int) -> tuple[Any, tuple[str, ...]]:
+def _initial_model(settings: TrainSettings, arguments: dict[str, Any], classes: int) -> tuple[Any, str]:
     if settings.weights is not None:
         model, origin = _from_weights(settings, settings.weights, arguments), settings.weights
     elif settings.pretrained:
         model, origin = create_model(settings.model, pretrained=True, **arguments), f"those of {settings.model}"
     else:
-        return create_model(settings.model, num_classes=classes, **arguments), ()
+        return create_model(settings.model, num_classes=classes, **arguments), ""
     before = model.num_classes
     if before == classes:
-        return model, (f"weights: {origin}",)
+        return model, f"weights: {origin}"
     model.reset_classifier(classes)
-    return model, (f"weights: {origin}; the classifier is new, for {classes} classes instead of {before}",)
+    return model, f"weights: {origin}; the classifier is new, for {classes} classes instead of {before}"
 
 
 def _from_weights(settings: TrainSettings, source: str, arguments: dict[str, Any], **kind: Any) -> Any:
@@ -250,3 +242,41 @@ def build_distillation(
         resized=refusal_of_size(trained.model, settings.size) is not None,
     )
     return Distillation(teacher, settings.distill, settings.distill_weight, settings.distill_temperature)
+
+
+def open_splits(settings: TrainSettings) -> dict[str, ImageSet]:
+    """The images to learn from and those to validate on."""
+    size, task = (settings.size, settings.size), load_task(settings.task)
+    counts = {"train": settings.train_count, "val": settings.val_count}
+    quarantine = None if settings.quarantine is None else Path(settings.quarantine)
+    splits = {
+        split: open_data(
+            settings.data,
+            split,
+            size=size,
+            count=count,
+            quarantine=quarantine,
+            targets=task.targets,
+            ignore=settings.ignore or None,
+            reduce_zero_label=settings.reduce_zero_label,
+            val_fraction=settings.val_fraction,
+            follow=settings.follow,
+            wording=task.wording(),
+        )
+        for split, count in counts.items()
+    }
+    classes = splits["train"].classes
+    if len(classes) < 2 and task.one_class_remedy:
+        found = f"'{settings.data}' has one class, {classes[0]!r}" if classes else "there is no class"
+        raise InputError(f"{found}, so every answer would be right; {task.one_class_remedy}")
+    return splits
+
+
+def require_same_data(world: World, fingerprints: dict[str, str]) -> None:
+    """Refuse to go on if machines have different files under the same path."""
+    for rank, other in enumerate(world.gather(fingerprints)):
+        for split, fingerprint in fingerprints.items():
+            if other[split] != fingerprint:
+                raise CollectiveInputError(
+                    f"process {rank} has different data in split '{split}' from process {world.rank}; all need the same"
+                )

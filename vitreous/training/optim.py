@@ -1,7 +1,10 @@
-"""AdamW with weight decay only where it belongs."""
+"""AdamW with weight decay only where it belongs, and its learning rate over the steps."""
 
+import math
+from bisect import bisect_right
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from timm.models import group_parameters
@@ -9,6 +12,40 @@ from torch import Tensor, nn
 
 from vitreous.errors import InputError
 from vitreous.runtime.parallel import local_part
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Factor on the highest learning rate at an optimiser step, counted from 0: nothing to store or to restore.
+
+    Rises linearly from `start` over `warmup` steps, starting above it, then falls until `steps`: along half a cosine,
+    as a power of the remaining share of steps, or in jumps. It never falls below `floor`, and stays there afterwards.
+
+    >>> cosine = Schedule("cosine", steps=6, warmup=2)
+    >>> [round(cosine(step), 2) for step in range(8)]
+    [0.5, 1.0, 1.0, 0.85, 0.5, 0.15, 0.0, 0.0]
+    """
+
+    shape: Literal["cosine", "step", "poly"]
+    steps: int
+    warmup: int = 0
+    start: float = 0.0
+    floor: float = 0.0
+    milestones: tuple[int, ...] = ()  # of `step`: at each of these steps it is multiplied by `factor`
+    factor: float = 0.1
+    power: float = 1.0  # of `poly`
+
+    def __call__(self, step: int) -> float:
+        warmup = min(self.warmup, self.steps)
+        if step < warmup:
+            return self.start + (1 - self.start) * (step + 1) / warmup
+        if step >= self.steps:
+            return self.floor
+        if self.shape == "step":
+            return max(self.floor, self.factor ** bisect_right(self.milestones, step))
+        progress = (step - warmup) / (self.steps - warmup)
+        left = (1 - progress) ** self.power if self.shape == "poly" else 0.5 * (1 + math.cos(math.pi * progress))
+        return self.floor + (1 - self.floor) * left
 
 
 def build_optimizer(
@@ -98,13 +135,9 @@ def restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensor
     for key, value in tensors.items():
         name, _, quantity = key.rpartition("/")
         parameter = parameters[name]
-        state: dict[str, Any] = optimizer.state[parameter]
-        fits = value.shape == local_part(parameter).shape
-        state[quantity] = _laid_out_like(parameter, value) if fits else value.to(parameter.device)
-
-
-def _laid_out_like(parameter: Tensor, value: Tensor) -> Tensor:
-    """The fused kernel needs moments with the strides of their parameter, channels-last or not."""
-    memory = torch.empty_like(parameter, dtype=value.dtype, memory_format=torch.preserve_format)
-    local_part(memory).copy_(value)
-    return memory
+        stored = value.to(parameter.device)
+        if value.shape == local_part(parameter).shape:
+            # The fused kernel needs moments with the strides of their parameter, channels-last or not.
+            stored = torch.empty_like(parameter, dtype=value.dtype, memory_format=torch.preserve_format)
+            local_part(stored).copy_(value)
+        optimizer.state[parameter][quantity] = stored

@@ -24,16 +24,14 @@ from timm.models import is_model_in_modules, list_modules
 
 from vitreous.errors import InputError, nearest
 from vitreous.files.limits import MAX_RECIPE_BYTES
-from vitreous.files.reading import PlainLoader, require_regular
+from vitreous.files.reading import PlainLoader, excerpt, require_regular
 from vitreous.registry import stored_arguments
 from vitreous.tasks.base import load_task
 from vitreous.training.settings import TrainSettings
 
 RECIPES_FOLDER = Path(__file__).parents[1] / "recipes"
 NOT_IN_RECIPES = frozenset({"model", "data", "follow", "out", "recipe", "any_model", "print", "resume"})
-SHAPES_COUNTS = frozenset(
-    {"train_count", "val_count"}
-)  # only for the embedded shapes; a recipe uses all of any other data
+SHAPES_COUNTS = ("train_count", "val_count")  # only for the embedded shapes; a recipe uses all of any other data
 MAX_WARMUP_SHARE = 0.1  # of a run, unless the warm-up was asked for
 SETTING_TYPES = get_type_hints(TrainSettings)
 RECIPE_KEYS = [name for name in inspect.signature(TrainSettings).parameters if name not in NOT_IN_RECIPES]
@@ -66,14 +64,18 @@ def with_recipe(*args: Any, **kwargs: Any) -> TrainSettings:
         given["recipe"] = str(given["recipe"])  # a Path is convenient in Python
         recipe = load_recipe(given["recipe"])
         architecture = stored_arguments(given["model"])[0].partition(".")[0]
-        if not given.get("any_model"):
-            _require_family(recipe, architecture)
+        if recipe.family and not given.get("any_model") and not is_model_in_modules(architecture, [recipe.family]):
+            raise InputError(  # a misused recipe can waste days
+                f"recipe {recipe.name} was made for the family {recipe.family}, and {architecture} is not of it; "
+                "choose another recipe, or add --any-model to use it all the same"
+            )
         known = recipe.values_for(architecture, given.get("head"))
         if not str(given["data"]).startswith("shapes"):
             known = {key: value for key, value in known.items() if key not in SHAPES_COUNTS}
     if (warmup := _shortened_warmup(given, known)) is not None:
-        known["warmup_epochs"] = warmup.value, warmup.origin
-        notes = [warmup.note] if given.get("recipe") is not None else []
+        value, origin, note = warmup
+        known["warmup_epochs"] = value, origin
+        notes = [note] if given.get("recipe") is not None else []
     given = {key: value for key, (value, _) in known.items()} | given
     origins = {key: origin for key, (_, origin) in known.items()} | origins
     settings = TrainSettings(**given)
@@ -88,14 +90,10 @@ def with_recipe(*args: Any, **kwargs: Any) -> TrainSettings:
     return settings
 
 
-class _Warmup(NamedTuple):
-    value: float
-    origin: str
-    note: str
-
-
-def _shortened_warmup(given: dict[str, Any], known: dict[str, tuple[Any, str]]) -> _Warmup | None:
+def _shortened_warmup(given: dict[str, Any], known: dict[str, tuple[Any, str]]) -> tuple[float, str, str] | None:
     """A shorter warm-up for a run that is too short for the usual one; None if that one fits or one was given.
+
+    With its origin, and a note for the user.
 
     The default warm-up takes at most a tenth of the run. A recipe's warm-up belongs to its number of epochs: a shorter
     run takes at most a tenth, or the share that it has in the recipe if that is more.
@@ -115,7 +113,7 @@ def _shortened_warmup(given: dict[str, Any], known: dict[str, tuple[Any, str]]) 
         return None
     value = round(share * epochs, 6)  # 0.3, not 0.30000000000000004
     note = f"warm-up: {value:g} of {epochs} epochs, instead of {usual:g} ({origin}); --warmup-epochs sets it"
-    return _Warmup(value, f"{origin}, shortened with the run", note)
+    return value, f"{origin}, shortened with the run", note
 
 
 def recipe_names() -> list[str]:
@@ -124,17 +122,15 @@ def recipe_names() -> list[str]:
 
 def load_recipe(name: str) -> Recipe:
     """One of our recipes by name, or a user's file; whatever is wrong with it is one line."""
-    own = RECIPES_FOLDER / f"{name}.yaml" if name in recipe_names() else None
-    path = Path(name).expanduser() if own is None else own
+    known = recipe_names()
+    path = RECIPES_FOLDER / f"{name}.yaml" if name in known else Path(name).expanduser()
     if not path.is_file():
-        known = recipe_names()
         raise InputError(
             f"there is no recipe '{name}'; nearest: {nearest(name, known)}; all: {', '.join(known)}, "
             "or the path of a YAML file"
         )
     try:
-        content = _read(path)
-        return _checked(name, content)
+        return _checked(name, _read(path))
     except InputError as reason:
         raise InputError(f"recipe {name}: {reason}") from reason
 
@@ -162,7 +158,7 @@ class _Loader(PlainLoader):
         seen = set()
         for key in (self.construct_object(key) for key, _ in node.value):
             if key in seen:
-                raise InputError(f"the key {_short(key)} is there twice; keep one")
+                raise InputError(f"the key {excerpt(key)} is there twice; keep one")
             seen.add(key)
         return mapping
 
@@ -191,13 +187,8 @@ def _read(path: Path) -> Any:
         raise InputError(f"this is not YAML: {' '.join(str(problem).split())}{place}") from reason
     except InputError:
         raise
-    except (
-        ValueError,
-        TypeError,
-        RecursionError,
-        MemoryError,
-    ) as reason:  # bytes that are no text, endless numbers, deep nesting
-        raise InputError(f"this is not a recipe ({type(reason).__name__}: {_short(str(reason))})") from reason
+    except (ValueError, TypeError, RecursionError, MemoryError) as reason:  # no text, endless numbers, deep nesting
+        raise InputError(f"this is not a recipe ({type(reason).__name__}: {excerpt(str(reason))})") from reason
 
 
 # Checking -----------------------------------------------------------------------------------------
@@ -207,7 +198,7 @@ def _checked(name: str, content: Any) -> Recipe:
     values = dict(_mapping("the file", content))
     family = values.pop("family", None)
     if family is not None and family not in list_modules():
-        raise InputError(f"family: {_short(family)} given; nearest: {nearest(str(family), list_modules())}")
+        raise InputError(f"family: {excerpt(family)} given; nearest: {nearest(str(family), list_modules())}")
     variants = _parts(values, "variants", "patterns of model names, e.g. paca_base*")
     heads = _parts(values, "heads", "names of heads, e.g. maskrcnn")
     settings = _conforming(values, extra=("family", "variants", "heads"))
@@ -225,32 +216,31 @@ def _parts(values: dict[Any, Any], section: str, accepted: str) -> dict[str, dic
     parts = {} if content is None else _mapping(section, content)
     for name, changes in parts.items():
         if not isinstance(name, str):
-            raise InputError(f"{section}: {_short(name)} given; accepted: {accepted}")
+            raise InputError(f"{section}: {excerpt(name)} given; accepted: {accepted}")
         parts[name] = _conforming(_mapping(f"{section}, {name}", changes))
     return parts
 
 
 def _mapping(what: str, value: Any) -> dict[Any, Any]:
     if not isinstance(value, dict):
-        raise InputError(f"{what}: {_short(value)} given; accepted: lines of the form `key: value`")
+        raise InputError(f"{what}: {excerpt(value)} given; accepted: lines of the form `key: value`")
     return dict(value)
 
 
 def _conforming(values: dict[Any, Any], extra: tuple[str, ...] = ()) -> dict[str, Any]:
-    for key in values:
+    """The values converted to the types of their settings."""
+    converted = {}
+    for key, value in values.items():
         if key in NOT_IN_RECIPES:
             raise InputError(f"the key '{key}' does not belong in a recipe; give it to `vitreous train`")
         if key not in RECIPE_KEYS:
-            raise InputError(f"unknown key {_short(key)}; nearest: {nearest(str(key), [*RECIPE_KEYS, *extra], 1)}")
-    return {key: _conform(key, value, SETTING_TYPES[key]) for key, value in values.items()}
-
-
-def _conform(key: str, value: Any, hint: Any) -> Any:
-    """The value converted to the type of the setting."""
-    try:
-        return _convert(value, hint)
-    except (TypeError, OverflowError) as reason:
-        raise InputError(f"{key}: {_short(value)} given; accepted: {_described(hint)}") from reason
+            raise InputError(f"unknown key {excerpt(key)}; nearest: {nearest(str(key), [*RECIPE_KEYS, *extra], 1)}")
+        try:
+            converted[key] = _convert(value, SETTING_TYPES[key])
+        except (TypeError, OverflowError) as reason:
+            given, accepted = excerpt(value), _described(SETTING_TYPES[key])
+            raise InputError(f"{key}: {given} given; accepted: {accepted}") from reason
+    return converted
 
 
 def _convert(value: Any, hint: Any) -> Any:
@@ -280,17 +270,3 @@ def _described(hint: Any) -> str:
         count = "any number of" if parts[-1] is Ellipsis else str(len(parts))
         return f"a list [...] of {count} values, each {_described(parts[0])}"
     return {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}[hint]
-
-
-def _require_family(recipe: Recipe, architecture: str) -> None:
-    """A misused recipe can waste days, so it is an error unless --any-model is given."""
-    if recipe.family is not None and not is_model_in_modules(architecture, [recipe.family]):
-        raise InputError(
-            f"recipe {recipe.name} was made for the family {recipe.family}, and {architecture} is not of it; "
-            "choose another recipe, or add --any-model to use it all the same"
-        )
-
-
-def _short(value: Any) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 80 else f"{shown[:80]}…"

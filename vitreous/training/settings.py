@@ -20,33 +20,18 @@ from vitreous.errors import InputError
 from vitreous.models.arguments import parse_model_arg
 from vitreous.runtime.distributed import RANK_TIMEOUT_SECONDS
 from vitreous.tasks.base import load_task, load_tasks
-from vitreous.training.schedule import Schedule
+from vitreous.training.optim import Schedule
 
 # Settings that may change when a run is resumed, because they do not change what it computes.
 # A recipe is among them: what counts is the values it gave.
 FREE = frozenset(
     {
-        "out",
-        "recipe",
-        "any_model",
-        "print",
-        "quarantine",
-        "follow",
-        "val_fraction",  # a change shows in the data's fingerprint, as one of the quarantine does
-        "max_corrupt",
-        "workers",
-        "device",
-        "checkpoint_minutes",
-        "checkpoint_steps",
-        "grad_checkpointing",
-        "shard",
-        "rank_timeout",
-        "worker_timeout",
-        "tensorboard",
-        "resume",
+        *("out", "recipe", "any_model", "print", "follow", "max_corrupt", "tensorboard", "resume"),
+        *("quarantine", "val_fraction"),  # a change shows in the data's fingerprint
+        *("workers", "device", "checkpoint_minutes", "checkpoint_steps", "grad_checkpointing", "shard"),
+        *("rank_timeout", "worker_timeout"),
     }
 )
-
 
 # What is accepted -> the settings it applies to, and its test.
 SETTING_LIMITS: dict[str, tuple[str, Callable[[Any], bool]]] = {
@@ -275,8 +260,8 @@ class TrainSettings:
         _check("size", self.size, self.size <= LARGEST_SIDE, f"at most {LARGEST_SIDE}")
         for name in ("min_lr", "warmup_lr"):
             _check(name, getattr(self, name), getattr(self, name) <= self.lr, f"at most lr ({self.lr})")
-        saving = ("off", "blocks", "mlp")
-        _check("grad_checkpointing", self.grad_checkpointing, self.grad_checkpointing in saving, "off, blocks or mlp")
+        saving = self.grad_checkpointing in ("off", "blocks", "mlp")
+        _check("grad_checkpointing", self.grad_checkpointing, saving, "off, blocks or mlp")
         _check("betas", self.betas, all(0 <= beta < 1 for beta in self.betas), "two numbers from 0 to below 1")
         rising = self.step_epochs == tuple(sorted(self.step_epochs)) and all(epoch > 0 for epoch in self.step_epochs)
         _check("step_epochs", self.step_epochs, rising, "numbers above 0, in rising order")

@@ -1,8 +1,10 @@
 """Everything that changes while a run trains, so that it can be saved and restored."""
 
+import copy
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,44 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from vitreous.files.manifest import DamagedError
+from vitreous.files.storage import DamagedError
 from vitreous.runs.checkpoint import RECORD, Checkpoint, load_checkpoint, save_checkpoint, save_record
 from vitreous.runtime.distributed import SINGLE_PROCESS, World
 from vitreous.runtime.parallel import is_sharded, local_part, local_rows
-from vitreous.training.ema import WeightAverage
 from vitreous.training.optim import optimizer_tensors, restore_optimizer
+
+
+class WeightAverage:
+    """Exponential moving average of parameters and floating-point buffers as a second model; counters are copied.
+
+    The decay rises with the step as (1 + step) / (10 + step) until it reaches the given one, so that short runs do
+    not keep their random initialisation. It is a function of the step, so nothing needs to be stored.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay, self.source = decay, model
+        self.model = copy.deepcopy(model).eval().requires_grad_(False)
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """After optimiser step `step`, counted from 0."""
+        decay = min(self.decay, (1 + step) / (10 + step))
+        averages, sources, copied = self._pairs
+        torch._foreach_lerp_(averages, sources, 1 - decay)
+        for average, source in copied:
+            average.copy_(source)
+
+    @cached_property
+    def _pairs(self) -> tuple[list[Tensor], list[Tensor], list[tuple[Tensor, Tensor]]]:
+        """(averages, sources, pairs to copy); collected once: both models keep their tensors while they train.
+
+        Of parameters this process's part, of buffers also those outside `state_dict`.
+        """
+        both = [[*model.named_parameters(), *model.named_buffers()] for model in (self.model, self.source)]
+        average, source = ({name: local_part(tensor).detach() for name, tensor in one} for one in both)
+        averaged = [name for name, tensor in source.items() if tensor.is_floating_point()]
+        copied = [(average[name], source[name]) for name in source if name not in set(averaged)]
+        return [average[name] for name in averaged], [source[name] for name in averaged], copied
 
 
 @dataclass
@@ -90,7 +124,8 @@ class TrainState:
             )
         for name, tensor in weights.items():
             local_part(tensor).copy_(tensors[name])
-        restore_optimizer(self.model, self.optimizer, _below("optimizer/", tensors))
+        moments = {key.removeprefix("optimizer/"): t for key, t in tensors.items() if key.startswith("optimizer/")}
+        restore_optimizer(self.model, self.optimizer, moments)
         try:
             self.scaler.load_state_dict(checkpoint.record["scaler"])
             self.position = Position(**_numbers(checkpoint.record["position"]))
@@ -120,10 +155,6 @@ class TrainState:
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {prefix + key: value for key, value in tensors.items()}
-
-
-def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
 
 
 def _bytes(tensor: Tensor) -> int:

@@ -7,8 +7,7 @@ import pytest
 from tests.support.tiny_data import CATEGORIES, coco_file, picture
 from vitreous.data.image import ImageError
 from vitreous.data.layouts.coco_anywhere import CocoFiles, _finder, find_coco_files, with_annotations
-from vitreous.data.quarantine import quarantine_file
-from vitreous.data.source import open_data, open_raw, recognise
+from vitreous.data.source import open_data, open_raw, quarantine_file, recognise
 from vitreous.errors import InputError
 from vitreous.training.settings import TrainSettings
 

@@ -1,8 +1,11 @@
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
+from tests.support.tiny_data import mask
+from vitreous.check import check
 from vitreous.data.image import ImageError
 from vitreous.data.layouts.folder import ClassFolder, in_order
 from vitreous.data.source import describe, open_data, open_raw
@@ -141,3 +144,36 @@ def test_numbers_are_sorted_as_numbers(root):
     images = ClassFolder(root, "val")
     assert images.classes == ("9", "10")
     assert (images.name(0), images.target(0)) == ("val/9/0.png", {"labels": 0})
+
+
+OBJECT_AND_BORDER = np.zeros((6, 8), np.uint8)
+OBJECT_AND_BORDER[1:4, 2:6], OBJECT_AND_BORDER[2, 3:5] = 255, 1
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_masks_beside_the_classes_show_the_object(root, flat):
+    root, inside = (root / "train", "") if flat else (root, "train")
+    mask(root / "masks" / inside / "ant" / "0.png", OBJECT_AND_BORDER)
+    mask(root / "masks" / inside / "ant" / "1.png", 0 * OBJECT_AND_BORDER)
+    images = open_raw(str(root), val_fraction=1)["val" if flat else "train"]
+    assert images.classes == ("ant", "cat")
+    shown = images.object_mask(0)
+    assert shown is not None
+    assert np.array_equal(np.array(shown), OBJECT_AND_BORDER == 1)  # the border belongs to nothing
+    assert [images.object_mask(index) for index in (1, 2)] == [None, None]  # an empty mask, and none
+
+
+def test_masks_that_fit_no_picture_are_named(root, capsys):
+    mask(root / "masks" / "val" / "ant" / "7.png", OBJECT_AND_BORDER)
+    with pytest.raises(InputError, match=r"ant/7\.png' belongs to no picture .* name masks like their pictures"):
+        open_data(str(root), "val", size=(8, 8))
+    mask(root / "masks" / "train" / "ant" / "0.png", OBJECT_AND_BORDER[:3])
+    mask(root / "masks" / "train" / "ant" / "1.png", 255 * (OBJECT_AND_BORDER > 0))
+    images = ClassFolder(root, "train")
+    with pytest.raises(ImageError, match=r"ant/0\.png' has 8 x 3 pixels, its picture 8 x 6"):
+        images.object_mask(0)
+    with pytest.raises(ImageError, match=r"ant/1\.png' holds 255 alone.* draw objects as 1"):
+        images.object_mask(1)
+    report = check(str(root), write=False, workers=0)
+    assert {found.kind: len(found.images) for found in report.problems} == {"faults": 1, "annotations": 2, "leaks": 6}
+    assert "ant/7.png' belongs to no picture" in capsys.readouterr().out

@@ -11,8 +11,7 @@ import pytest
 from vitreous import errors
 from vitreous.data.shapes import geometry
 from vitreous.data.shapes.geometry import Pose
-from vitreous.data.shapes.samples import CATEGORIES, KEYPOINTS, Scene, Shapes
-from vitreous.data.shapes.scene import LEVELS
+from vitreous.data.shapes.samples import CATEGORIES, KEYPOINTS, LEVELS, Scene, Shapes
 from vitreous.errors import InputError
 
 DIFFICULTIES = tuple(LEVELS)
@@ -166,7 +165,7 @@ def test_a_turn_by_its_period_changes_nothing():
 def test_classes_are_balanced_even_in_small_sets():
     data = Shapes("train", count=50, size=32)
     assert np.bincount([scene.label for scene in data]).tolist() == [5] * len(CATEGORIES)
-    assert data.classes == CATEGORIES == tuple(sorted(CATEGORIES))
+    assert tuple(sorted(CATEGORIES)) == CATEGORIES
     assert len(CATEGORIES) >= 8
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitreous.data.image_set import ImageSet, own_splits, require_split
+from vitreous.data.image_set import ImageSet, require_split
 from vitreous.data.layouts.base import Layout, expanded
 from vitreous.errors import InputError
 from vitreous.files.limits import MAX_CLASS_NAME_CHARS, MAX_DATA_CLASSES
@@ -55,12 +55,8 @@ class ArraySet(ImageSet):
         return total.hexdigest()
 
 
-def looks_like_arrays(path: Path) -> bool:
-    return path.suffix.lower() == ".npz" and path.is_file()
-
-
-def array_splits(path: Path) -> tuple[str, ...]:
-    return own_splits(_picture_arrays(_opened(path)))
+def array_splits(path: Path) -> dict[str, str] | None:
+    return _picture_arrays(_opened(path)) if path.suffix.lower() == ".npz" and path.is_file() else None
 
 
 def open_arrays(path: Path, split: str) -> ArraySet:
@@ -68,8 +64,7 @@ def open_arrays(path: Path, split: str) -> ArraySet:
     arrays = _picture_arrays(file)
     name = require_split(split, arrays, f"'{path}'")
     pictures = arrays[name]
-    labels_of = {found: _label_name(array) for found, array in arrays.items()}
-    labels = {found: _labels(path, file, array) for found, array in labels_of.items()}
+    labels = {found: _labels(path, file, array) for found, array in arrays.items()}
     pixels = _pixels(path, pictures, _array(path, file, pictures))
     classes = _classes(path, file, labels)
     if len(pixels) != len(labels[name]):
@@ -117,10 +112,6 @@ def _picture_arrays(file: Any) -> dict[str, str]:
     return {match["after"] or match["before"]: name for name, match in matches.items() if match}
 
 
-def _label_name(pictures: str) -> str:
-    return pictures.replace("_images", "_labels") if pictures.endswith("_images") else f"y_{pictures[2:]}"
-
-
 def _pixels(path: Path, name: str, array: NDArray[Any]) -> NDArray[np.uint8]:
     colour = array.ndim == 4 and array.shape[-1] in (1, 3)
     if array.dtype != np.uint8 or not (colour or array.ndim == 3) or not array.size:
@@ -132,7 +123,8 @@ def _pixels(path: Path, name: str, array: NDArray[Any]) -> NDArray[np.uint8]:
     return array if grey is None else np.repeat(grey[..., None], 3, -1)
 
 
-def _labels(path: Path, file: Any, name: str) -> NDArray[np.int64]:
+def _labels(path: Path, file: Any, pictures: str) -> NDArray[np.int64]:
+    name = pictures.replace("_images", "_labels") if pictures.endswith("_images") else f"y_{pictures[2:]}"
     if name not in file.files:
         raise InputError(f"'{path}' has no {name}; arrays there: {', '.join(file.files)}")
     array = _array(path, file, name)
@@ -170,7 +162,6 @@ def _classes(path: Path, file: Any, labels: dict[str, NDArray[np.int64]]) -> tup
 LAYOUT = Layout(
     name="arrays",
     example="FILE.npz with x_train, y_train, x_test, y_test (pictures are uint8, N x H x W x 3); classes if wanted",
-    recognises=lambda data: looks_like_arrays(expanded(data)),
     splits=lambda data: array_splits(expanded(data)),
     open_split=lambda request: open_arrays(request.path, request.split),
     order=30,

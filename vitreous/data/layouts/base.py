@@ -1,10 +1,36 @@
-"""What a layout of data is. A file of this folder with a `LAYOUT` is one; `data/source.py` finds it there."""
+"""What a layout of data is, and the kinds of targets that layouts offer and tasks learn from.
 
-from collections.abc import Callable
+A file of this folder with a `LAYOUT` is a layout; `data/source.py` finds it there.
+"""
+
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from vitreous.data.image_set import ImageSet
+
+
+class TargetKind(NamedTuple):
+    meaning: str
+    counted: str  # what a table of classes counts, after "7 classes"
+
+
+TARGET_KINDS = {
+    "labels": TargetKind("one class for each picture", counted=""),
+    "boxes": TargetKind("objects, each with a box, a class and perhaps a mask", counted=", objects of each"),
+    "semantic": TargetKind("a class for every pixel", counted=", images that show each"),
+    "keypoints": TargetKind("objects with named points, one at a time", counted=", objects of each"),
+}
+
+
+@dataclass(frozen=True)
+class Wording:
+    """How errors about unfit data speak of its uses. What has tasks names those instead of kinds of targets."""
+
+    purpose: str = ""  # completes "cannot use data X to ..."
+    # What to use for data that offer some kinds.
+    options: Callable[[Collection[str]], str] = lambda kinds: f"targets {' or '.join(kinds)}"
 
 
 @dataclass(frozen=True)
@@ -30,13 +56,17 @@ class Request:
 class Layout:
     name: str
     example: str  # how it looks, for errors
-    recognises: Callable[[str], bool]
-    splits: Callable[[str], tuple[str, ...]]  # those that are there; none: `open_split` gives all, and val is held out
+    # Names of the splits in such data; None if the data are of another layout, none at all if they have no splits:
+    # `open_split` then gives all, and val is held out.
+    splits: Callable[[str], Collection[str] | None]
     open_split: Callable[[Request], ImageSet]
     targets: tuple[str, ...] = ("labels",)  # the kinds that it offers, of TARGET_KINDS
     order: int = 0  # the first that recognises the data wins; a layout that others could be taken for comes later
     drawn: bool = False  # on the fly: there are no files, and as many pictures as are asked for
     class_values: bool = False  # its masks hold values of classes, some of which may be ignored
+
+    def recognises(self, data: str) -> bool:
+        return self.splits(data) is not None
 
 
 def expanded(data: str) -> Path:

@@ -10,8 +10,7 @@ and arrays, and refuses everything else.
 import io
 import pickle
 import tarfile
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +22,7 @@ from vitreous.data.layouts.arrays import ArraySet
 from vitreous.data.layouts.base import Layout, expanded
 from vitreous.errors import InputError
 from vitreous.files.limits import MAX_ARCHIVE_BYTES
-from vitreous.files.reading import read_bytes, reason_of
+from vitreous.files.reading import read_bytes, reading, reason_of
 
 CIFAR_SIDE = 32
 
@@ -31,29 +30,17 @@ CIFAR_SIDE = 32
 class Edition(NamedTuple):
     folder: str
     archive: str
-    files: dict[str, tuple[str, ...]]  # split -> its files
+    files: Mapping[str, tuple[str, ...]]  # split -> its files
     names: str  # file with the names of the classes
     names_key: bytes
     labels_key: bytes
 
 
+_FILES_10 = {"train": tuple(f"data_batch_{number}" for number in range(1, 6)), "test": ("test_batch",)}
+_FILES_100 = {"train": ("train",), "test": ("test",)}
 EDITIONS = (
-    Edition(
-        "cifar-10-batches-py",
-        "cifar-10-python.tar.gz",
-        {"train": tuple(f"data_batch_{number}" for number in range(1, 6)), "test": ("test_batch",)},
-        "batches.meta",
-        b"label_names",
-        b"labels",
-    ),
-    Edition(
-        "cifar-100-python",
-        "cifar-100-python.tar.gz",
-        {"train": ("train",), "test": ("test",)},
-        "meta",
-        b"fine_label_names",
-        b"fine_labels",
-    ),
+    Edition("cifar-10-batches-py", "cifar-10-python.tar.gz", _FILES_10, "batches.meta", b"label_names", b"labels"),
+    Edition("cifar-100-python", "cifar-100-python.tar.gz", _FILES_100, "meta", b"fine_label_names", b"fine_labels"),
 )
 
 
@@ -74,12 +61,15 @@ def open_cifar(path: Path, split: str) -> ArraySet:
     assert found is not None, "asked only after the layout was recognised"
     edition, place = found
     name = require_split(split, edition.files, f"'{place}'")
-    read = _archive_reader(place, edition) if place.is_file() else partial(_stored, place)
-    names = _content(place, edition.names, read, edition.names_key)[edition.names_key]
+    if place.is_file():
+        contents = _unpacked(place, edition)
+    else:
+        contents = {file: _stored(place, file) for file in (edition.names, *edition.files[name])}
+    names = _content(place, edition.names, contents, edition.names_key)[edition.names_key]
     if not isinstance(names, list) or not all(isinstance(name, bytes | str) for name in names) or not names:
         raise _damaged(place, edition.names, "it does not list the names of the classes")
     classes = tuple(name.decode(errors="replace") if isinstance(name, bytes) else name for name in names)
-    parts = [_part(place, file, read, edition.labels_key, len(classes)) for file in edition.files[name]]
+    parts = [_part(place, file, contents, edition.labels_key, len(classes)) for file in edition.files[name]]
     pixels, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     return ArraySet(pixels, labels, classes, name)
 
@@ -90,34 +80,29 @@ def _stored(folder: Path, file: str) -> bytes:
     return read_bytes(folder / file, MAX_ARCHIVE_BYTES)
 
 
-def _archive_reader(place: Path, edition: Edition) -> Callable[[str], bytes]:
+def _unpacked(place: Path, edition: Edition) -> dict[str, bytes]:
     """All members at once: a compressed archive can only be read from its beginning."""
     wanted = {f"{edition.folder}/{file}": file for files in edition.files.values() for file in files}
     wanted[f"{edition.folder}/{edition.names}"] = edition.names
     contents: dict[str, bytes] = {}
-    try:
-        with tarfile.open(place, "r:gz") as archive:
-            for member in archive:
-                if member.offset_data + member.size > MAX_ARCHIVE_BYTES:
-                    raise InputError(f"'{place}' unpacks to more than {MAX_ARCHIVE_BYTES:,} bytes; download it again")
-                if member.name in wanted and member.isreg():
-                    content = archive.extractfile(member)
-                    assert content is not None
-                    contents[wanted[member.name]] = content.read()
-    except InputError:
-        raise
-    except Exception as reason:  # a damaged archive fails in many ways
-        raise InputError(f"'{place}' cannot be read: {reason_of(reason)}; download it again") from reason
+    with reading(f"'{place}'", remedy="download it again"), tarfile.open(place, "r:gz") as archive:
+        for member in archive:
+            if member.offset_data + member.size > MAX_ARCHIVE_BYTES:
+                raise InputError(f"'{place}' unpacks to more than {MAX_ARCHIVE_BYTES:,} bytes; download it again")
+            if member.name in wanted and member.isreg():
+                content = archive.extractfile(member)
+                assert content is not None
+                contents[wanted[member.name]] = content.read()
     missing = sorted(set(wanted.values()) - set(contents))
     if missing:
         raise InputError(f"'{place}' lacks {missing[0]}; download it again")
-    return contents.__getitem__
+    return contents
 
 
 def _part(
-    place: Path, file: str, read: Callable[[str], bytes], labels_key: bytes, classes: int
+    place: Path, file: str, contents: dict[str, bytes], labels_key: bytes, classes: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    content = _content(place, file, read, labels_key, b"data")
+    content = _content(place, file, contents, labels_key, b"data")
     listed = content[labels_key]
     # Looked at one by one: lists within lists, a few bytes in a pickle, could stand for any number of values.
     if not isinstance(listed, list) or not all(isinstance(label, int) and abs(label) < 1 << 31 for label in listed):
@@ -135,13 +120,11 @@ def _part(
     return np.ascontiguousarray(rows.transpose(0, 2, 3, 1)), labels  # (N, 32, 32, 3)
 
 
-def _content(place: Path, file: str, read: Callable[[str], bytes], *keys: bytes) -> dict[bytes, Any]:
+def _content(place: Path, file: str, contents: dict[str, bytes], *keys: bytes) -> dict[bytes, Any]:
     """What a file holds under the keys; files of Python 2 have bytes for keys, rewritten ones text."""
     try:
-        content = _Reader(io.BytesIO(read(file)), encoding="bytes").load()
+        content = _Reader(io.BytesIO(contents[file]), encoding="bytes").load()
         return {key: content[key] if key in content else content[key.decode()] for key in keys}
-    except InputError:
-        raise
     except Exception as reason:  # a damaged pickle fails in almost any way
         raise _damaged(place, file, reason_of(reason)) from reason
 
@@ -157,12 +140,8 @@ class _Array:
 
     def __setstate__(self, state: Any) -> None:
         _, _, dtype, fortran, content = state
-        if (
-            not isinstance(dtype, _Dtype)
-            or dtype.code not in (b"u1", "u1")
-            or fortran
-            or not isinstance(content, bytes)
-        ):
+        plain = isinstance(dtype, _Dtype) and dtype.code in (b"u1", "u1") and not fortran
+        if not plain or not isinstance(content, bytes):
             raise ValueError("its array does not hold plain bytes")
         self.content = content
 
@@ -175,18 +154,12 @@ class _Dtype:
         """Byte order and the like mean nothing for single bytes."""
 
 
-def _new_array(*_: Any) -> _Array:
-    return _Array()
-
-
-def _latin_bytes(text: str, _: Any) -> bytes:
-    """How Python 3 writes bytes into an old pickle."""
-    return text.encode("latin-1")
-
-
-_KNOWN_NAMES: dict[tuple[str, str], Any] = {("_codecs", "encode"): _latin_bytes}
+_KNOWN_NAMES: dict[tuple[str, str], Any] = {
+    ("_codecs", "encode"): lambda text, _: text.encode("latin-1"),  # how Python 3 writes bytes into an old pickle
+}
+_STAND_INS = {"_reconstruct": lambda *_: _Array(), "ndarray": _Array, "dtype": _Dtype}
 for package in ("numpy", "numpy.core.multiarray", "numpy._core.multiarray"):
-    _KNOWN_NAMES |= {(package, "_reconstruct"): _new_array, (package, "ndarray"): _Array, (package, "dtype"): _Dtype}
+    _KNOWN_NAMES |= {(package, name): stand_in for name, stand_in in _STAND_INS.items()}
 
 
 class _Reader(pickle._Unpickler):
@@ -201,8 +174,7 @@ class _Reader(pickle._Unpickler):
 LAYOUT = Layout(
     name="CIFAR",
     example="cifar-10-batches-py/ or cifar-100-python/, the folder that holds it, or its .tar.gz",
-    recognises=lambda data: find_cifar(expanded(data)) is not None,
-    splits=lambda data: ("train", "test"),
+    splits=lambda data: ("train", "test") if find_cifar(expanded(data)) else None,
     open_split=lambda request: open_cifar(request.path, request.split),
     order=20,
 )

@@ -22,7 +22,7 @@ from vitreous.data.annotations import (
     objects_of,
     require_objects,
 )
-from vitreous.data.image_set import SPLITS, find_split, own_splits, require_split
+from vitreous.data.image_set import SPLITS, find_split, require_split
 from vitreous.data.layouts.base import Layout, expanded
 from vitreous.errors import InputError
 from vitreous.files.limits import (
@@ -325,8 +325,7 @@ def _numbers(values: Any, count: int, limit: float = MAX_COORDINATE_PIXELS) -> b
 LAYOUT = Layout(
     name="COCO",
     example="DIR/annotations/instances_train*.json, instances_val*.json (or person_keypoints_...) and their pictures",
-    recognises=lambda data: bool(coco_files(expanded(data))),
-    splits=lambda data: own_splits(coco_files(expanded(data))),
+    splits=lambda data: coco_files(expanded(data)) or None,
     open_split=lambda request: open_coco(
         request.path, request.split, targets=request.targets, strict=request.strict, follow=request.follow
     ),

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from vitreous.data.annotations import ObjectSet
 from vitreous.data.image import SUFFIXES
-from vitreous.data.image_set import SPLITS, find_split, own_splits, require_split
+from vitreous.data.image_set import SPLITS, find_split, require_split
 from vitreous.data.layouts.base import Layout
 from vitreous.data.layouts.coco import read_coco
 from vitreous.errors import InputError
@@ -71,11 +71,6 @@ def find_coco_files(data: str) -> CocoFiles | None:
         return None
     first = files[0].parent
     return CocoFiles((Path(part).expanduser(),) if part else (first, first.parent), tuple(files))
-
-
-def coco_file_splits(data: str) -> tuple[str, ...]:
-    found = find_coco_files(data)
-    return () if found is None else own_splits(found.splits)
 
 
 def open_coco_files(data: str, split: str, *, targets: str, strict: bool, follow: bool = False) -> ObjectSet:
@@ -164,8 +159,7 @@ def _ranks(root: Path, found: Mapping[str, Sequence[Path]], split: str) -> dict[
 LAYOUT = Layout(
     name="COCO files",
     example="DIR --annotations TRAIN.json VAL.json, or DIR+TRAIN.json+VAL.json (pictures anywhere below DIR)",
-    recognises=lambda data: find_coco_files(data) is not None,
-    splits=coco_file_splits,
+    splits=lambda data: found.splits if (found := find_coco_files(data)) else None,
     open_split=lambda request: open_coco_files(
         request.data, request.split, targets=request.targets, strict=request.strict, follow=request.follow
     ),

@@ -6,9 +6,16 @@ Which of them are held out for validation is decided in `held_out`.
 import re
 from pathlib import Path
 
-from vitreous.data.image_files import holds_pictures
+from vitreous.data.image_set import holds_pictures
 from vitreous.data.layouts.base import Layout, expanded
-from vitreous.data.layouts.folder import PICTURE_FOLDERS, ClassFolder, class_names, split_folders
+from vitreous.data.layouts.folder import (
+    MASKS_FOLDER,
+    PICTURE_FOLDERS,
+    ClassFolder,
+    class_folders,
+    class_names,
+    split_folders,
+)
 
 # Splits under another name are no classes.
 SPLIT_LIKE = re.compile(r"(train(ing)?|val(id(ation)?)?|test(ing)?|dev|eval)([^a-z].*)?", re.IGNORECASE)
@@ -21,6 +28,7 @@ class FlatFolder(ClassFolder):
         """`strict` refuses classes without images."""
         self.folder, self.classes = root, class_names(root)
         self._find_files(strict)
+        self._find_masks(root / MASKS_FOLDER, strict)
 
     def name(self, index: int) -> str:
         return self.files[index][0]
@@ -28,7 +36,7 @@ class FlatFolder(ClassFolder):
 
 def is_flat(root: Path) -> bool:
     """At least two folders, most of them with pictures, none of which is a split or a part of another layout."""
-    names = [name for name in split_folders(root) if not name.startswith(".")]
+    names = class_folders(root)
     if len(names) < 2 or PICTURE_FOLDERS & {name.lower() for name in names}:
         return False
     splits = [name for name in names if SPLIT_LIKE.fullmatch(name)]
@@ -52,8 +60,7 @@ def _class_of_trains(root: Path, splits: list[str], names: list[str]) -> bool:
 LAYOUT = Layout(
     name="class folders without splits",
     example="DIR/<class>/*.jpg, of which a share is held out for validation",
-    recognises=lambda data: is_flat(expanded(data)),
-    splits=lambda data: (),
+    splits=lambda data: () if is_flat(expanded(data)) else None,
     open_split=lambda request: FlatFolder(request.path, strict=request.strict),
     order=130,  # late: any folder of folders with pictures looks like this
 )

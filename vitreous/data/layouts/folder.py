@@ -1,4 +1,8 @@
-"""Images sorted into one folder per class: `DATA/train/cat/1.jpg`, `DATA/val/cat/7.jpg`."""
+"""Images sorted into one folder per class: `DATA/train/cat/1.jpg`, `DATA/val/cat/7.jpg`.
+
+`DATA/masks/train/cat/1.png`, if it is there, shows where in the first of them the cat is: 0 is the background, 255 a
+border that belongs to nothing, every other value the object.
+"""
 
 import os
 import re
@@ -7,15 +11,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from vitreous.data.image import SUFFIXES
-from vitreous.data.image_files import picture_files
-from vitreous.data.image_set import SPLITS, EncodedSet, digest, find_split, own_splits, require_split
+from PIL import Image
+
+from vitreous.data.image import SUFFIXES, ImageError
+from vitreous.data.image_set import SPLITS, EncodedSet, digest, find_split, picture_files, require_split
 from vitreous.data.layouts.base import Layout, expanded
+from vitreous.data.layouts.masks import MASK_ENDINGS, read_mask, require_same_size
 from vitreous.errors import InputError
 
 # Folders of other layouts, in small letters.
 PICTURE_FOLDERS = {"images", "image", "img", "imgs", "jpegimages", "pngimages", "leftimg8bit", "img_dir"}
 TARGET_FOLDERS = {"masks", "mask", "labels", "annotations", "gtfine", "ann_dir", "instances"}
+MASKS_FOLDER, BORDER = "masks", 255  # where masks of objects are, and their value between object and background
 
 
 class ClassFolder(EncodedSet):
@@ -29,6 +36,7 @@ class ClassFolder(EncodedSet):
         if strict:
             self._check_same_classes(root)
         self._find_files(strict)
+        self._find_masks(root / MASKS_FOLDER / self.folder.name, strict)
 
     def _find_files(self, strict: bool) -> None:
         self.files: list[tuple[str, int]] = []  # path below the folder, label
@@ -42,6 +50,32 @@ class ClassFolder(EncodedSet):
                     "add images or remove the folder"
                 )
             self.files += [(f"{name}/{path}", label) for path in found]
+
+    def _find_masks(self, folder: Path, strict: bool) -> None:
+        """Of objects, by the names of their pictures; `strict` refuses masks that belong to no picture."""
+        stems = {os.path.splitext(name)[0]: name for name in picture_files(folder).names}
+        fitting = {path: os.path.splitext(path)[0] for path, _ in self.files} if stems else {}
+        names = {path: [stem + end for end in MASK_ENDINGS if stem + end in stems] for path, stem in fitting.items()}
+        self.masks = {path: folder / stems[found[0]] for path, found in names.items() if found}
+        stray = sorted({folder / name for name in stems.values()} - set(self.masks.values()))
+        self.faults = tuple(f"mask '{file}' belongs to no picture in '{self.folder}'" for file in stray)
+        if strict and stray:
+            raise InputError(
+                f"{self.faults[0]} ({len(stray)} such masks); name masks like their pictures, or remove them"
+            )
+
+    def object_mask(self, index: int) -> Image.Image | None:
+        file = self.masks.get(self.files[index][0])
+        if file is None:
+            return None
+        values = read_mask(file)
+        require_same_size(file, values, self.encoded(index))
+        shown = (values != 0) & (values != BORDER)
+        if not shown.any() and values.any():
+            raise ImageError(
+                f"mask '{file}' holds {BORDER} alone, which is a border that counts as nothing; draw objects as 1"
+            )
+        return Image.fromarray(shown) if shown.any() else None
 
     def __len__(self) -> int:
         return len(self.files)
@@ -78,7 +112,7 @@ class ClassFolder(EncodedSet):
 
 def split_folders(root: Path) -> list[str]:
     """Folders that may be splits; none if there is no such folder as `root`."""
-    return [entry.name for entry in root.iterdir() if entry.is_dir()] if root.is_dir() else []
+    return [entry.name for entry in os.scandir(root) if entry.is_dir()] if root.is_dir() else []
 
 
 def _split_folder(root: Path, split: str) -> str:
@@ -99,8 +133,15 @@ def has_class_folders(root: Path) -> bool:
     return any(name.lower() not in PICTURE_FOLDERS | TARGET_FOLDERS for name in inside)
 
 
+def class_folders(root: Path) -> list[str]:
+    """Folders that may be classes: not hidden, and not the masks of the others."""
+    names = [name for name in split_folders(root) if not name.startswith(".")]
+    masked = MASKS_FOLDER in names and set(split_folders(root / MASKS_FOLDER)) & set(names)
+    return [name for name in names if not (masked and name == MASKS_FOLDER)]
+
+
 def class_names(folder: Path) -> tuple[str, ...]:
-    names = in_order(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
+    names = in_order(class_folders(folder))
     if not names:
         raise InputError(f"'{folder}' holds no class folders; put each class's images in {folder.name}/<class>/")
     return tuple(names)
@@ -115,8 +156,7 @@ def in_order(names: Iterable[str]) -> list[str]:
 LAYOUT = Layout(
     name="class folders",
     example="DIR/train/<class>/*.jpg and DIR/val/<class>/*.jpg (or test/ instead of val/)",
-    recognises=lambda data: has_class_folders(expanded(data)),
-    splits=lambda data: own_splits(split_folders(expanded(data))),
+    splits=lambda data: split_folders(expanded(data)) if has_class_folders(expanded(data)) else None,
     open_split=lambda request: ClassFolder(request.path, request.split, strict=request.strict),
     order=140,  # last: other layouts have folders named train, too
 )

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.data.image import ImageError
-from vitreous.data.image_set import EncodedSet, digest, own_splits, require_split
+from vitreous.data.image_set import EncodedSet, digest, require_split
 from vitreous.data.layouts.base import Layout, expanded
 from vitreous.errors import InputError
 from vitreous.files.limits import MAX_DESCRIPTION_BYTES
-from vitreous.files.reading import excerpt, is_text, read_json, reading, reason_of
+from vitreous.files.reading import excerpt, is_text, read_json, reading
 
 ONE, SEVERAL = "state.json", "dataset_dict.json"  # marks of a folder with one split, or with several
 LABELS = ("label", "labels", "fine_label")  # names preferred where several columns hold classes
@@ -23,13 +23,10 @@ class HuggingFaceSet(EncodedSet):
         import datasets
 
         self._follow = follow
-
-        self._name = require_split(split, _splits(root), f"'{root}'")
+        self._name = require_split(split, hugging_face_splits(root) or (), f"'{root}'")
         folder = root if (root / ONE).is_file() else root / self._name
-        try:
+        with reading(f"'{folder}'", remedy="save it again"):
             rows = datasets.load_from_disk(str(folder))
-        except Exception as reason:  # whatever pyarrow makes of a damaged file
-            raise InputError(f"'{folder}' cannot be read: {reason_of(reason)}; save it again") from reason
         self._image, self._label = _columns(rows.features, folder)
         self.classes = tuple(rows.features[self._label].names)
         self.folder = folder
@@ -71,19 +68,13 @@ class HuggingFaceSet(EncodedSet):
         return digest([(self.folder / ONE).read_text(encoding="utf-8"), *sizes])
 
 
-def looks_like_hugging_face(root: Path) -> bool:
-    return (root / SEVERAL).is_file() or (root / ONE).is_file()
-
-
-def hugging_face_splits(root: Path) -> tuple[str, ...]:
-    return own_splits(_splits(root))
-
-
-def _splits(root: Path) -> list[str]:
+def hugging_face_splits(root: Path) -> list[str] | None:
     with reading(f"'{root}'", remedy="save it again with save_to_disk"):
         if (root / SEVERAL).is_file():
             return [name for name in read_json(root / SEVERAL, MAX_DESCRIPTION_BYTES)["splits"] if is_text(name)]
-        return [str(read_json(root / ONE, MAX_DESCRIPTION_BYTES).get("_split") or "train")]
+        if (root / ONE).is_file():
+            return [str(read_json(root / ONE, MAX_DESCRIPTION_BYTES).get("_split") or "train")]
+        return None
 
 
 def _columns(features: Any, folder: Path) -> tuple[str, str]:
@@ -103,7 +94,6 @@ def _columns(features: Any, folder: Path) -> tuple[str, str]:
 LAYOUT = Layout(
     name="Hugging Face data set",
     example="DIR as written by save_to_disk of Hugging Face's datasets",
-    recognises=lambda data: looks_like_hugging_face(expanded(data)),
     splits=lambda data: hugging_face_splits(expanded(data)),
     open_split=lambda request: HuggingFaceSet(request.path, request.split, follow=request.follow),
     order=50,

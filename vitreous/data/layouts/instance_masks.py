@@ -16,12 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.data.annotations import objects_of
+from vitreous.data.coco_masks import encode_pixels
 from vitreous.data.image import LOSSLESS, ImageError
-from vitreous.data.image_files import picture_files
-from vitreous.data.image_set import PairedFiles
+from vitreous.data.image_set import PairedFiles, picture_files
 from vitreous.data.layouts.base import Layout, expanded
 from vitreous.data.layouts.masks import read_mask, require_same_size
-from vitreous.data.run_lengths import encode_pixels
 from vitreous.errors import InputError
 from vitreous.files.reading import read_names
 
@@ -111,8 +110,7 @@ def _called(root: Path, kind: str) -> str:
 LAYOUT = Layout(
     name="pictures with masks of instances",
     example="DIR/PNGImages/*.png, DIR/PedMasks/*_mask.png (Penn-Fudan), or DIR/images/*.jpg, DIR/instances/*.png",
-    recognises=lambda data: instance_folders(expanded(data)) is not None,
-    splits=lambda data: (),
+    splits=lambda data: () if instance_folders(expanded(data)) else None,
     open_split=lambda request: (InstancesAsOneClass if request.targets == "semantic" else InstanceMasks)(request.path),
     targets=("boxes", "semantic"),
     order=110,

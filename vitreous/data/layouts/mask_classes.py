@@ -4,7 +4,11 @@ Read from a file in the data's folder or beside the masks, the first that is the
 class_names and labels are as good as classes:
 - classes.txt, labels.txt, codes.txt: a name a line; line 1 is value 0. Red, green and blue may stand before or behind
   each name. If every line begins with a number, as in `7 road` or `7: road`, that is the value. # begins a comment.
-- classes.json, id2label.json, classes.yaml: see `class_tree.py`.
+- classes.json, id2label.json, classes.yaml, perhaps under a key such as "classes" or "names":
+    ["sky", "road"]                                             names by place: sky is value 0
+    {"1": "sky", "7": "road"} or {"sky": 1, "road": 7}          values
+    {"sky": [128, 0, 0], "road": [0, 128, 0]}                   colours
+    [{"name": "sky", "id": 1, "color": [128, 0, 0]}, ...]       as tools for labelling write them
 - classes.csv: name and value, value and name, or name, red, green and blue; with or without a heading.
 - class_dict.csv: name, red, green, blue under a heading.
 - label_colors.txt: red, green, blue, name.
@@ -15,7 +19,7 @@ found in the masks.
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +28,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from vitreous.data.layouts.class_tree import LARGEST_VALUE, RGB, values_or_colours
+from vitreous.data.image import SUFFIXES
 from vitreous.errors import InputError
 from vitreous.files.limits import MAX_DESCRIPTION_BYTES
 from vitreous.files.reading import PlainLoader, excerpt, names_in, parse_json, read_text, reading, rows_in
@@ -32,11 +36,16 @@ from vitreous.files.reading import PlainLoader, excerpt, names_in, parse_json, r
 IGNORE = 255  # class number of pixels that count neither as right nor as wrong
 MOST_MASK_CLASSES = 255
 UNKNOWN_CLASS = -1
+LARGEST_VALUE = (1 << 16) - 1  # of a pixel
 _NAMES_OF_NO_CLASS = {"background", "other", "others", "unlabelled", "unlabeled", "unlabel", "void", "ignore"}
-_NAME_THEN_COLOUR = re.compile(r"^(.*?)[\s,;]+(\d{1,3})[\s,;]+(\d{1,3})[\s,;]+(\d{1,3})\s*$")
-_COLOUR_THEN_NAME = re.compile(r"^(\d{1,3})[\s,;]+(\d{1,3})[\s,;]+(\d{1,3})[\s,;]+(.+?)\s*$")
+_COLOUR = r"(?P<red>\d{1,3})[\s,;]+(?P<green>\d{1,3})[\s,;]+(?P<blue>\d{1,3})"
+_NAME_THEN_COLOUR = re.compile(rf"^(?P<name>.*?)[\s,;]+{_COLOUR}\s*$")
+_COLOUR_THEN_NAME = re.compile(rf"^{_COLOUR}[\s,;]+(?P<name>.+?)\s*$")
 _VALUE_THEN_NAME = re.compile(r"^(\d{1,9})[\s,;:=]+(.*[^\W\d].*)$")  # a name has a letter
 _NAME_THEN_VALUE = re.compile(r"^([^,;]*[^\W\d][^,;]*)[,;]\s*(\d{1,9})$")
+
+_TREE_KEYS = ("classes", "names", "labels", "id2label", "categories")
+_ABOUT_PICTURES = "it describes pictures; a file that describes only classes is needed"
 
 CITYSCAPES = {  # value in *_labelIds.png -> name of the 19 classes that are evaluated
     7: "road",
@@ -61,8 +70,11 @@ CITYSCAPES = {  # value in *_labelIds.png -> name of the 19 classes that are eva
 }
 
 # The eleven classes of CamVid that are usually distinguished; masks have them as 0 to 10, and 11 for none of them.
-CAMVID = (*("sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "bicyclist"),)
+CAMVID = ("sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "bicyclist")
 CAMVID_FILE = re.compile(r"(0001TP|0006R0|0016E5|Seq05VD)_f?\d{5,6}")  # its four drives
+
+RGB = tuple[int, int, int]
+Coloured = tuple[str, RGB]  # name and colour of a class
 
 
 @dataclass(frozen=True)
@@ -122,17 +134,13 @@ def listed_classes(root: Path, masks: Path) -> MaskClasses | None:
         for name in _LIST_READERS:
             if name in there and there[name].is_file():
                 try:
-                    return _read_list(there[name], _LIST_READERS[name])
+                    text = read_text(there[name], MAX_DESCRIPTION_BYTES)
+                    with reading(f"the classes in {there[name]}", remedy="correct the file"):
+                        return _LIST_READERS[name](text)
                 except InputError:
                     if name not in _AMBIGUOUS_LISTS:
                         raise
     return None
-
-
-def _read_list(file: Path, reader: Callable[[str], MaskClasses]) -> MaskClasses:
-    text = read_text(file, MAX_DESCRIPTION_BYTES)
-    with reading(f"the classes in {file}", remedy="correct the file"):
-        return reader(text)
 
 
 def camvid() -> MaskClasses:
@@ -168,18 +176,27 @@ def _names(text: str) -> MaskClasses:
     return MaskClasses(tuple(names), {number: number for number in range(len(names))})
 
 
-def _explained(lines: list[str]) -> MaskClasses | None:
+def _explained(lines: Sequence[str]) -> MaskClasses | None:
     """From lines that all have a value or a colour beside the name; None if they have not."""
-    first = [match for match in map(_COLOUR_THEN_NAME.match, lines) if match]
-    if len(first) == len(lines):
-        return _coloured([(match[4], match[1], match[2], match[3]) for match in first])
-    valued = [match for match in map(_VALUE_THEN_NAME.match, lines) if match]
-    if len(valued) == len(lines):
-        return _valued([(int(match[1]), match[2]) for match in valued])
-    coloured = [match for match in map(_NAME_THEN_COLOUR.match, lines) if match]
-    if len(coloured) == len(lines):
-        return _coloured([(match[1], match[2], match[3], match[4]) for match in coloured])
-    return None
+    if (coloured := _colours(_COLOUR_THEN_NAME, lines)) is not None:
+        return _coloured(coloured)
+    valued = [_VALUE_THEN_NAME.match(line) for line in lines]
+    if not all(valued):
+        coloured = _colours(_NAME_THEN_COLOUR, lines)
+        return None if coloured is None else _coloured(coloured)
+    classes = _tree([{"value": int(match[1]), "name": match[2]} for match in valued if match])
+    # Between value and colour where masks are in colours.
+    if (coloured := _colours(_NAME_THEN_COLOUR, classes.names)) is None:
+        return classes
+    found = _coloured(coloured)
+    return replace(found, values={value: found.values[place] for value, place in classes.values.items()})
+
+
+def _colours(pattern: re.Pattern[str], lines: Sequence[str]) -> list[Coloured] | None:
+    """Name and colour in each line; None if one has none."""
+    rows = [pattern.match(line) for line in lines]
+    found = [(row["name"], (int(row["red"]), int(row["green"]), int(row["blue"]))) for row in rows if row]
+    return found if len(found) == len(lines) else None
 
 
 def _table(text: str) -> MaskClasses:
@@ -193,28 +210,18 @@ def _table(text: str) -> MaskClasses:
     raise ValueError("each line needs a name and its value, or a name, red, green and blue")
 
 
-def _valued(rows: list[tuple[int, str]]) -> MaskClasses:
-    """Names behind their values, and before red, green and blue where masks are in colours."""
-    classes = _tree([{"value": value, "name": name} for value, name in rows])
-    matches = [_NAME_THEN_COLOUR.match(name) for name in classes.names]
-    if not all(matches):
-        return classes
-    coloured = _coloured([(match[1], match[2], match[3], match[4]) for match in matches if match])
-    return replace(coloured, values={value: coloured.values[place] for value, place in classes.values.items()})
-
-
 def _class_dict(text: str) -> MaskClasses:
-    rows = [_NAME_THEN_COLOUR.match(line) for line in _lines(text)[1:]]
-    if not all(rows):
+    rows = _colours(_NAME_THEN_COLOUR, _lines(text)[1:])
+    if rows is None:
         raise ValueError("each line needs a name, red, green and blue")
-    return _coloured([(row[1], row[2], row[3], row[4]) for row in rows if row])
+    return _coloured(rows)
 
 
 def _label_colours(text: str) -> MaskClasses:
-    rows = [_COLOUR_THEN_NAME.match(line) for line in _lines(text)]
-    if not all(rows):
+    rows = _colours(_COLOUR_THEN_NAME, _lines(text))
+    if rows is None:
         raise ValueError("each line needs red, green, blue and a name")
-    return _coloured([(row[4], row[1], row[2], row[3]) for row in rows if row])
+    return _coloured(rows)
 
 
 def _object_info(text: str) -> MaskClasses:
@@ -223,22 +230,68 @@ def _object_info(text: str) -> MaskClasses:
     return MaskClasses(tuple(row[-1].split(",")[0].strip() for row in rows), {0: IGNORE, **values})
 
 
-def _coloured(rows: list[tuple[str, str, str, str]]) -> MaskClasses:
+def _coloured(rows: list[Coloured]) -> MaskClasses:
     """Colours and, for masks that hold numbers after all, the places in the list. Void colours stand for no class."""
     kept = [row for row in rows if row[0].strip().lower() not in _NAMES_OF_NO_CLASS - {"background", "other", "others"}]
     numbers = {row: number for number, row in enumerate(kept)}
-    colours = {(int(row[1]), int(row[2]), int(row[3])): numbers.get(row, IGNORE) for row in rows}
     values = {place: numbers.get(row, IGNORE) for place, row in enumerate(rows)}
-    return MaskClasses(tuple(row[0].strip() for row in kept), values, colours)
+    return MaskClasses(
+        tuple(row[0].strip() for row in kept), values, {row[1]: numbers.get(row, IGNORE) for row in rows}
+    )
 
 
 def _tree(content: Any) -> MaskClasses:
     listed = values_or_colours(content)
-    coloured = [(name, *map(str, colour)) for colour, name in listed if isinstance(colour, tuple)]
+    coloured = [(name, colour) for colour, name in listed if isinstance(colour, tuple)]
     if coloured:
-        return _coloured(coloured)  # type: ignore[arg-type]
+        return _coloured(coloured)
     values = {value: number for number, (value, _) in enumerate(listed) if isinstance(value, int)}
     return MaskClasses(tuple(name for _, name in listed), values)
+
+
+def values_or_colours(content: Any) -> list[tuple[int, str]] | list[tuple[RGB, str]]:
+    """The value of each class and its name, by rising value; or its colour and name. A ValueError if it is neither."""
+    if isinstance(content, dict) and "annotations" in content:
+        raise ValueError(_ABOUT_PICTURES)
+    if isinstance(content, dict) and (key := next((key for key in _TREE_KEYS if key in content), None)):
+        content = content[key]
+    pairs: list[tuple[Any, Any]] = []
+    if isinstance(content, dict):
+        pairs = [(key, value) if _is_number(key) else (value, key) for key, value in content.items()]
+    elif isinstance(content, list):
+        pairs = [_entry(place, entry) for place, entry in enumerate(content)]
+    if not pairs or not all(isinstance(name, str) and name.strip() for _, name in pairs):
+        raise ValueError("a list of names is needed, or a dictionary of values or colours and names")
+    if any(name.lower().endswith(SUFFIXES) for _, name in pairs):
+        raise ValueError(_ABOUT_PICTURES)
+    if all(isinstance(value, list) for value, _ in pairs):
+        return [(_colour(value), name.strip()) for value, name in pairs]
+    if not all(_is_number(value) and int(value) <= LARGEST_VALUE for value, _ in pairs):
+        raise ValueError(f"the value of a class is a whole number from 0 to {LARGEST_VALUE}")
+    numbered = sorted((int(value), name.strip()) for value, name in pairs)
+    if len({value for value, _ in numbered}) < len(numbered):
+        raise ValueError("two classes have the same value")
+    return numbered
+
+
+def _entry(place: int, entry: Any) -> tuple[Any, Any]:
+    """Value or colour, and name, of something in a list."""
+    if not isinstance(entry, dict):
+        return place, entry
+    colour = next((entry[key] for key in ("color", "colour", "rgb") if isinstance(entry.get(key), list)), None)
+    value = next((entry[key] for key in ("value", "id", "index") if _is_number(entry.get(key))), place)
+    return value if colour is None else colour, entry.get("name")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | str) and not isinstance(value, bool) and bool(re.fullmatch("[0-9]{1,9}", str(value)))
+
+
+def _colour(value: list[Any]) -> RGB:
+    if len(value) != 3 or not all(_is_number(part) and int(part) <= 255 for part in value):
+        raise ValueError("a colour is three numbers from 0 to 255")
+    red, green, blue = map(int, value)
+    return red, green, blue
 
 
 def _json(text: str) -> MaskClasses:
@@ -249,23 +302,17 @@ def _yaml(text: str) -> MaskClasses:
     return _tree(yaml.load(text, PlainLoader))  # noqa: S506  (derived from SafeLoader)
 
 
-_LIST_READERS: dict[str, Callable[[str], MaskClasses]] = {
-    "classes.txt": _names,
-    "labels.txt": _names,
-    "codes.txt": _names,
-    "classes.json": _json,
-    "id2label.json": _json,
-    "classes.yaml": _yaml,
-    "classes.yml": _yaml,
+_LIST_READERS = {  # by the names of files, best first
+    **dict.fromkeys(("classes.txt", "labels.txt", "codes.txt"), _names),
+    **dict.fromkeys(("classes.json", "id2label.json"), _json),
+    **dict.fromkeys(("classes.yaml", "classes.yml"), _yaml),
     "class_dict.csv": _class_dict,
     "label_colors.txt": _label_colours,
     "objectinfo150.txt": _object_info,
     "class_names.txt": _names,
     "class_names.json": _json,
-    "class_names.yaml": _yaml,
-    "class_names.yml": _yaml,
-    "classes.csv": _table,
-    "class_names.csv": _table,
+    **dict.fromkeys(("class_names.yaml", "class_names.yml"), _yaml),
+    **dict.fromkeys(("classes.csv", "class_names.csv"), _table),
     "labels.json": _json,
     "labels.yaml": _yaml,
     "labels.yml": _yaml,

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.data.image import LOSSLESS, SUFFIXES, ImageError, header, upright_size
-from vitreous.data.image_files import picture_files
-from vitreous.data.image_set import SPLITS, PairedFiles, find_split, own_splits, require_split
+from vitreous.data.image_set import SPLITS, PairedFiles, find_split, picture_files, require_split
 from vitreous.data.layouts.base import Layout, expanded
 from vitreous.data.layouts.mask_classes import (
     CAMVID_FILE,
@@ -208,8 +207,7 @@ LAYOUT = Layout(
     name="pictures with masks",
     example="DIR/images/train/*.jpg, DIR/masks/train/*.png (or annotations/, labels/; Cityscapes, CamVid), the same "
     "with val, or without train and val; and DIR/classes.txt",
-    recognises=lambda data: bool(mask_splits(expanded(data))),
-    splits=lambda data: own_splits(mask_splits(expanded(data))),
+    splits=lambda data: mask_splits(expanded(data)) or None,
     open_split=lambda request: MaskSet(
         request.path,
         request.split,

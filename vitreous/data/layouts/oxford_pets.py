@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from vitreous.data.image import SUFFIXES, ImageError
-from vitreous.data.image_files import picture_files
-from vitreous.data.image_set import PairedFiles, digest, file_bytes, own_splits, require_split
+from vitreous.data.image_set import PairedFiles, digest, file_bytes, picture_files, require_split
 from vitreous.data.layouts.base import Layout, expanded
 from vitreous.data.layouts.mask_classes import IGNORE
 from vitreous.data.layouts.masks import read_mask, require_same_size
@@ -28,12 +27,10 @@ _LISTS = {"train": ("trainval.txt", "train.txt"), "val": ("val.txt",), "test": (
 _TRIMAP_CLASSES = {1: 1, 2: 0, 3: IGNORE}  # value -> place in ("background", "pet")
 
 
-def looks_like_pets(root: Path) -> bool:
-    return (root / "images").is_dir() and (root / "annotations" / "trimaps").is_dir()
-
-
-def pets_lists(root: Path) -> dict[str, Path]:
-    """Name of a split -> the file that lists its pictures."""
+def pets_lists(root: Path) -> dict[str, Path] | None:
+    """Name of a split -> the file that lists its pictures; None if there are no pictures with trimaps."""
+    if not (root / "images").is_dir() or not (root / "annotations" / "trimaps").is_dir():
+        return None
     places = {split: [root / "annotations" / name for name in names] for split, names in _LISTS.items()}
     found = {split: next((file for file in files if file.is_file()), None) for split, files in places.items()}
     return {split: file for split, file in found.items() if file is not None}
@@ -49,7 +46,7 @@ class PetBreeds(PairedFiles):
         self.pictures, self.trimaps = root / "images", root / "annotations" / "trimaps"
         there, self.passed_over = picture_files(self.pictures)
         by_stem = {Path(name).stem: name for name in there} | {_stem(name): name for name in there}
-        lists = {name: _stems(file, follow) for name, file in pets_lists(root).items()}
+        lists = {name: _stems(file, follow) for name, file in (pets_lists(root) or {}).items()}
         self.split = require_split(split, lists, f"folder '{root}'") if lists else ""
         stems = lists.get(self.split, sorted({_stem(name) for name in there}))
         if not stems:
@@ -126,8 +123,7 @@ def _stems(file: Path, follow: bool) -> list[str]:
 LAYOUT = Layout(
     name="Oxford pets",
     example="DIR/images/<class>_<number>.jpg, DIR/annotations/trimaps/*.png, DIR/annotations/{trainval,test}.txt",
-    recognises=lambda data: looks_like_pets(expanded(data)),
-    splits=lambda data: own_splits(pets_lists(expanded(data))),
+    splits=lambda data: pets_lists(expanded(data)),
     open_split=lambda request: (PetMasks if request.targets == "semantic" else PetBreeds)(
         request.path, request.split, follow=request.follow
     ),

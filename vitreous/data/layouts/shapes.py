@@ -1,15 +1,104 @@
-"""The embedded scenes: nothing to download, no files."""
+"""The embedded scenes as pictures with targets of any kind: nothing to download, no files."""
 
-from vitreous.data.image_set import SPLITS
-from vitreous.data.layouts.base import Layout
-from vitreous.data.shapes.images import ShapesImages
-from vitreous.data.targets import TARGET_KINDS
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from vitreous.data.annotations import Objects, mirrored_pairs
+from vitreous.data.coco_masks import run_length_counts
+from vitreous.data.image_set import SPLITS, ImageSet
+from vitreous.data.layouts.base import TARGET_KINDS, Layout
+from vitreous.data.shapes.samples import CATEGORIES, KEYPOINTS, Scene, Shapes
+
+SHAPES_SEED = 0  # the embedded data stay the same whatever the seed of a training run
+MIRRORED = mirrored_pairs(KEYPOINTS)
+
+
+class ShapesImages(ImageSet):
+    """Scenes of one split.
+
+    Targets of the kind "semantic" have the background as their first class; those of the kind "keypoints" are about
+    the largest object, whose category is the class of the picture.
+    """
+
+    def __init__(
+        self, split: str, *, targets: str, size: tuple[int, int], count: int | None = None, difficulty: str = "easy"
+    ) -> None:
+        self._scenes = Shapes(
+            split,
+            count=count,
+            size=size,
+            seed=SHAPES_SEED,
+            difficulty=difficulty,  # type: ignore[arg-type]  # checked by Shapes
+        )
+        self._targets, self.drawn_side = targets, min(size)
+        self._last: tuple[int, Scene] | None = None
+        self.classes = ("background", *CATEGORIES) if targets == "semantic" else CATEGORIES
+        if targets in ("boxes", "keypoints"):
+            self.category_ids = tuple(range(1, len(CATEGORIES) + 1))  # as `vitreous shapes --format coco` writes them
+            self.keypoint_names, self.keypoint_pairs = KEYPOINTS, MIRRORED
+            centre = KEYPOINTS.index("centre")
+            self.skeleton = tuple((centre, place) for place in range(len(KEYPOINTS)) if place != centre)
+
+    @property
+    def fingerprint(self) -> str:
+        scenes = self._scenes
+        size = f"{scenes.height}x{scenes.width}"
+        return f"shapes:{scenes.difficulty} {scenes.split} count={len(self)} size={size} seed={SHAPES_SEED}"
+
+    def __len__(self) -> int:
+        return len(self._scenes)
+
+    def name(self, index: int) -> str:
+        return f"{self._scenes.split}/{index}"
+
+    def target(self, index: int) -> dict[str, Any]:
+        if self._targets == "labels":
+            return {"labels": self._scenes.label(index)}
+        scene = self._scene(index)
+        if self._targets == "semantic":
+            return {"semantic": scene.semantic}
+        objects = _objects(scene, index)
+        if self._targets == "keypoints":
+            objects = objects[[int(np.where(objects.labels == scene.label, objects.area, -1).argmax())]]
+        return {"objects": objects, "image_id": index + 1}
+
+    def object_mask(self, index: int) -> Image.Image | None:
+        scene = self._scene(index)
+        return Image.fromarray(scene.semantic == scene.label + 1)
+
+    def picture(self, index: int, *, at_least: int | None = None) -> Image.Image:
+        return Image.fromarray(self._scene(index).image)
+
+    def _scene(self, index: int) -> Scene:
+        """Drawn once for the picture and for its target."""
+        if self._last is None or self._last[0] != index:
+            self._last = index, self._scenes[index]
+        return self._last[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_last": None}
+
+
+def _objects(scene: Scene, index: int) -> Objects:
+    count = len(scene.labels)
+    return Objects(
+        scene.boxes.astype(np.float64),
+        scene.labels,
+        np.zeros(count, np.bool_),
+        np.count_nonzero(scene.masks, axis=(1, 2)).astype(np.float64),
+        np.arange(count) + 16 * index + 1,  # no scene has so many objects
+        tuple({"size": list(mask.shape), "counts": run_length_counts(mask)} for mask in scene.masks),
+        scene.keypoints,
+        MIRRORED,
+    )
+
 
 LAYOUT = Layout(
     name="embedded shapes",
     example="shapes, shapes:medium, shapes:hard (drawn on the fly, nothing to download)",
-    recognises=lambda data: data.partition(":")[0] == "shapes",
-    splits=lambda data: tuple(SPLITS),
+    splits=lambda data: SPLITS if data.partition(":")[0] == "shapes" else None,
     open_split=lambda request: ShapesImages(
         request.split,
         targets=request.targets,

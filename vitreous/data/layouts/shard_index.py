@@ -21,7 +21,7 @@ from vitreous.data.image import SUFFIXES
 from vitreous.data.image_set import digest
 from vitreous.errors import InputError
 from vitreous.files.limits import MAX_CLASS_NAME_CHARS, MAX_LABEL_BYTES, MAX_PATH_BYTES
-from vitreous.files.reading import parse_json, reading, reason_of, truncate
+from vitreous.files.reading import is_text, parse_json, reading, reason_of, truncate
 from vitreous.files.writing import atomic_file
 
 MEMBER = re.compile(r"(?P<key>(?:.*/)?[^./][^./]*)\.(?P<kind>[^/]+)")
@@ -40,28 +40,27 @@ class Index(NamedTuple):
     sizes: NDArray[np.int64]
 
 
-class StoredIndex(NamedTuple):
-    """An index, with the state of the shards it was made from."""
-
-    stamps: NDArray[np.int64]  # (shards, 2): length and time of change
-    samples: Index
-
-
 def build_index(shards: Sequence[Path]) -> Index:
     """From the stored index as far as it is up to date, otherwise from the shards."""
-    stamps = np.array([_stamp(path) for path in shards], np.int64).reshape(-1, 2)
+    states = [path.stat() for path in shards]
+    stamps = np.array([(state.st_size, state.st_mtime_ns) for state in states], np.int64).reshape(-1, 2)
     places = _index_files(shards)
     kept = next(filter(None, (_stored(place, stamps[:, 0]) for place in places)), None)
-    fresh = np.zeros(len(shards), bool) if kept is None else (kept.stamps == stamps).all(1)
+    fresh = np.zeros(len(shards), bool) if kept is None else (kept[0] == stamps).all(1)
     if kept is not None and fresh.all():
-        return kept.samples
+        return kept[1]
     print(f"indexing {(~fresh).sum()} of {len(shards)} shards; this happens once", file=sys.stderr, flush=True)
     parts = [
-        _part(kept.samples, number) if kept is not None and fresh[number] else _scan(path)
+        _part(kept[1], number) if kept is not None and fresh[number] else _scan(path)
         for number, path in enumerate(shards)
     ]
     index = Index(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
-    _store(places, StoredIndex(stamps, index))
+    for place in places:  # without a writable one, the shards are indexed again next time
+        with suppress(OSError):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_file(place, unique=True) as file:
+                np.savez_compressed(file, stamps=stamps, **index._asdict())
+            break
     return index
 
 
@@ -69,18 +68,11 @@ def build_index(shards: Sequence[Path]) -> Index:
 
 
 def _scan(path: Path) -> Index:
-    try:
-        with open(path, "rb") as file:
-            if file.read(2) == b"\x1f\x8b":
-                raise InputError(
-                    f"shard '{path}' is compressed; unpack it (gunzip), so that single samples can be read"
-                )
-            file.seek(0)
-            pictures, labels = _members(path, file)
-    except InputError:
-        raise
-    except Exception as reason:  # damaged heads make tarfile fail in many ways
-        raise InputError(f"shard '{path}' cannot be read: {reason_of(reason)}; copy or download it again") from reason
+    with reading(f"shard '{path}'", remedy="copy or download it again"), open(path, "rb") as file:
+        if file.read(2) == b"\x1f\x8b":
+            raise InputError(f"shard '{path}' is compressed; unpack it (gunzip), so that single samples can be read")
+        file.seek(0)
+        pictures, labels = _members(path, file)
     for missing, what in (
         (pictures.keys() - labels.keys(), f"no label (.cls, or .json with {' or '.join(LABEL_KEYS)})"),
         (labels.keys() - pictures.keys(), f"no picture ({', '.join(SUFFIXES)})"),
@@ -124,20 +116,12 @@ def _members(path: Path, file: IO[bytes]) -> tuple[dict[str, tarfile.TarInfo], d
     _check_end(path, file, end)
     labels = {key: _from_json(path, key, text) for key, text in texts["json"].items()} | texts["cls"]
     for key, label in labels.items():
-        if len(label) > MAX_CLASS_NAME_CHARS or not _is_utf8(label):
+        if len(label) > MAX_CLASS_NAME_CHARS or not is_text(label.decode(errors="surrogateescape")):
             raise InputError(
                 f"the label of {truncate(key)!r} in shard '{path}' is {truncate(repr(label))}; a number or a name in "
                 f"UTF-8 of at most {MAX_CLASS_NAME_CHARS:,} bytes is accepted"
             )
     return pictures, labels
-
-
-def _is_utf8(label: bytes) -> bool:
-    try:
-        label.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _check_end(path: Path, file: IO[bytes], end: int) -> None:
@@ -173,11 +157,6 @@ def _from_json(path: Path, key: str, text: bytes) -> bytes:
 # ---- the stored index --------------------------------------------------------------------------------------------
 
 
-def _stamp(path: Path) -> tuple[int, int]:
-    info = path.stat()
-    return info.st_size, info.st_mtime_ns
-
-
 def _index_files(shards: Sequence[Path]) -> list[Path]:
     """Where the index of these shards may be, best place first."""
     folder = shards[0].parent
@@ -186,14 +165,14 @@ def _index_files(shards: Sequence[Path]) -> list[Path]:
     return [beside, cache / f"{digest(str(path.resolve()) for path in shards)[:24]}.npz"]
 
 
-def _stored(place: Path, lengths: NDArray[np.int64]) -> StoredIndex | None:
-    """None if there is no usable one for shards of these lengths."""
+def _stored(place: Path, lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], Index] | None:
+    """(shards, 2) lengths and times of change, and the index; None if none is usable for shards of these lengths."""
     try:
         with np.load(place, allow_pickle=False) as file:
             if sum(info.file_size for info in file.zip.infolist()) > LARGEST_INDEX * (lengths.sum() + _TAR_BLOCK_BYTES):
                 return None
             stamps, index = file["stamps"], Index(*(file[field] for field in Index._fields))
-        return StoredIndex(stamps, index) if _whole(stamps, index, len(lengths)) else None
+        return (stamps, index) if _whole(stamps, index, len(lengths)) else None
     except Exception:  # whatever a damaged one leads to: the shards are indexed again
         return None
 
@@ -217,13 +196,3 @@ def _part(index: Index, number: int) -> Index:
     start, end = index.counts[:number].sum(), index.counts[: number + 1].sum()
     rest = {field: getattr(index, field)[start:end] for field in Index._fields[1:]}
     return Index(counts=index.counts[number : number + 1], **rest)
-
-
-def _store(places: Sequence[Path], kept: StoredIndex) -> None:
-    """In the first writable place; without one, the shards are indexed again next time."""
-    for place in places:
-        with suppress(OSError):
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_file(place, unique=True) as file:
-                np.savez_compressed(file, stamps=kept.stamps, **kept.samples._asdict())
-            return

@@ -16,8 +16,8 @@ from typing import IO, Any
 import numpy as np
 
 from vitreous.data.image import ImageError
-from vitreous.data.image_set import SPLITS, EncodedSet, digest, own_splits, require_split
-from vitreous.data.layouts.base import Layout
+from vitreous.data.image_set import SPLITS, EncodedSet, digest, require_split
+from vitreous.data.layouts.base import Layout, expanded
 from vitreous.data.layouts.shard_index import build_index
 from vitreous.errors import InputError
 from vitreous.files.limits import MAX_DATA_CLASSES
@@ -115,20 +115,16 @@ def _classes(folder: Path, written: list[str]) -> tuple[tuple[str, ...], list[in
 # ---- which files -----------------------------------------------------------------------------------------------
 
 
-def looks_like_shards(data: str) -> bool:
-    folder = Path(data).expanduser()
+def shard_splits(data: str) -> dict[str, list[Path]] | None:
+    folder = expanded(data)
     if folder.is_dir():
-        return bool(_by_split(_shards_in(folder)))
-    return data.endswith(".tar") and (folder.is_file() or bool(set("{*?[") & set(data)))
-
-
-def shard_splits(data: str) -> tuple[str, ...]:
-    return own_splits(find_shards(data))
+        return _by_split(_shards_in(folder)) or None
+    return find_shards(data) if data.endswith(".tar") and (folder.is_file() or set("{*?[") & set(data)) else None
 
 
 def find_shards(data: str) -> dict[str, list[Path]]:
     """Split -> shards, for a folder or a pattern."""
-    folder = Path(data).expanduser()
+    folder = expanded(data)
     paths = _shards_in(folder) if folder.is_dir() else [Path(name) for name in _matches(str(folder))]
     found = _by_split(paths)
     if not found:
@@ -188,7 +184,6 @@ def expand_braces(pattern: str) -> list[str]:
 LAYOUT = Layout(
     name="tar shards",
     example="DIR/train-000000.tar, DIR/val-000000.tar, ... or a pattern such as 'DIR/{train,val}-{000..009}.tar'",
-    recognises=looks_like_shards,
     splits=shard_splits,
     open_split=lambda request: ShardSet(request.data, request.split),
     order=40,

@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 
 from vitreous.data.annotations import Faults, ObjectSet, Record, objects_of, require_objects
 from vitreous.data.image import SUFFIXES
-from vitreous.data.image_set import SPLITS, find_split, own_splits, require_split
+from vitreous.data.image_set import SPLITS, find_split, require_split
 from vitreous.data.layouts.base import Layout, expanded
 from vitreous.errors import InputError
 from vitreous.files.limits import MAX_CLASS_NAME_CHARS, MAX_COORDINATE_PIXELS, MAX_LIST_BYTES, MAX_PAGE_BYTES
@@ -154,8 +154,7 @@ def _number(element: ElementTree.Element, path: str) -> float | None:
 LAYOUT = Layout(
     name="Pascal VOC",
     example="DIR/JPEGImages, DIR/Annotations/*.xml, DIR/ImageSets/Main/{train,val}.txt; or DIR/train/*.jpg and *.xml",
-    recognises=lambda data: bool(voc_splits(expanded(data))),
-    splits=lambda data: own_splits(voc_splits(expanded(data))),
+    splits=lambda data: voc_splits(expanded(data)) or None,
     open_split=lambda request: open_voc(request.path, request.split, strict=request.strict, follow=request.follow),
     targets=("boxes",),
     order=80,

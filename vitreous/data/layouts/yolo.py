@@ -16,8 +16,7 @@ from typing import Any
 
 from vitreous.data.annotations import KeypointScheme, objects_of
 from vitreous.data.image import SUFFIXES, ImageError, upright_size
-from vitreous.data.image_files import picture_files
-from vitreous.data.image_set import SPLITS, PairedFiles, find_split, own_splits, require_split
+from vitreous.data.image_set import SPLITS, PairedFiles, find_split, picture_files, require_split
 from vitreous.data.layouts.base import Layout, expanded
 from vitreous.errors import InputError
 from vitreous.files.limits import (
@@ -213,8 +212,7 @@ def _lines(file: Path) -> list[str]:
 LAYOUT = Layout(
     name="YOLO",
     example="DIR/images/train/*.jpg, DIR/labels/train/*.txt (the same with val) and DIR/data.yaml with names",
-    recognises=lambda data: bool(yolo_splits(expanded(data))),
-    splits=lambda data: own_splits(yolo_splits(expanded(data))),
+    splits=lambda data: yolo_splits(expanded(data)) or None,
     open_split=lambda request: YoloSet(request.path, request.split, strict=request.strict),
     targets=("boxes", "keypoints"),
     order=90,

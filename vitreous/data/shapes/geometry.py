@@ -23,17 +23,7 @@ XY = tuple[float, float]
 
 # One list of names for all categories; each silhouette uses those that make sense for it.
 # A name says where the point lies while the silhouette is upright; it turns along with it.
-KEYPOINTS = (
-    "centre",
-    "top",
-    "top_right",
-    "right",
-    "bottom_right",
-    "bottom",
-    "bottom_left",
-    "left",
-    "top_left",
-)
+KEYPOINTS = ("centre", "top", "top_right", "right", "bottom_right", "bottom", "bottom_left", "left", "top_left")
 
 
 class Silhouette(NamedTuple):
@@ -51,11 +41,14 @@ class Pose(NamedTuple):
     angle: float  # degrees, clockwise as seen on the screen
 
 
-def _polygon(period: float, outline: tuple[XY, ...], **keypoints: XY) -> Silhouette:
+def _polygon(period: float, *corners: XY | tuple[float, float, str], **keypoints: XY) -> Silhouette:
+    """From its corners, some of them named as keypoints, and keypoints that are no corners."""
+    outline = tuple((corner[0], corner[1]) for corner in corners)
+    named = {corner[2]: (corner[0], corner[1]) for corner in corners if len(corner) == 3}
     following = outline[1:] + outline[:1]
     area = abs(sum(x * v - u * y for (x, y), (u, v) in zip(outline, following, strict=True))) / 2
     reach = max(math.hypot(x, y) for x, y in outline)
-    return Silhouette(area, reach, period, outline, {"centre": (0.0, 0.0), **keypoints})
+    return Silhouette(area, reach, period, outline, {"centre": (0.0, 0.0), **named, **keypoints})
 
 
 def _around(radius: float, degrees: float) -> XY:
@@ -83,18 +76,11 @@ BITTEN_OFF = (  # the lens common to both discs: two circular sectors without th
 
 SILHOUETTES: dict[str, Silhouette] = {
     "circle": Silhouette(math.pi, 1.0, 0.0, (), {"centre": (0.0, 0.0)}),
-    "square": _polygon(
-        90,
-        ((-1, -1), (1, -1), (1, 1), (-1, 1)),
-        top_left=(-1, -1),
-        top_right=(1, -1),
-        bottom_right=(1, 1),
-        bottom_left=(-1, 1),
+    "square": _polygon(90, (-1, -1, "top_left"), (1, -1, "top_right"), (1, 1, "bottom_right"), (-1, 1, "bottom_left")),
+    "triangle": _polygon(120, *TRIANGLE, top=TRIANGLE[0], bottom_right=TRIANGLE[1], bottom_left=TRIANGLE[2]),
+    "star": _polygon(  # the five tips
+        72, *STAR, top=STAR[0], right=STAR[2], bottom_right=STAR[4], bottom_left=STAR[6], left=STAR[8]
     ),
-    "triangle": _polygon(120, TRIANGLE, top=TRIANGLE[0], bottom_right=TRIANGLE[1], bottom_left=TRIANGLE[2]),
-    "star": _polygon(
-        72, STAR, top=STAR[0], right=STAR[2], bottom_right=STAR[4], bottom_left=STAR[6], left=STAR[8]
-    ),  # the five tips
     "heart": Silhouette(
         4 * HEART_SIDE**2 + math.pi * HEART_SIDE**2,
         1.0,
@@ -110,23 +96,19 @@ SILHOUETTES: dict[str, Silhouette] = {
     ),
     "cross": _polygon(
         90,
-        (
-            *((-ARM, -1), (ARM, -1), (ARM, -ARM), (1, -ARM), (1, ARM), (ARM, ARM)),
-            *((ARM, 1), (-ARM, 1), (-ARM, ARM), (-1, ARM), (-1, -ARM), (-ARM, -ARM)),
-        ),
+        *((-ARM, -1), (ARM, -1), (ARM, -ARM), (1, -ARM), (1, ARM), (ARM, ARM)),
+        *((ARM, 1), (-ARM, 1), (-ARM, ARM), (-1, ARM), (-1, -ARM), (-ARM, -ARM)),
         top=(0, -1),
         right=(1, 0),
         bottom=(0, 1),
-        left=(-1, 0),
-    ),  # the ends of the arms
-    "arrow": _polygon(
+        left=(-1, 0),  # the ends of the arms
+    ),
+    "arrow": _polygon(  # tip, barbs, tail
         360,
-        ((0, -1), (0.8, -0.1), (0.3, -0.1), (0.3, 0.95), (-0.3, 0.95), (-0.3, -0.1), (-0.8, -0.1)),
-        top=(0, -1),
-        right=(0.8, -0.1),
+        *((0, -1, "top"), (0.8, -0.1, "right"), (0.3, -0.1), (0.3, 0.95)),
+        *((-0.3, 0.95), (-0.3, -0.1), (-0.8, -0.1, "left")),
         bottom=(0, 0.95),
-        left=(-0.8, -0.1),
-    ),  # tip, barbs, tail
+    ),
     "crescent": Silhouette(
         math.pi - BITTEN_OFF,
         1.0,
@@ -141,19 +123,13 @@ SILHOUETTES: dict[str, Silhouette] = {
     ),
     "bolt": _polygon(
         180,
-        ((0.3, -1), (-0.62, 0.2), (-0.16, 0.2), (-0.3, 1), (0.62, -0.2), (0.16, -0.2)),
-        top=(0.3, -1),
-        bottom=(-0.3, 1),
-        left=(-0.62, 0.2),
-        right=(0.62, -0.2),
+        *((0.3, -1, "top"), (-0.62, 0.2, "left"), (-0.16, 0.2)),
+        *((-0.3, 1, "bottom"), (0.62, -0.2, "right"), (0.16, -0.2)),
     ),
     "hourglass": _polygon(
         180,
-        ((-0.8, -0.9), (0.8, -0.9), (0.16, 0), (0.8, 0.9), (-0.8, 0.9), (-0.16, 0)),
-        top_left=(-0.8, -0.9),
-        top_right=(0.8, -0.9),
-        bottom_right=(0.8, 0.9),
-        bottom_left=(-0.8, 0.9),
+        *((-0.8, -0.9, "top_left"), (0.8, -0.9, "top_right"), (0.16, 0)),
+        *((0.8, 0.9, "bottom_right"), (-0.8, 0.9, "bottom_left"), (-0.16, 0)),
     ),
 }
 CATEGORIES: tuple[str, ...] = tuple(sorted(SILHOUETTES))  # as class folders are ordered
@@ -224,10 +200,6 @@ def _distance_to_polygon(corners: Floats, x: Floats, y: Floats) -> Floats:
     return np.where(inside, -distance, distance)
 
 
-def _circle(u: Floats, v: Floats) -> Floats:
-    return np.sqrt(u * u + v * v) - 1
-
-
 def _heart(u: Floats, v: Floats) -> Floats:
     u, v = np.abs(u), v - HEART_DROP
     disc = np.sqrt((u - HEART_LOBE[0]) ** 2 + (v - HEART_LOBE[1]) ** 2) - HEART_SIDE
@@ -241,4 +213,4 @@ def _crescent(u: Floats, v: Floats) -> Floats:
     return np.maximum(disc, -bite)
 
 
-CURVED = {"circle": _circle, "heart": _heart, "crescent": _crescent}
+CURVED = {"circle": lambda u, v: np.sqrt(u * u + v * v) - 1, "heart": _heart, "crescent": _crescent}

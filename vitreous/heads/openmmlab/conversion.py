@@ -124,7 +124,9 @@ def translate_keys(
         elif matching is None:
             left.append(Decision("unexpected", key, None, tuple(value.shape), "no such part here"))
         else:
-            ours = halve_numbers(re.sub(*matching, key))
+            # `{i/2}` is half of i: their indices also count the layers between convolutions.
+            halved = re.sub(*matching, key)
+            ours = re.sub(r"\{(\d+)/(\d+)\}", lambda match: str(int(match[1]) // int(match[2])), halved)
             renamed[ours], origin[ours] = value, key
     of_backbone, sources = backbone_tensors(inner, backbone)
     renamed |= {path + key: value for key, value in of_backbone.items()}
@@ -132,11 +134,6 @@ def translate_keys(
     for key in inner.keys() - set(sources.values()):
         left.append(Decision("left out", key, None, tuple(inner[key].shape), "not a part of the dense form"))
     return renamed, origin, left
-
-
-def halve_numbers(key: str) -> str:
-    """Replace `{i/2}` by half of i: their indices also count the layers between convolutions."""
-    return re.sub(r"\{(\d+)/(\d+)\}", lambda match: str(int(match[1]) // int(match[2])), key)
 
 
 def backbone_tensors(inner: dict[str, Tensor], backbone: Any) -> tuple[dict[str, Tensor], dict[str, str]]:

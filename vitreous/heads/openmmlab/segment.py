@@ -21,9 +21,7 @@ from vitreous.errors import InputError
 from vitreous.heads.keypoints import SimpleBaseline
 from vitreous.heads.openmmlab.conversion import Conversion, Rules, load_release
 from vitreous.heads.segment import Segmenter
-from vitreous.heads.semantic import PACA_HEAD_KEYS, PaCaHead
-from vitreous.heads.semantic_fpn import SemanticFPN
-from vitreous.heads.upernet import UperNet
+from vitreous.heads.semantic import PACA_HEAD_KEYS, PaCaHead, SemanticFPN, UperNet
 from vitreous.models.weights import read_tensors
 
 

@@ -1,10 +1,10 @@
-"""Every layer of every family can be watched: it is called, once, with what its class takes."""
+"""Families that other libraries make or change: filled after creation on the meta device, watched by hooks."""
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.support.families import FAMILIES, awake, small
+from tests.support.families import FAMILIES, assert_whole, awake, small
 
 CASES = [
     *((name, {}) for name in FAMILIES),
@@ -42,3 +42,24 @@ def test_every_layer_can_be_watched(name: str, options: dict) -> None:
         layer.register_forward_pre_hook(watch)
     torch.testing.assert_close(model(images), expected, rtol=1e-3, atol=1e-4)
     assert sorted(seen) == sorted(layers)
+
+
+IMAGES = torch.randn(2, 3, 96, 160)
+KINDS = (*FAMILIES, "paca_small_mlp", "paca_tiny_blockwise", "paca_tiny_linear")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", KINDS)
+def test_filled_models_are_the_same(name: str) -> None:
+    model = awake(small(name, 1)).eval()
+    expected, state = model(IMAGES), model.state_dict()
+    with torch.device("meta"):
+        assigned, copied = small(name, 1).eval(), small(name, 1).eval()
+    assert_whole(assigned)
+    assigned.load_state_dict(state, assign=True)
+    assert torch.equal(assigned(IMAGES), expected)
+    copied.to_empty(device="cpu")
+    for tensor in (*copied.parameters(), *copied.buffers()):
+        tensor.fill_(torch.nan if tensor.is_floating_point() else -1)
+    copied.load_state_dict(state)
+    assert torch.equal(copied(IMAGES), expected)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pycocotools import mask as reference
 
-from vitreous.data.run_lengths import counts_of, decode_mask, encode, encode_pixels, run_length_counts, text_of
+from vitreous.data.coco_masks import counts_of, decode_mask, encode, encode_pixels, run_length_counts, text_of
 
 SIDES = st.integers(1, 40)
 

@@ -7,8 +7,7 @@ from torch import Tensor, nn
 
 from vitreous.data.mixup import Mixup
 from vitreous.data.transforms import Preprocess
-from vitreous.tasks.classify import ClassifyTask
-from vitreous.tasks.distill import Distillation, Teacher
+from vitreous.tasks.classify import ClassifyTask, Distillation, Teacher
 
 OURS = Preprocess((8, 8))
 THEIRS = Preprocess((8, 8), mean=(0.5, 0.5, 0.5), std=(0.25, 0.5, 1.0))

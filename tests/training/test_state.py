@@ -1,7 +1,7 @@
 import torch
 from torch import nn
 
-from vitreous.training.ema import WeightAverage
+from vitreous.training.state import WeightAverage
 
 
 def test_average_follows_the_formula():

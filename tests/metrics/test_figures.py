@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from vitreous.metrics.collection import MetricCollection
+from vitreous.metrics.figures import MetricCollection
 
 
 class Count:

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support.tiny_data import mask, picture
-from vitreous.data.layouts.class_tree import values_or_colours
-from vitreous.data.layouts.mask_classes import CAMVID, IGNORE
+from vitreous.data.layouts.mask_classes import CAMVID, IGNORE, values_or_colours
 from vitreous.data.source import open_data
 from vitreous.errors import InputError
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import vitreous
-from vitreous.figures.arguments import arguments_of
+from vitreous.figures.display import arguments_of
 from vitreous.models.arguments import BackboneOptions
 from vitreous.registry import ENTRIES
 
