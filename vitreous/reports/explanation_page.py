@@ -166,7 +166,7 @@ def _methods(item: Explanation, cells: Sequence[Cell]) -> list[dict[str, Any]]:
 
 def _parts(item: Explanation, parts: LogitParts) -> list[dict[str, Any]]:
     """Bars of a sum, in percent of the width: each begins where the one before it ends; the total begins at zero."""
-    named_values = [("bias", parts.bias, None)]
+    named_values: list[tuple[str, float, str | None]] = [("bias", parts.bias, None)]
     named_values += [("clusters of other stages", parts.others, None)] if parts.others else []
     for m in parts.order:  # what speaks against the class is drawn as bright as what speaks for it
         heat = shown_heat(parts.maps[m] if parts.values[m] >= 0 else -parts.maps[m])
