@@ -68,10 +68,14 @@ export class Clusters {
     if (!parts) return;
     const order = parts.values.map((value, number) => ({ name: `cluster ${number}`, value, off: this.off.has(number) })).sort((a, b) => b.value - a.value);
     const rows = [{ name: "bias", value: parts.bias }, ...(parts.others ? [{ name: "other stages", value: parts.others }] : []), ...order];
-    let end = 0;
-    for (const row of rows) [row.from, row.to] = [end, (end += row.off ? 0 : row.value)];
+    let [end, whole] = [0, 0];
+    const reached = [0]; // with all clusters too, so that bars keep their length when one is switched off
+    for (const row of rows) {
+      [row.from, row.to] = [end, (end += row.off ? 0 : row.value)];
+      reached.push(end, (whole += row.value));
+    }
     rows.push({ name: "logit", value: end, from: 0, to: end, total: true });
-    const [low, high] = [Math.min(0, ...rows.map(({ to }) => to)), Math.max(0, ...rows.map(({ to }) => to))];
+    const [low, high] = [Math.min(...reached), Math.max(...reached)];
     const share = (value) => length((value - low) / (high - low || 1));
     $("sum-rows").replaceChildren(
       ...rows.map((row) => {
