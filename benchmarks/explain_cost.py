@@ -21,7 +21,7 @@ import tyro
 import vitreous
 from vitreous.attribution.target import ClassTarget
 from vitreous.clusters.gates import PartialForward, cluster_layer
-from vitreous.clusters.importance import RANKINGS
+from vitreous.clusters.importance import RANKINGS, rankings_for
 from vitreous.clusters.token_gradient import TokenGradient
 
 GOALS = {"ablation": 40, "logit_gate": 3, "value_gate": 3, "token_gradient": 3, "integrated": 10}
@@ -53,7 +53,7 @@ def main(model: str = "paca_tiny", size: int = 224, rounds: int = 3, threads: in
     def token_gradient() -> None:
         TokenGradient()(network, image, target)
 
-    names = [name for name in RANKINGS if name != "random"]
+    names = [name for name in rankings_for(layer) if name != "random"]
     works: dict[str, Callable[[], object]] = {"plain": plain, "single": single, "token_gradient": token_gradient}
     works |= {name: lambda name=name: RANKINGS[name](network, image, target, layer) for name in names}
     times: dict[str, list[float]] = {name: [] for name in works}

@@ -1,7 +1,9 @@
 """Does the recipe `explainable` make clusters carry the decision? A small PaCa, plain and with it, seed by seed.
 
     python benchmarks/explainable.py --out runs/explainable
-    python benchmarks/explainable.py --kinds plain "4 clusters" "overlap 0.5" explainable --seeds 0
+    python benchmarks/explainable.py --kinds mean readout "overlap 0.5" "4 read" "temperature 0.5" entropy dropout
+
+`mean` and `readout` are the same trunk with both kinds of classifier; each of the others is `readout` and one change.
 
 Every run is trained on the embedded shapes with one thread and then measured on pictures that it was not chosen on;
 runs and figures that exist are kept, so that the command can be interrupted and given again. It ends with the table
@@ -19,7 +21,7 @@ import torch
 import tyro
 from torch import Tensor, nn
 
-from vitreous.attribution.catalogue import find_method
+from vitreous.attribution.catalogue import controls_for, methods_for
 from vitreous.attribution.controls import OracleMask
 from vitreous.attribution.method import resolve
 from vitreous.attribution.target import Target
@@ -37,13 +39,31 @@ from vitreous.train import train
 # The recipe's own model, and the same one with PaCa's usual number of clusters.
 SMALL = "dims=(48,96) depths=(1,2) heads=(1,3) clusters={} recluster=0 mlp_ratios=(2,4) stem_stride=4"
 MANY, FEW = tuple(SMALL.format(49).split()), tuple(SMALL.format(4).split())
+MODEL = "paca_b0"
+READ = (*FEW, "readout=clusters")
+
+
+def kind(model_args: tuple[str, ...], **changes: float) -> dict[str, Any]:
+    return dict(recipe="quick", epochs=6, model_args=model_args, **changes)
+
+
 KINDS: dict[str, dict[str, Any]] = {
-    "plain": dict(recipe="quick", epochs=6, model_args=MANY),
+    "plain": kind(MANY),
     "explainable": dict(recipe="explainable"),
-    "4 clusters": dict(recipe="quick", epochs=6, model_args=FEW),
-    "overlap 0.5": dict(recipe="quick", epochs=6, model_args=MANY, cluster_overlap=0.5),
+    "mean": kind(FEW, cluster_overlap=0.5),  # the recipe without its readout
+    "readout": kind(READ),
+    "overlap 0.5": kind(READ, cluster_overlap=0.5),
+    "4 read": kind((*READ, "readout_clusters=4")),
+    "4 read, overlap 0.5": kind((*READ, "readout_clusters=4"), cluster_overlap=0.5),  # what the recipe does
+    "16 read": kind((*READ, "readout_clusters=16")),
+    "both stages": kind((*READ, "readout_stages=(1,2)")),
+    "temperature 0.5": kind((*READ, "readout_temperature=0.5")),
+    "entropy": kind(READ, cluster_map_entropy=0.2),
+    "dropout": kind(READ, cluster_dropout=0.2),
+    "group dropout": kind(READ, cluster_group_dropout=0.5),
 }
 CLUSTERS = (
+    "contributions",  # where the classifier reads clusters
     "token_gradient",
     "cluster_group",
     "clusters attention_mass",
@@ -67,11 +87,11 @@ def main(
     torch.set_num_threads(1)
     found: dict[str, list[dict[str, Any]]] = {}
     for seed in seeds:  # in turns, so that partial results can be compared
-        for kind in kinds:
-            run, settings, start = out / f"{kind.replace(' ', '_')}_{seed}", KINDS[kind], time.process_time()
-            train("paca_b0", "shapes", out=run, seed=seed, workers=0, device="cpu", **settings)
+        for name in kinds:
+            run, settings, start = out / f"{name.replace(' ', '_')}_{seed}", KINDS[name], time.process_time()
+            train(MODEL, "shapes", out=run, seed=seed, workers=0, device="cpu", **settings)
             print(f"{run}: {time.process_time() - start:.0f} s of processor time", flush=True)
-            found.setdefault(kind, []).append(figures(run, images, portions))
+            found.setdefault(name, []).append(figures(run, images, portions))
     table = as_table(found)
     (out / "table.md").write_text(table, encoding="utf-8")
     print(table)
@@ -99,10 +119,13 @@ def of_batch(model: nn.Module, batch: ScoringBatch, maps: Sequence[str], portion
     target = resolve(model, batch.images, None)
     values = {}
     for load in causal_load(model, batch.images, target):
-        values[f"stage {load.stage} load"] = load.drop("uniform")
-        values[f"stage {load.stage} flips"] = load.flips("uniform").float()
+        name = cluster_layer(model, load.stage).name
+        values[f"{name} load"] = load.drop("uniform")
+        values[f"{name} flips"] = load.flips("uniform").float()
+        values[f"{name} carries"] = load.carries.float()
     values |= top_group(model, batch.images, target)
-    methods = [*(find_method(name, model) for name in maps), OracleMask(batch.masks)]
+    known = {method.name: method for method in (*methods_for(model), *controls_for(model))}
+    methods = [*(known[name] for name in maps if name in known), OracleMask(batch.masks)]
     for method in methods:
         scores = measured(model, method, batch, target, ("blur", "mean"), portions, sanity=False)
         values |= {f"{method.name} {measure}": scores[measure] for measure in (DECIDES, "pointing_near")}
@@ -110,7 +133,7 @@ def of_batch(model: nn.Module, batch: ScoringBatch, maps: Sequence[str], portion
 
 
 def top_group(model: nn.Module, images: Tensor, target: Target) -> dict[str, Tensor]:
-    """The effect of removing the most important group of similar clusters of the last stage, each (B,).
+    """The effect of removing the most important group of similar clusters of the last layer, each (B,).
 
     As many clusters taken at random are the control; the same number of draws for each picture, seeded.
     """
@@ -123,7 +146,7 @@ def top_group(model: nn.Module, images: Tensor, target: Target) -> dict[str, Ten
             label = group_maps(maps[b])
             worst = group_gates(label)[ablate_groups(rest, own.select(torch.tensor([0])), label)[0].argmax()]
             sets = [worst[torch.randperm(len(worst), generator=random)] for _ in range(DRAWS)]
-            output = rest.run(torch.zeros(1 + DRAWS, dtype=torch.long), logit_gate=torch.stack([worst, *sets]))
+            output = rest.without(torch.zeros(1 + DRAWS, dtype=torch.long), torch.stack([worst, *sets]))
             first, *others = (~own.holds(output)).float()
             for name, number in zip(found, (first, torch.stack(others).mean(), 1 - worst.mean()), strict=True):
                 found[name].append(number)
@@ -134,7 +157,7 @@ def top_group(model: nn.Module, images: Tensor, target: Target) -> dict[str, Ten
 
 
 def as_table(found: dict[str, list[dict[str, Any]]]) -> str:
-    stages = sorted(name for name in next(iter(found.values()))[0] if name.endswith(" load"))
+    stages = sorted({name for runs in found.values() for name in runs[0] if name.endswith(" load")})
     best = {kind: best_of(runs, CLUSTERS + OTHERS) for kind, runs in found.items()}
     clusters = {kind: best_of(runs, CLUSTERS) for kind, runs in found.items()}
     rows: list[tuple[str, Callable[[str], str], Callable[[float], str]]] = [("top-1", lambda _: "top1", percent)]
@@ -142,7 +165,8 @@ def as_table(found: dict[str, list[dict[str, Any]]]) -> str:
         stage = name.removesuffix(" load")
         rows.append((f"{stage}: log-odds lost with uniform maps", lambda _, name=name: name, plain))
         rows.append((f"{stage}: answers changed by it", lambda _, stage=stage: f"{stage} flips", percent))
-    rows.append(("answers changed without the top group of the last stage", lambda _: "top group flips", percent))
+        rows.append((f"{stage}: images in which it carries load", lambda _, stage=stage: f"{stage} carries", percent))
+    rows.append(("answers changed without the top group of the last layer", lambda _: "top group flips", percent))
     rows.append(("… without as many clusters at random", lambda _: "random set flips", percent))
     rows.append(("share of the clusters that the top group has", lambda _: "top group share", percent))
     rows.append(("default map within 2 pixels of the object", lambda kind: f"{best[kind]} pointing_near", percent))
@@ -165,11 +189,14 @@ def as_table(found: dict[str, list[dict[str, Any]]]) -> str:
 
 
 def best_of(runs: Sequence[dict[str, Any]], maps: Sequence[str]) -> str:
-    return max(maps, key=lambda name: float(np.mean([run[f"{name} {DECIDES}"] for run in runs])))
+    known = [name for name in maps if f"{name} {DECIDES}" in runs[0]]
+    return max(known, key=lambda name: float(np.mean([run[f"{name} {DECIDES}"] for run in runs])))
 
 
 def cell(runs: Sequence[dict[str, Any]], name: str, shown: Callable[[float], str]) -> str:
-    """Mean and interval; "a - b" is the difference on the same pictures."""
+    """Mean and interval; "a - b" is the difference on the same pictures. Nothing where a model has no such thing."""
+    if any(part not in runs[0] for part in name.split(" - ")):
+        return ""
     values, *others = (np.array([run[part] for run in runs]) for part in name.split(" - "))  # (seeds, pictures)
     for other in others:
         values = values - other

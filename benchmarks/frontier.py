@@ -5,8 +5,8 @@
 
 With --train-recipe a run folder that does not exist is trained first: a small PaCa on the embedded shapes by this
 recipe, one seed a folder. Values are kept in each run folder, so that the command can be interrupted and given again.
-It prints a Markdown table: means over runs and pictures, 95 % intervals of a bootstrap that draws pictures, and the difference to
-occlusion on the same pictures.
+It prints a Markdown table: means over runs and pictures, 95 % intervals of a bootstrap that draws pictures, and the
+difference to occlusion on the same pictures.
 """
 
 import json

@@ -40,14 +40,14 @@ def test_list_at_another_size_is_counted(capsys: pytest.CaptureFixture[str]) -> 
     rows = info(filter="paca_b0_cifar*", size=64)
     assert rows["paca_b0_cifar"]["macs"] > 3 * info(filter="paca_b0_cifar")["paca_b0_cifar"]["macs"]
     assert {row["size"] for row in rows.values()} == {(64, 64)}
-    assert "2/2 models" in capsys.readouterr().err
+    assert "3/3 models" in capsys.readouterr().err
 
 
 def test_markdown_table(capsys: pytest.CaptureFixture[str]) -> None:
     info(markdown=True, filter="paca_b0*")
     lines = capsys.readouterr().out.strip().split("\n")
     assert lines[0].startswith("| model | params")
-    assert len(lines) == 2 + 4
+    assert len(lines) == 2 + 6
     assert len({line.count("|") for line in lines}) == 1
 
 

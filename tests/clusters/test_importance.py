@@ -16,6 +16,7 @@ from vitreous.clusters.importance import (
     by_integration,
     by_logit_gate,
     by_value_gate,
+    rankings_for,
     removal_curve,
 )
 from vitreous.clusters.layer import map_correlation
@@ -35,7 +36,7 @@ def score(model, images, target, **gates):
         return target(model(images))
 
 
-@pytest.mark.parametrize("name", RANKINGS)
+@pytest.mark.parametrize("name", rankings_for(LAYER))
 def test_single_images_are_ranked_as_in_a_batch(name):
     both = RANKINGS[name](MODEL, IMAGES, TARGET, LAYER)
     alone = RANKINGS[name](MODEL, IMAGES[1:], TARGET.select(torch.tensor([1])), LAYER)

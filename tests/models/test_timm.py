@@ -39,7 +39,7 @@ class TestTimmContract:
         assert config["architecture"] == name
         with torch.no_grad():
             final = model.eval().forward_features(torch.randn(1, *config["input_size"]))
-        assert config["pool_size"] == (None if name.startswith("xcit") else final.shape[2:])
+        assert config["pool_size"] == (None if name.startswith("xcit") or name.endswith("readout") else final.shape[2:])
         data = timm.data.resolve_model_data_config(model)
         assert data["input_size"] == ((3, 32, 32) if "cifar" in name else (3, 224, 224))
         timm.data.create_transform(**data)
@@ -132,10 +132,13 @@ class TestTimmContract:
                 unpooled = model.forward_features(IMAGES)
         torch.testing.assert_close(outputs.pop(""), unpooled)
         tokens = unpooled[:, 1:] if "token" in outputs else unpooled.flatten(2).transpose(1, 2)
-        torch.testing.assert_close(outputs.pop("avg"), tokens.mean(1))
+        if "clusters" in outputs:  # weighted tokens, which the classifier adds
+            torch.testing.assert_close(outputs.pop("clusters"), unpooled.sum(1))
+        else:
+            torch.testing.assert_close(outputs.pop("avg"), tokens.mean(1))
         for output in outputs.values():
             torch.testing.assert_close(output, unpooled[:, 0])
-        with pytest.raises(InputError, match=r"accepted: .*'avg'"):
+        with pytest.raises(InputError, match=r"accepted: .*'(avg|clusters)'"):
             model.reset_classifier(3, "max")
         for arguments in ((3, ""), (3,)):  # the last of these models does not pool
             with pytest.raises(InputError, match="takes one vector"):

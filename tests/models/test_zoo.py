@@ -46,6 +46,8 @@ GOLDEN = {
     "paca_b0_cifar_pure": Golden(2.96, None, "arXiv v1"),
     "paca_b1_cifar_pure": Golden(11.67, None, "arXiv v1"),
     "paca_b2_cifar_pure": Golden(20.59, None, "arXiv v1"),
+    "paca_b0_readout": Golden(3.344 + 0.068, 0.62, "paca_b0, C (C + M + 2) + M more"),
+    "paca_tiny_readout": Golden(12.201 + 0.1513, 3.23, "paca_tiny, the same"),
     "xcit_nano_12_p16": Golden(3.053, 0.55, "release"),
     "xcit_nano_12_p8": Golden(3.049, 2.13, "release"),
     "xcit_tiny_12_p16": Golden(6.716, 1.23, "release"),

@@ -38,9 +38,9 @@ def png(index: int = 0, *, side: int = 64) -> bytes:
     return buffer.getvalue()
 
 
-def save_lively_model(folder: Path) -> str:
+def save_lively_model(folder: Path, **arguments: Any) -> str:
     """Weights four times as large as fresh ones, or no cluster would matter."""
-    changes = {"clusters": (6, 6, 12, 0)}
+    changes = {"clusters": (6, 6, 12, 0), **arguments}
     trained = load_model(save_tiny_model(folder, **changes))
     with torch.no_grad():
         for parameter in trained.model.parameters():

@@ -16,7 +16,13 @@ from vitreous.registry import ENTRIES
 from vitreous.runs.model_folder import save_model
 
 ONE_OF_EACH = ("paca_tiny", "paca_b0", "xcit_nano_12_p16", "emsnet_xxtiny", "mat_1", "partialformer_b0")
-FAMILIES = (*ONE_OF_EACH, "paca_tiny_teacher", "paca_b0_cifar", "xcit_nano_12_p8")  # what differs in kind
+FAMILIES = (
+    *ONE_OF_EACH,
+    "paca_tiny_teacher",
+    "paca_b0_cifar",
+    "paca_b0_readout",
+    "xcit_nano_12_p8",
+)  # what differs in kind
 
 
 def short(name: str, blocks: int = 1) -> dict[str, Any]:

@@ -40,7 +40,8 @@ def learnt(settings: dict, *, compiled: bool = False, frugal: bool = False, **ch
     terms = clusters.take()
     (loss + sum(clusters.weighted(terms).values())).backward()
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    assert all(stage.cluster_terms is None or not stage.cluster_terms for stage in model.stages)
+    made = [*model.stages, *(model.readout or {}).values()]
+    assert all(stage.cluster_terms is None or not stage.cluster_terms for stage in made)
     return loss.detach(), gradients, terms, torch.get_rng_state()
 
 
@@ -112,6 +113,16 @@ def test_terms_of_a_model_are_means_over_its_stages_and_blocks() -> None:
     }
     second, *third = off.values()
     torch.testing.assert_close(one.detach(), (second + sum(third) / 2) / 2, rtol=1e-5, atol=1e-6)
+
+
+def test_the_clusters_of_a_readout_are_trained_like_any_others() -> None:
+    reads = dict(readout="clusters", clusters=(0, 0, 0, 0), readout_clusters=4)
+    plain, on = learnt(OFF, **reads), learnt(OFF | TERMS, **reads)
+    assert torch.equal(plain[0], on[0])
+    assert set(on[2]) == set(TERMS)
+    name = "readout.3.clustering.logits.weight"
+    assert not torch.equal(plain[1][name], on[1][name])
+    assert not torch.equal(plain[0], learnt(OFF | dict(cluster_dropout=0.5), **reads)[0])
 
 
 @pytest.mark.parametrize("model", ["xcit_nano_12_p16", "paca_b0_pure", "resnet10t"])
@@ -192,5 +203,10 @@ def test_a_run_that_broke_off_between_two_lines_ends_with_the_same_bits(uninterr
 def test_the_recipe_is_for_models_with_clusters() -> None:
     settings = with_recipe("paca_b0", "shapes", recipe="explainable")
     assert any(getattr(settings, name) for name in OFF)
+    for name in ("paca_b0", "paca_tiny", "paca_b1_cifar", "paca_b0_pure", "paca_b0_readout"):
+        own = model_arguments(with_recipe(name, "shapes", recipe="explainable"))
+        with torch.device("meta"):
+            model = create_model(name, num_classes=3, **own)
+        assert model.readout is not None
     with pytest.raises(InputError, match="made for the family paca, and xcit_nano_12_p16 is not of it"):
         with_recipe("xcit_nano_12_p16", "shapes", recipe="explainable")

@@ -68,7 +68,11 @@ def predicted(model, inputs):
 
 def test_card_says_what_there_is(client):
     card = client.get("/api/model").json()
-    assert card["stages"] == [{"stage": 1, "clusters": 6}, {"stage": 2, "clusters": 6}, {"stage": 3, "clusters": 12}]
+    assert [(row["stage"], row["name"], row["clusters"]) for row in card["stages"]] == [
+        (1, "stage 1", 6),
+        (2, "stage 2", 6),
+        (3, "stage 3", 12),
+    ]
     assert len(card["examples"]) == 10
     assert {"grad_cam", "occlusion", "token_gradient"} <= {method["name"] for method in card["methods"]}
     assert {"ablation", "logit_gate"} <= {ranking["name"] for ranking in card["rankings"]}
@@ -328,3 +332,25 @@ def test_faithfulness_is_that_of_the_report(tmp_path):
             found = client.get(f"/api/images/{id}/faithfulness?method={method.name}&target={number}").json()
             assert found == {"method": method.name, "difference": pytest.approx(method.difference, abs=1e-5)}
         assert client.get(f"/api/images/{id}/faithfulness?method=nonsense").status_code == 422
+
+
+def test_what_the_classifier_reads_adds_up_to_the_logit_and_switching_off_takes_its_part(tmp_path):
+    app, _ = application(save_lively_model(tmp_path / "reads", readout="clusters", readout_clusters=4))
+    with TestClient(app, base_url=HOST) as client:
+        card = client.get("/api/model").json()
+        assert card["stages"][-1] == {"stage": 5, "name": "readout of stage 4", "readout": True, "clusters": 4}
+        id = client.post("/api/images", content=png()).json()["id"]
+        answer = client.get(f"/api/images/{id}/stages/5").json()
+        parts, by = answer["parts"], answer["importance"]
+        assert by["by"] == "contribution"
+        assert by["values"] == parts["values"]
+        assert parts["bias"] + sum(parts["values"]) == pytest.approx(parts["logit"], abs=CLOSE)
+        for off in ("1", "0,3", "0,1,2,3"):
+            left = client.get(f"/api/images/{id}/stages/5/ablation", params={"off": off}).json()
+            lost = sum(parts["values"][int(m)] for m in off.split(","))
+            assert left["logit"] == pytest.approx(parts["logit"] - lost, abs=CLOSE)
+        assert client.get(f"/api/images/{id}/stages/5/importance", params={"by": "contribution"}).json()["values"]
+        refused = client.get(f"/api/images/{id}/stages/3/importance", params={"by": "contribution"})
+        assert "cannot be ranked by 'contribution'" in refused.json()["error"]
+        loads = client.get(f"/api/images/{id}/load").json()["stages"]
+        assert loads[-1]["name"] == "readout of stage 4"

@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 
 from vitreous.attribution.gradient import GradCam
-from vitreous.attribution.method import Method, clustered_stages, find_trunk
+from vitreous.attribution.method import Method, cluster_layers, find_trunk, readouts
 from vitreous.attribution.spatial import find_place
 from vitreous.errors import InputError, nearest
 
@@ -48,9 +48,10 @@ def _collect(table: str, folders: Sequence[tuple[str, Sequence[str]]]) -> tuple[
 
 def methods_for(model: nn.Module) -> list[Method]:
     """The methods that can explain this model. Grad-CAM also at the grid of the clusters, or it would be coarser."""
-    backbone = find_trunk(model)
-    stages = clustered_stages(backbone) if backbone is not None else []
-    finer = [GradCam(stage=stages[-1])] if stages and backbone is not None and stages[-1] < len(backbone.stages) else []
+    backbone, finer = find_trunk(model), []
+    if backbone is not None and (layers := cluster_layers(backbone)):
+        stage = readouts(backbone).get(layers[-1], layers[-1])
+        finer = [GradCam(stage=stage)] if stage < len(backbone.stages) else []
     return [method for method in (*all_methods(), *finer) if method.missing(model) is None]
 
 

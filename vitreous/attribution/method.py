@@ -40,11 +40,12 @@ class Needs:
     target: bool = True  # False: the same map whatever is explained
     spatial: bool = False  # it must have features or attention on a grid
     clusters: bool = False  # it must have one of our backbones with clusters
+    readout: bool = False  # whose classifier reads clusters
 
     @property
     def inside(self) -> bool:
         """Whether the map is on a grid of the network, which covers all that the network sees."""
-        return self.spatial or self.clusters
+        return self.spatial or self.clusters or self.readout
 
 
 @dataclass(frozen=True)
@@ -76,11 +77,13 @@ class Method(ABC):
 
     def missing(self, model: nn.Module) -> str | None:
         """Why this method cannot explain this model; None if it can."""
-        if not self.needs.clusters:
+        if not (self.needs.clusters or self.needs.readout):
             return lacks_map(model) if self.needs.spatial else None
         backbone = find_trunk(model)
-        if backbone is None or not clustered_stages(backbone):
+        if backbone is None or not cluster_layers(backbone):
             return f"{type(backbone or model).__name__} has no clusters"
+        if self.needs.readout and not readouts(backbone):
+            return f"the classifier of this {type(backbone).__name__} does not read clusters"
         return None
 
     def __call__(self, model: nn.Module, images: Tensor, target: Target | Tensor | int | None = None) -> Tensor:
@@ -137,6 +140,20 @@ def clustered_stages(backbone: nn.Module) -> list[int]:
 def has_clusters(stage: nn.Module) -> bool:
     clusters = getattr(stage, "clusters", None)
     return clusters is not None and not isinstance(clusters, nn.Identity)
+
+
+def readouts(backbone: nn.Module) -> dict[int, int]:
+    """Where a classifier reads clusters: their numbers, which count on after the last stage -> the stage that is read.
+
+    They are a layer of their own, since a stage may have both: clusters that its patches look at, and those.
+    """
+    stages = len(getattr(backbone, "stages", []))
+    return {stages + place: int(i) + 1 for place, i in enumerate(getattr(backbone, "readout", None) or (), 1)}
+
+
+def cluster_layers(backbone: nn.Module) -> list[int]:
+    """Numbers of the stages with clusters, and of readouts through clusters."""
+    return [*clustered_stages(backbone), *readouts(backbone)]
 
 
 def rows_at_once(images: Tensor, most: int) -> int:

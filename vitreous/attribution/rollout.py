@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.attribution.attention import record_attention
-from vitreous.attribution.method import Method, Needs, clustered_stages, find_trunk, has_clusters, trunk
+from vitreous.attribution.method import Method, Needs, clustered_stages, find_trunk, has_clusters, readouts, trunk
 from vitreous.attribution.spatial import anatomy, unwrapped
 from vitreous.attribution.target import Target
 from vitreous.attribution.views import views
@@ -61,12 +61,15 @@ class Rollout(Method):
         if not 1 <= stop <= len(stages):
             raise InputError(f"stage {stop} does not exist; this model has stages 1 to {len(stages)}")
         taps = [f"stages.{i}.{name}" for i in range(stop - 1, len(stages)) for name in stage_taps(stages[i])]
+        taps += ["readout.*.attention.map"] if readouts(trunk(model)) else []
         with record(trunk(model), *taps) as seen:
             model(images)
         flow: Tensor | None = None
         for i in reversed(range(stop - 1, len(stages))):
             grid = seen[f"stages.{i}.blocks.0.attention.map"].shape[-2:]
-            flow = start(images, grid) if flow is None else spread(flow, grid)
+            read = seen.get(f"readout.{i}.attention.map")  # (B, 1, M, H, W), of a classifier that reads clusters
+            begun = start(images, grid) if read is None else read.float().sum((1, 2))
+            flow = begun if flow is None else spread(flow, grid) + (0 if read is None else begun)
             for j in reversed(range(len(stages[i].blocks))):
                 flow = back(flow, seen, i, j)
         assert flow is not None

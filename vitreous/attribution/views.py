@@ -45,6 +45,10 @@ def mean_heads(x: Tensor) -> Tensor:
     return x.mean(1)  # (B, h, M, H, W) -> (B, M, H, W)
 
 
+def total(x: Tensor) -> Tensor:
+    return x.sum(1)
+
+
 def length(x: Tensor) -> Tensor:
     return x.norm(dim=1)
 
@@ -85,6 +89,15 @@ class MapKind(NamedTuple):
 _BLOCK = r"stages\.\d+\.blocks\.\d+\."
 _KINDS = (
     MapKind("clusters", "cluster", r"stages\.\d+\.clusters(\.\d+)?", "where each cluster gathers its content"),
+    MapKind("readout_clusters", "cluster", r"readout\.\d+\.clusters", "where each cluster of the readout gathers"),
+    MapKind(
+        "readout",
+        "cluster",
+        r"readout\.\d+\.attention\.map",
+        "how much of what the classifier reads comes from each position through each cluster",
+        mean_heads,
+        total,
+    ),
     MapKind(
         "patch_to_cluster",
         "cluster",

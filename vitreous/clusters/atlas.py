@@ -30,7 +30,7 @@ from vitreous.clusters.layer import Layer, as_distributions
 from vitreous.clusters.load import uniform
 from vitreous.layers.tap import record
 
-ATLAS_RANKINGS = ("logit_gate", "value_gate", "integrated", "ablation")  # all in log-odds
+ATLAS_RANKINGS = ("logit_gate", "value_gate", "integrated", "ablation", "contribution")  # the last is of a logit
 # Not the quickest, but right with few clusters: where one holds nearly all attention its logit gate is flat. In a model
 # with 4 clusters, one had 88 % of the importance by ablation, 90 % by this, and 30 % by the logit gate.
 ATLAS_RANKING = "integrated"
@@ -57,7 +57,7 @@ def measure_clusters(
 ) -> ClusterMeasurements:
     """Normalised images (B, 3, height, width); `given` are the answers to explain and their classes (B,)."""
     tokens: list[Tensor] = []
-    norm = attentions(model, layer)[0].cluster_norm
+    norm = next(iter(attentions(model, layer).values())).cluster_norm
     handle = norm.register_forward_hook(lambda _norm, _inputs, output: tokens.append(output))
     try:
         with record(trunk(model), layer.tap) as recorded:

@@ -6,10 +6,11 @@
     rest = PartialForward(model, images, layer)                 # everything before the clusters matter: computed once
     rest.scores(target, gates)                        # (B, S) for S sets of gates (S, M) or (B, S, M)
 
-A cluster is removed in all blocks that use it: the softmax runs over the others, as if it had never been. Both gates
-are plain tensors, so gradients with respect to them are exact. Gates live on the model while the block runs: one
-thread at a time. Where many rows are scored, `PartialForward` gives every thread a copy of the modules, with the same
-weights.
+A cluster is removed in all blocks that use it: the softmax runs over the others, as if it had never been. Where the
+classifier itself reads clusters, a removed one is not read and the weights of the others stay, so that the logit loses
+exactly what the cluster contributed. Both gates are plain tensors, so gradients with respect to them are exact. Gates
+live on the model while the block runs: one thread at a time. Where many rows are scored, `PartialForward` gives every
+thread a copy of the modules, with the same weights.
 
 Shapes: B images, M clusters, S sets of gates, R rows = pairs of an image and a set.
 """
@@ -22,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitreous.attribution.method import rows_at_once, trunk
+from vitreous.attribution.method import readouts, rows_at_once, trunk
 from vitreous.attribution.target import Target
 from vitreous.clusters.layer import Layer, choose_layer
 from vitreous.errors import InputError
@@ -39,16 +40,31 @@ def cluster_layer(model: nn.Module, stage: int | None = None, block: int | None 
     return choose_layer(trunk(model), stage=stage, block=block)
 
 
-def cluster_count(model: nn.Module, layer: Layer) -> int:
+def cluster_stage(model: nn.Module, stage: int) -> tuple[str, Any]:
+    """The path and the module of the clusters with this number: a stage, or the readout of one."""
     backbone = trunk(model)
-    blocks = backbone.stages[layer.stage - 1].blocks
+    read = readouts(backbone).get(stage)
+    path = f"stages.{stage - 1}" if read is None else f"readout.{read - 1}"
+    return path, backbone.get_submodule(path)
+
+
+def cluster_blocks(model: nn.Module, stage: int) -> dict[str, Any]:
+    """All modules of a stage that make clusters or attend to them, by path. A readout does both, once."""
+    path, module = cluster_stage(model, stage)
+    if not hasattr(module, "blocks"):
+        return {path: module}
+    return {f"{path}.blocks.{j}": block for j, block in enumerate(module.blocks)}
+
+
+def cluster_count(model: nn.Module, layer: Layer) -> int:
+    blocks = cluster_blocks(model, layer.stage).values()
     makers = [block.clustering.logits.out_features for block in blocks if block.clustering is not None]
-    return makers[0] if makers else backbone.teacher.clusters[layer.stage - 1]
+    return makers[0] if makers else trunk(model).teacher.clusters[layer.stage - 1]
 
 
 def users(model: nn.Module, layer: Layer) -> list[int]:
     """Blocks of the layer's stage, from zero, that attend to its clusters: from the one that makes them to the next."""
-    blocks = trunk(model).stages[layer.stage - 1].blocks
+    blocks = list(cluster_blocks(model, layer.stage).values())
     if layer.block is None:
         return list(range(len(blocks)))
     first = layer.block - 1
@@ -56,8 +72,10 @@ def users(model: nn.Module, layer: Layer) -> list[int]:
     return list(range(first, later[0] if later else len(blocks)))
 
 
-def attentions(model: nn.Module, layer: Layer) -> list[Any]:
-    return [trunk(model).stages[layer.stage - 1].blocks[j].attention for j in users(model, layer)]
+def attentions(model: nn.Module, layer: Layer) -> dict[str, Any]:
+    """What attends to the layer's clusters, by path."""
+    blocks = list(cluster_blocks(model, layer.stage).items())
+    return {f"{path}.attention": block.attention for path, block in (blocks[j] for j in users(model, layer))}
 
 
 def maps_of(model: nn.Module, images: Tensor, layer: Layer) -> tuple[Any, Tensor]:
@@ -92,7 +110,7 @@ def gated(
         None if value_gate is None else as_rows("value_gate", value_gate, count),
     )
     with ExitStack() as cleanup:
-        for attention in attentions(model, layer):
+        for attention in attentions(model, layer).values():
             cleanup.callback(setattr, attention, "gates", attention.gates)
             attention.gates = gates
         yield
@@ -146,6 +164,10 @@ class PartialForward:
         with self.replayed(rows), gated(self.model, self.layer, logit_gate=logit_gate, value_gate=value_gate):
             return self.model(select_rows(self.images, rows))
 
+    def without(self, rows: Tensor, kept: Tensor) -> Any:
+        """The output for these rows with the clusters removed for which `kept` (R, M) is 0."""
+        return self.run(rows, **{"value_gate" if self.layer.is_readout else "logit_gate": kept})
+
     @contextmanager
     def replayed(self, rows: Tensor) -> Iterator[None]:
         with ExitStack() as cleanup:
@@ -156,7 +178,7 @@ class PartialForward:
             yield
 
     def scores(self, target: Target, gates: Tensor, *, batch_size: int = ROWS_AT_ONCE) -> Tensor:
-        """The target under each set of logit gates, (S, M) for all images or (B, S, M): (B, S)."""
+        """The target without the clusters of each set, (S, M) for all images or (B, S, M), 0 for those: (B, S)."""
         return torch.cat(list(self.parts(target, gates, batch_size=batch_size))).unflatten(0, (len(self.images), -1))
 
     def parts(self, target: Target, gates: Tensor, *, batch_size: int = ROWS_AT_ONCE) -> Iterator[Tensor]:
@@ -168,7 +190,7 @@ class PartialForward:
 
         def part(rest: PartialForward, rows: Tensor, gate: Tensor) -> Tensor:
             with torch.no_grad():
-                return target.select(rows)(rest.run(rows, logit_gate=gate))
+                return target.select(rows)(rest.without(rows, gate))
 
         together = min(len(pieces), concurrent_pieces()) if self.worth_threads(len(image)) else 1
         if together == 1:
@@ -196,13 +218,14 @@ class PartialForward:
 
 def before_gates(model: nn.Module, layer: Layer) -> list[nn.Module]:
     """Modules whose output no gate of the layer can change, the outermost of each."""
-    backbone, blocks = trunk(model), users(model, layer)
-    stage = backbone.stages[layer.stage - 1]
-    first = stage.blocks[blocks[0]]
-    modules = [backbone.stem, *backbone.stages[: layer.stage - 1], stage.downsample, *stage.blocks[: blocks[0]]]
-    # The keys and values of the first gated block are gated after they are made.
-    inner = [first.norm1, first.clustering, first.attention.q, first.attention.k, first.attention.v]
-    return [module for module in (backbone.teacher, *modules, *inner) if module is not None]
+    backbone, blocks = trunk(model), list(cluster_blocks(model, layer.stage).values())
+    used = users(model, layer)[0]
+    stage, first = cluster_stage(model, layer.stage)[1], blocks[used]
+    modules = [backbone.teacher, backbone.stem, *backbone.stages[: layer.stage - 1], first.clustering]
+    if not layer.is_readout:  # the keys and values of the first gated block are gated after they are made
+        modules += [stage.downsample, *blocks[:used], first.norm1]
+        modules += [first.attention.q, first.attention.k, first.attention.v]
+    return [module for module in modules if module is not None]
 
 
 def select_rows(output: Any, rows: Tensor) -> Any:

@@ -20,7 +20,8 @@ from vitreous.attribution.controls import noise_for
 from vitreous.attribution.frame import of_picture
 from vitreous.attribution.method import Needs, trunk
 from vitreous.attribution.target import Target
-from vitreous.clusters.gates import ROWS_AT_ONCE, PartialForward, cluster_count, users
+from vitreous.clusters.contributions import by_contribution
+from vitreous.clusters.gates import ROWS_AT_ONCE, PartialForward, attentions, cluster_count
 from vitreous.clusters.layer import Layer
 from vitreous.clusters.masking import by_masking
 from vitreous.clusters.ranks import places
@@ -43,7 +44,7 @@ def by_ablation(
 ) -> Tensor:
     """Log-odds lost when one cluster is removed. A given `rest` saves the pass up to the layer."""
     rest = rest or PartialForward(model, images, layer)
-    if rest.count < 2:
+    if rest.count < 2 and not layer.is_readout:
         raise InputError("this stage has one cluster, and removing it leaves nothing to attend to")
     target = target.on("log_odds")
     gates = 1 - torch.eye(rest.count)
@@ -97,12 +98,16 @@ def by_integration(
 
 def by_attention_mass(model: nn.Module, images: Tensor, target: Target, layer: Layer) -> Tensor:
     """Mean over positions, heads and the blocks that use the clusters; sums to one."""
-    return patch_attention(model, images, layer).mean((2, 3))
+    mass = patch_attention(model, images, layer).sum((2, 3))
+    return mass / mass.sum(1, keepdim=True)
 
 
 def patch_attention(model: nn.Module, images: Tensor, layer: Layer) -> Tensor:
-    """How much every position looks at each cluster, mean over heads and the blocks that use them: (B, M, H, W)."""
-    taps = [f"stages.{layer.stage - 1}.blocks.{j}.attention.map" for j in users(model, layer)]
+    """How much every position looks at each cluster, mean over heads and the blocks that use them: (B, M, H, W).
+
+    Of a readout: how much of what the classifier reads comes from each position through each cluster.
+    """
+    taps = [f"{path}.map" for path in attentions(model, layer)]
     with torch.no_grad(), record(trunk(model), *taps) as recorded:
         model(images)
     return of_picture(torch.stack([recorded[tap].float().mean(1) for tap in taps]).mean(0), model)
@@ -165,9 +170,20 @@ RANKINGS = {
             by_attention_mass,
             Needs(passes=2, target=False, clusters=True),
         ),
+        Ranking(
+            "contribution",  # of clusters that the classifier reads; exact, and the sum over clusters is what they do
+            "what the cluster adds to the logit",
+            by_contribution,
+            Needs(passes=1, clusters=True, readout=True),
+        ),
         Ranking("random", "a random number: a control", at_random, Needs(passes=1, target=False, clusters=True)),
     )
 }
+
+
+def rankings_for(layer: Layer) -> list[str]:
+    """Names of the rankings that the clusters of a layer can have."""
+    return [name for name, ranking in RANKINGS.items() if layer.is_readout or not ranking.needs.readout]
 
 
 def removal_curve(rest: PartialForward, target: Target, importance: Tensor, counts: Sequence[int]) -> Tensor:

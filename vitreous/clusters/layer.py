@@ -4,6 +4,7 @@ Shapes: B batch, M clusters, H W grid of the layer, h heads.
 """
 
 import re
+from collections.abc import Container, Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -18,33 +19,58 @@ from vitreous.layers.tap import record, tap_names
 MapSource = Literal["clusters", "attention"]
 
 CLUSTER_TAP = re.compile(r"stages\.(\d+)\.clusters(?:\.(\d+))?")
+READOUT_TAP = re.compile(r"readout\.(\d+)\.clusters")
 ATTENTION_TAP = re.compile(r"stages\.(\d+)\.blocks\.(\d+)\.attention\.map")
 
 
 class Layer(NamedTuple):
-    """Where maps come from. Stages and blocks count from one, as in the paper; tap names count from zero."""
+    """Where maps come from. Stages and blocks count from one, as in the paper; tap names count from zero.
+
+    A readout through clusters counts as a stage after the last: its clusters are what the classifier reads.
+    """
 
     stage: int
     block: int | None  # None: the stage shares one clustering
     source: MapSource
     tap: str
 
+    @property
+    def is_readout(self) -> bool:
+        return READOUT_TAP.fullmatch(self.tap) is not None
+
+    @property
+    def name(self) -> str:
+        """For the reader."""
+        if (match := READOUT_TAP.fullmatch(self.tap)) is not None:
+            return f"readout of stage {int(match[1]) + 1}"
+        return f"stage {self.stage}" + (f", block {self.block}" if self.block else "")
+
 
 def choose_layer(
     model: nn.Module, *, source: MapSource = "clusters", stage: int | None = None, block: int | None = None
 ) -> Layer:
-    """The layer to explain: by default the last block with maps in the last stage with clusters."""
+    """The layer to explain: by default what the classifier reads, else the last block of the last stage with clusters.
+
+    A readout counts as a stage after the last one.
+    """
     names = tap_names(model)
     clustered = sorted({int(match[1]) + 1 for name in names if (match := CLUSTER_TAP.fullmatch(name))})
-    if not clustered:
+    read = [name for name in names if READOUT_TAP.fullmatch(name)]
+    read_as = dict(enumerate(read if source == "clusters" else [], len(getattr(model, "stages", [])) + 1))
+    if not clustered and not read_as:
         has = ", ".join(names) or "no taps at all"
         raise InputError(
             f"this model ({type(model).__name__}) has no clusters to explain; it has {has}. "
             "Use a PaCa model with clusters, for example paca_b0 or paca_tiny"
         )
-    stage = clustered[-1] if stage is None else stage
-    if stage not in clustered:
-        raise InputError(f"stage {stage} has no clusters; stages with clusters: {', '.join(map(str, clustered))}")
+    numbers = [*clustered, *read_as]
+    stage = numbers[-1] if stage is None else stage
+    if stage not in numbers:
+        raise InputError(f"stage {stage} has no clusters; stages with clusters: {listed_layers(numbers, read_as)}")
+    if stage in read_as:
+        if block is not None:
+            raise InputError(f"block {block} of stage {stage} was asked for; that is the readout, which has no blocks")
+        return Layer(stage, None, source, read_as[stage])
     pattern = CLUSTER_TAP if source == "clusters" else ATTENTION_TAP
     found = [match for name in names if (match := pattern.fullmatch(name)) and int(match[1]) + 1 == stage]
     layers = {None if match[2] is None else int(match[2]) + 1: match[0] for match in found}
@@ -53,6 +79,10 @@ def choose_layer(
         known = ", ".join(str(b) for b in layers if b is not None) or "none: the stage shares one clustering"
         raise InputError(f"block {block} of stage {stage} has no {source} maps of its own; blocks that have: {known}")
     return Layer(stage, chosen, source, layers[chosen])
+
+
+def listed_layers(numbers: Sequence[int], readouts: Container[int]) -> str:
+    return ", ".join(f"{number} (the readout)" if number in readouts else str(number) for number in numbers)
 
 
 def layer_maps(model: nn.Module, inputs: Tensor, layer: Layer, head: int | None = None) -> Tensor:

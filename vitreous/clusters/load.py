@@ -3,7 +3,7 @@
 A map of a stage that carries no load is decoration, however sharp it looks. Three interventions measure it:
 
 uniform         every cluster is the mean of all patches: what the clustering finds is thrown away
-attention_off   the attention of the stage's blocks adds nothing
+attention_off   the attention of the stage's blocks adds nothing; a readout reads nothing, and only the bias is left
 all but k       only the k clusters with the largest logit-gate gradient are left, for each k
 
     for load in causal_load(model, images, target):
@@ -20,11 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitreous.attribution.method import clustered_stages, trunk
+from vitreous.attribution.method import cluster_layers, readouts, trunk
 from vitreous.attribution.target import Target
-from vitreous.clusters.gates import PartialForward, cluster_count, cluster_layer
+from vitreous.clusters.gates import PartialForward, cluster_blocks, cluster_count, cluster_layer, cluster_stage
 from vitreous.clusters.importance import by_logit_gate
-from vitreous.clusters.layer import Layer
+from vitreous.clusters.layer import Layer, listed_layers
 from vitreous.clusters.ranks import places
 from vitreous.errors import InputError
 from vitreous.layers.tap import Tap
@@ -41,6 +41,8 @@ class Load:
     held_before: Tensor
     scores: dict[str, Tensor]
     held: dict[str, Tensor]
+    decides: str = "uniform"  # the intervention that shows whether clusters matter; of a readout, which is all that the
+    # classifier sees, it is to read nothing
 
     def drop(self, intervention: str = "uniform") -> Tensor:
         """Log-odds lost, (B,)."""
@@ -53,13 +55,13 @@ class Load:
     @property
     def carries(self) -> Tensor:
         """Whether the stage's clusters matter for an image, (B,)."""
-        return self.drop("uniform").abs() >= CARRIES
+        return self.drop(self.decides).abs() >= CARRIES
 
 
 @contextmanager
 def uniform(model: nn.Module, stage: int) -> Iterator[None]:
     """Every cluster of a stage spreads evenly over the image."""
-    clusters = trunk(model).stages[stage - 1].clusters
+    clusters = cluster_stage(model, stage)[1].clusters
     with ExitStack() as cleanup:
         for tap in clusters.modules():
             if isinstance(tap, Tap):
@@ -72,7 +74,7 @@ def uniform(model: nn.Module, stage: int) -> Iterator[None]:
 def attention_off(model: nn.Module, stage: int) -> Iterator[None]:
     """The attention branches of a stage add nothing."""
     with ExitStack() as cleanup:
-        for block in trunk(model).stages[stage - 1].blocks:
+        for block in cluster_blocks(model, stage).values():
             handle = block.attention.register_forward_hook(lambda _module, _inputs, out: torch.zeros_like(out))
             cleanup.callback(handle.remove)
         yield
@@ -91,10 +93,10 @@ def causal_load(
 
     A given `output` of the model for these images saves a pass.
     """
-    known = clustered_stages(trunk(model))
+    known, read = cluster_layers(trunk(model)), readouts(trunk(model))
     for stage in known if stages is None else stages:
         if stage not in known:
-            raise InputError(f"stage {stage} has no clusters; stages with clusters: {', '.join(map(str, known))}")
+            raise InputError(f"stage {stage} has no clusters; stages with clusters: {listed_layers(known, read)}")
     if output is None:
         with torch.no_grad():
             output = model(images)
@@ -113,7 +115,8 @@ def stage_load(model: nn.Module, images: Tensor, target: Target, stage: int, kee
             outputs |= all_but(model, images, target, layer, [k for k in keep if k < cluster_count(model, layer)])
     scores = {name: target(result) for name, result in outputs.items()}
     held = {name: target.holds(result) for name, result in outputs.items()}
-    return Load(stage, target(output), target.holds(output), scores, held)
+    decides = "attention_off" if layer.is_readout else "uniform"
+    return Load(stage, target(output), target.holds(output), scores, held, decides)
 
 
 def all_but(model: nn.Module, images: Tensor, target: Target, layer: Layer, keep: Sequence[int]) -> dict[str, Any]:
@@ -121,4 +124,4 @@ def all_but(model: nn.Module, images: Tensor, target: Target, layer: Layer, keep
         raise InputError(f"keep={tuple(keep)} given; at least 1 cluster must stay")
     rest, rows = PartialForward(model, images, layer), torch.arange(len(images))
     place = places(by_logit_gate(model, images, target, layer, rest=rest))
-    return {f"all but {k}": rest.run(rows, logit_gate=(place < k).float()) for k in keep}
+    return {f"all but {k}": rest.without(rows, (place < k).float()) for k in keep}

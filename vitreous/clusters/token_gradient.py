@@ -37,7 +37,7 @@ class TokenGradient(Method):
 
     def heat(self, model: nn.Module, images: Tensor, target: Target) -> Tensor:
         layer = cluster_layer(model, self.stage)
-        with torch.enable_grad(), gathered(attentions(model, layer)) as seen:
+        with torch.enable_grad(), gathered(list(attentions(model, layer).values())) as seen:
             score = target(model(images.detach().requires_grad_()))
             slopes = torch.autograd.grad(score.sum(), [item["tokens"] for item in seen])
         total = torch.zeros((), device=images.device)

@@ -142,7 +142,7 @@ def similarity_query(
         label = None  # of the whole image, which says nothing about a finding
     clusters = found.importance.shape[1]
     if cluster is not None and not 0 <= cluster < clusters:
-        raise InputError(f"--cluster {cluster} does not exist; stage {layer.stage} has clusters 0 to {clusters - 1}")
+        raise InputError(f"--cluster {cluster} does not exist; {layer.name} has clusters 0 to {clusters - 1}")
     chosen = int(found.importance[0].argmax()) if cluster is None else cluster
     own = TopK(clusters, 1)
     known = trained.classes.index(label) if label in trained.classes else UNKNOWN_LABEL

@@ -164,12 +164,11 @@ def facts(about: About, summary: AtlasSummary, clusters: int, atlas: Atlas) -> d
     sizes = sorted(atlas.grids)
     (rows, columns), (most_rows, most_columns) = sizes[0], sizes[-1]
     maps = f"{columns} × {rows}" + ("" if len(sizes) == 1 else f" to {most_columns} × {most_rows}")
-    block = f", block {about.layer.block}" if about.layer.block else ""
     found = {
         "model": about.trained.name,
         "data": f"{about.data} ({about.split})",
         "images": f"{summary.images}, {percent(summary.right / summary.images)} right",
-        "clusters": f"{clusters} of stage {about.layer.stage}{block}, maps of {maps}",
+        "clusters": f"{clusters} of {about.layer.name}, maps of {maps}",
         "importance by": about.ranking.replace("_", " "),
     }
     if about.trained.task != "classify":

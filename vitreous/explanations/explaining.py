@@ -12,12 +12,13 @@ from torch import Tensor, nn
 
 from vitreous.attribution.catalogue import controls_for, find_method, methods_for
 from vitreous.attribution.fill import Fill
-from vitreous.attribution.method import Method, clustered_stages, find_trunk
+from vitreous.attribution.method import Method, cluster_layers, find_trunk
 from vitreous.attribution.occlusion import Occlusion, Rise
 from vitreous.attribution.spatial import unwrapped
 from vitreous.attribution.target import ClassTarget, Target, as_target
 from vitreous.attribution.views import ViewMethod, kinds_inside
-from vitreous.clusters.gates import PartialForward
+from vitreous.clusters.contributions import contributions
+from vitreous.clusters.gates import PartialForward, cluster_layer
 from vitreous.clusters.groups import ablate_groups, group_maps
 from vitreous.clusters.importance import RANKINGS, patch_attention, removal_curve
 from vitreous.clusters.layer import Layer, MapSource, as_distributions, choose_layer, layer_maps, spatial_entropy
@@ -28,7 +29,7 @@ from vitreous.data.transforms import Preprocess, to_unit_tensor
 from vitreous.errors import InputError
 from vitreous.faithfulness.curves import curves
 from vitreous.faithfulness.scoring import DECIDES, below_every_method
-from vitreous.reports.explanation import Clusters, Explanation, MethodMap, StageLoad
+from vitreous.reports.explanation import Clusters, Explanation, LogitParts, MethodMap, StageLoad
 
 _SHOWN_CLASSES = 5
 FILLS: tuple[Fill, ...] = ("blur", "mean")
@@ -117,6 +118,7 @@ def explain_image(
         probabilities=likeliest(output, classes) if isinstance(resolved, ClassTarget) else (),
         watched=classes[int(resolved.labels[0])] if isinstance(resolved, ClassTarget) else watched,
         true=true,
+        parts=explain_logit(model, images, resolved, layer),
         clusters=None if layer is None else explain_clusters(model, pixels, preprocess, resolved, layer, plan),
         load=() if layer is None else explain_load(model, images, resolved),
         methods=methods,
@@ -203,10 +205,11 @@ def default_methods(model: nn.Module, *, light: bool) -> list[str]:
     if light:
         usual = ["token_gradient", *finer, "grad_cam", "input_gradient", "occlusion", "clusters logit_gate"]
         return [*(name for name in usual if name in names), "centre_blob"]
+    exact = [name for name in ("contributions",) if name in names]
     first = ("learned", "token_gradient", *(finer or ["grad_cam"]), "input_gradient")
     quick = [name for name in first if name in names]
     own = [method.name for method in known if isinstance(method, ViewMethod) and method.kind != "features"]
-    return [*quick[:2], *own, "centre_blob"]
+    return [*exact, *quick[:2], *own, "centre_blob"]
 
 
 def lighter(method: Method) -> Method:
@@ -251,7 +254,7 @@ def leading(methods: Sequence[MethodMap], plan: Plan) -> tuple[str, str]:
 def cluster_layer_of(model: nn.Module, plan: Plan) -> Layer | None:
     """Where the clusters come from; None for a model that has none and was not asked for any."""
     backbone = find_trunk(model)
-    if backbone is not None and clustered_stages(backbone):
+    if backbone is not None and cluster_layers(backbone):
         return choose_layer(backbone, source=plan.source, stage=plan.stage, block=plan.block)
     if plan.stage is not None or plan.block is not None or plan.source != "clusters" or plan.head is not None:
         raise InputError(without_clusters(model))
@@ -268,6 +271,16 @@ def without_clusters(model: nn.Module) -> str:
     )
 
 
+def explain_logit(model: nn.Module, images: Tensor, target: Target, layer: Layer | None) -> LogitParts | None:
+    """What the logit is made of, where the clusters that are shown are those that the classifier reads."""
+    if layer is None or not layer.is_readout or not isinstance(target, ClassTarget):
+        return None
+    found, label = contributions(model, images, layer), target.labels
+    logit, bias, others = found.logits[0, label], found.bias[label], found.others[0, label]
+    values, maps = found.of(label)[0].tolist(), found.maps(label)[0].float().cpu()
+    return LogitParts(logit.item(), bias.item(), others.item(), tuple(values), maps)
+
+
 def explain_load(model: nn.Module, images: Tensor, target: Target) -> tuple[StageLoad, ...]:
     return tuple(
         StageLoad(
@@ -275,6 +288,7 @@ def explain_load(model: nn.Module, images: Tensor, target: Target) -> tuple[Stag
             {name: load.drop(name)[0].item() for name in load.scores},
             {name: bool(load.flips(name)[0]) for name in load.scores},
             bool(load.carries[0]),
+            cluster_layer(model, load.stage).name,
         )
         for load in causal_load(model, images, target)
     )
@@ -296,12 +310,12 @@ def explain_clusters(
         importance={plan.ranking: importance},
         order=order,
     )
-    if layer.source == "attention" or len(maps) < 2:
+    if layer.source == "attention" or (len(maps) < 2 and not layer.is_readout):
         return alone  # there is nothing to remove, or nothing would be left
     rest = PartialForward(model, images, layer)
     rankings = {plan.ranking: importance} | {
         name: RANKINGS[name](model, images, target, layer)[0].cpu()
-        for name in COMPARED_RANKINGS
+        for name in (*(["contribution"] if layer.is_readout else []), *COMPARED_RANKINGS)
         if name != plan.ranking
     }
     label = group_maps(maps.cpu())

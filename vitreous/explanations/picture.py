@@ -113,12 +113,11 @@ def explanation_facts(name: str, item: Explanation, plan: Plan) -> dict[str, str
     if clusters is None:
         return facts
     count, rows, columns = clusters.maps.shape
-    layer, where = clusters.layer, f"stage {clusters.layer.stage}"
-    where += f", block {layer.block}" if layer.block else ""
+    layer = clusters.layer
     kind = "cluster" if layer.source == "clusters" else "attention"
     heads = "" if layer.source == "clusters" else f", {'mean of heads' if plan.head is None else f'head {plan.head}'}"
     facts |= {
-        "layer": f"{where} ({layer.tap})",
+        "layer": f"{layer.name} ({layer.tap})",
         "maps": f"{count} {kind} maps of {columns} x {rows}{heads}",
         "clusters ranked by": clusters.ranking.replace("_", " "),
         "entropy of a flat map": f"{math.log(rows * columns):.2f} nats",

@@ -150,6 +150,12 @@ class ClusteringTeacher(nn.Module):
         )
         self.clusters = tuple(clusters)
 
+    def limit(self, stages: int) -> None:
+        """Make assignments for the first stages only. The coarser levels stay, as the finer ones take them in."""
+        self.clusters = tuple(count if i < stages else 0 for i, count in enumerate(self.clusters))
+        for i in range(stages, len(self.clusters)):
+            self.to_clusters[i] = nn.Identity()
+
     def forward(self, stem: Tensor) -> tuple[list[Tensor | None], list[Tensor | None]]:
         """Stem output (B, H, W, C) -> per stage: assignment (B, M, H, W) and map to add (B, H, W, C), or None."""
         x = stem.permute(0, 3, 1, 2)

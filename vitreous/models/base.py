@@ -125,16 +125,16 @@ class Backbone(nn.Module):
     def embed(self, images: Tensor) -> Tensor:
         return self.stem(self.tokens(images))  # (B, C, H, W) -> tokens (B, H, W, C)
 
-    def final(self, last: Tensor) -> Tensor:
-        """The input of the head, from the last stage's map."""
-        return self.projection(last)
+    def final(self, maps: Sequence[Tensor]) -> Tensor:
+        """The input of the head, from the stages' maps: by default from the last."""
+        return self.projection(maps[-1])
 
     def pool(self, final: Tensor) -> Tensor:
         return final.mean((2, 3))  # (B, C, H, W) -> (B, C)
 
     def features(self, x: Tensor) -> Features:
         maps = self.maps(x)
-        return Features(maps, self.pool(self.final(maps[-1])))
+        return Features(maps, self.pool(self.final(maps)))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.forward_head(self.forward_features(x))
@@ -146,7 +146,7 @@ class Backbone(nn.Module):
     # What timm expects of a model ------------------------------------------------------------------
 
     def forward_features(self, x: Tensor) -> Tensor:
-        return self.final(self.maps(x)[-1])
+        return self.final(self.maps(x))
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         pooled = self.head_drop(self.pool(x) if self.global_pool else x)
@@ -170,7 +170,7 @@ class Backbone(nn.Module):
         if intermediates_only:
             return chosen
         whole = len(maps) == len(self.stages)  # a pass that stopped early gives no input for the classifier
-        return self.final(maps[-1]) if whole else maps[-1], chosen
+        return self.final(maps) if whole else maps[-1], chosen
 
     def take_indices(self, indices: int | list[int] | None) -> tuple[list[int], int]:
         """The indices of the requested maps, and the largest. A single number means that many of the last maps."""

@@ -10,7 +10,9 @@ stage make their own. The cluster token is the mean of the patches under that ma
 M tokens is `stages.<i>.blocks.<j>.attention.map`.
 
 Beyond the original: any image size with every option, any number of clusters in any stage beside a teacher, position
-embeddings that follow the image size, stems of stride 1 and 2 for small images.
+embeddings that follow the image size, stems of stride 1 and 2 for small images; and `readout="clusters"`, by which the
+classifier reads cluster tokens in place of the mean of all positions (`layers/readout.py`), so that its decision is a
+sum over clusters: the taps `readout.<i>.clusters` and `readout.<i>.attention.map` of stage i.
 
 Shapes: B batch, H W grid, N = HW, M clusters, C channels, h heads.
 """
@@ -32,6 +34,7 @@ from vitreous.layers.cluster_training import ClusterTraining
 from vitreous.layers.clustering import CLUSTERINGS, ClusteringTeacher, ConvClustering, assign
 from vitreous.layers.mlp import ConvMlp, drop_path, drop_path_rates
 from vitreous.layers.patch import DoubleConvStem, PatchEmbed, apply_nchw
+from vitreous.layers.readout import ClusterReadout
 from vitreous.layers.tap import Tap
 from vitreous.models.arguments import (
     check_flags,
@@ -46,11 +49,12 @@ from vitreous.models.paca_release import ORIGINAL_NAMES, PACA_PUBLISHED, PACA_WE
 from vitreous.registry import register
 
 register_notrace_module(ClusteringTeacher)  # like a stage
+register_notrace_module(ClusterReadout)
 
 
 @dataclass(frozen=True)
 class BlockSettings:
-    """Settings that the blocks of a model share. The defaults are generation 2's."""
+    """Settings that the parts of a model share. The defaults are generation 2's."""
 
     clustering: Annotated[str, Doc("What makes the assignment: conv, mlp, linear; bottleneck is generation 1's.")] = (
         "conv"
@@ -69,6 +73,15 @@ class BlockSettings:
     )
     attention_dropout: Annotated[float, Doc("Dropout of attention weights.")] = 0.0
     dropout: Annotated[float, Doc("Dropout after attention and in the feed-forward layers.")] = 0.0
+    readout: Annotated[
+        str,
+        Doc("What the classifier reads: mean, of all positions; or clusters, whose contributions add up to a logit."),
+    ] = "mean"
+    readout_clusters: Annotated[int, Doc("Clusters of that readout, in each stage that is read.")] = 8
+    readout_stages: Annotated[
+        int | Sequence[int] | None, Doc("The stages it reads, from 1; None for the last. Later ones are left out.")
+    ] = None
+    readout_temperature: Annotated[float, Doc("As cluster_temperature, for the maps of the readout.")] = 1.0
 
 
 class ClusterAttention(nn.Module):
@@ -221,6 +234,7 @@ class PaCa(Backbone):
     settings = BlockSettings()
     growth = "Linear where patches attend to a fixed number of clusters, quadratic in stages whose clusters are 0."
     reset_when_resized = r"clustering\.logits\.|cluster_position$|^teacher\.to_clusters\."
+    reset_when_missing = r"^readout\."  # published weights have none; the classifier's fit, as both read a mean
 
     def __init__(
         self,
@@ -249,8 +263,11 @@ class PaCa(Backbone):
         check_paca_rows(dims, depths, heads, clusters, mlp_ratios, every, kernels, stem_stride)
         steps = [1] + [2] * (len(dims) - 2) + [last_stride]
         strides = [stem_stride * math.prod(steps[: i + 1]) for i in range(len(dims))]
+        if settings.readout == "clusters":
+            self.pooling = ("clusters", "")
         super().__init__(dims, strides, **common)
         self.settings = settings
+        self.readout: nn.ModuleDict | None = None  # of the stages that are read, by number from zero
         if generation == 2:
             self.stem = DoubleConvStem(self.in_chans, dims[0], stride=stem_stride, eps=1e-6)
             self.first_conv = "stem.conv1"
@@ -280,7 +297,27 @@ class PaCa(Backbone):
             downsample = PatchEmbed(dims[i - 1], dim, kernel_size=3, stride=steps[i], eps=eps) if i else nn.Identity()
             grid = position_size // stem_stride // 2**i if position_size else None
             self.stages.append(ClusterStage(downsample, blocks, dim, clustered=clusters[i] > 0, position_grid=grid))
+        if settings.readout == "clusters":
+            self.read_clusters(read_stages(settings.readout_stages, len(dims)))
         self.apply(self._init_weights)
+
+    def read_clusters(self, stages: Sequence[int]) -> None:
+        """Let the classifier read the clusters of these stages, from zero. Later stages would be of no use."""
+        if not isinstance(self.projection, nn.Identity):
+            raise InputError("head_width and readout='clusters' given; clusters are read without a layer in between")
+        depth, settings = stages[-1] + 1, self.settings
+        self.stages, self.feature_info = self.stages[:depth], self.feature_info[:depth]
+        self.channels, self.strides = self.channels[:depth], self.strides[:depth]
+        if self.teacher is not None:
+            self.teacher.limit(depth)
+        self.readout = nn.ModuleDict(
+            {
+                str(i): ClusterReadout(self.channels[i], settings.readout_clusters, settings.readout_temperature)
+                for i in stages
+            }
+        )
+        self.num_features = self.head_hidden_size = sum(self.channels[i] for i in stages)
+        self.reset_classifier(self.num_classes)
 
     def maps(self, x: Tensor, depth: int | None = None) -> list[Tensor]:
         x = self.embed(x)
@@ -291,6 +328,31 @@ class PaCa(Backbone):
             x = stage(x, assignments[i], extras[i])
             outputs.append(x.permute(0, 3, 1, 2))
         return outputs
+
+    def final(self, maps: Sequence[Tensor]) -> Tensor:
+        """The last map; or the weighted tokens (B, M, C) of all clusters that are read.
+
+        Each stage that is read has channels of its own, so that the classifier has weights of their own for it.
+        """
+        if self.readout is None:
+            return super().final(maps)
+        read, before = [], 0
+        for i, readout in self.readout.items():
+            tokens = readout(maps[int(i)].permute(0, 2, 3, 1))  # (B, M, C of the stage)
+            after = self.num_features - before - tokens.shape[2]
+            read.append(F.pad(tokens, (before, after)))
+            before = self.num_features - after
+        return torch.cat(read, 1) if len(read) > 1 else read[0]
+
+    def pool(self, final: Tensor) -> Tensor:
+        return super().pool(final) if self.readout is None else final.sum(1)  # (B, M, C) -> (B, C)
+
+    def prune_intermediate_layers(
+        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
+    ) -> list[int]:
+        taken = super().prune_intermediate_layers(indices, prune_norm, prune_head)
+        self.readout = None if prune_head else self.readout
+        return taken
 
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
@@ -312,17 +374,34 @@ def check_block_settings(settings: BlockSettings) -> None:
     for name, value, accepted in (
         ("clustering", settings.clustering, list(CLUSTERINGS)),
         ("norm", settings.norm, ["pre", "post", "sub"]),
+        ("readout", settings.readout, ["mean", "clusters"]),
     ):
         if value not in accepted:
             raise InputError(f"{name}={value!r} given; accepted: {', '.join(accepted)}")
-    if not settings.cluster_temperature > 0:
-        raise InputError(f"cluster_temperature={settings.cluster_temperature} given; give a number above 0")
+    for name in ("cluster_temperature", "readout_temperature"):
+        if not getattr(settings, name) > 0:
+            raise InputError(f"{name}={getattr(settings, name)} given; give a number above 0")
+    check_positive_ints(readout_clusters=settings.readout_clusters)
+    if settings.readout == "mean":
+        for name in ("readout_clusters", "readout_stages", "readout_temperature"):
+            if getattr(settings, name) != getattr(PaCa.settings, name):
+                raise InputError(
+                    f"{name}={getattr(settings, name)} given, but the readout is the mean; add readout=clusters"
+                )
     flags = ("cluster_position", "mlp_depthwise", "mlp_shortcut")
     check_flags(**{name: getattr(settings, name) for name in flags})
 
 
 def per_stage(value: int | Sequence[int], stages: int) -> list[int]:
     return [value] * stages if isinstance(value, int) else list(value)
+
+
+def read_stages(given: int | Sequence[int] | None, stages: int) -> list[int]:
+    """The stages that are read, from zero."""
+    numbers = [stages] if given is None else [given] if isinstance(given, int) else list(given)
+    if not numbers or len(set(numbers)) < len(numbers) or not set(numbers) <= set(range(1, stages + 1)):
+        raise InputError(f"readout_stages={given!r} given; give one or several different stages from 1 to {stages}")
+    return sorted(number - 1 for number in numbers)
 
 
 def check_paca_rows(dims, depths, heads, clusters, mlp_ratios, every, kernels, stem_stride) -> None:
@@ -404,6 +483,10 @@ for size, row in GENERATION_1_SIZES.items():
     VARIANTS[f"paca_{size}_pure"] = {**GENERATION_1, **row, "clusters": (0, 0, 0, 0)}
     VARIANTS[f"paca_{size}_cifar"] = {**GENERATION_1, **row, **CIFAR_STRIDES, "clusters": (64, 64, 0, 0)}
     VARIANTS[f"paca_{size}_cifar_pure"] = {**GENERATION_1, **row, **CIFAR_STRIDES, "clusters": (0, 0, 0, 0)}
+
+READOUT = ("paca_tiny", "paca_small", "paca_base")  # and all of generation 1 that have clusters
+for name in [*READOUT, *(f"paca_{size}{kind}" for size in GENERATION_1_SIZES for kind in ("", "_cifar"))]:
+    VARIANTS[f"{name}_readout"] = dict(VARIANTS[name], readout="clusters")
 
 CIFAR_INPUT = dict(
     input_size=(3, 32, 32),

@@ -16,7 +16,7 @@ Beyond the original: any image size in both forms, maps cropped to the image, po
 Shapes: B batch, H W grid, N = HW, C channels, h heads, d = C / h.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Unpack
 
@@ -264,8 +264,9 @@ class XCiT(Backbone):
             crop(level, -(-H // stride), -(-W // stride)) if stride < self.patch else level for level, stride in levels
         ]
 
-    def final(self, last: Tensor) -> Tensor:
+    def final(self, maps: Sequence[Tensor]) -> Tensor:
         """Class token and patches (B, 1 + N, C), normalised; the map itself in the dense form."""
+        last = maps[-1]
         if self.class_token is None:
             return last
         grid = (last.shape[2], last.shape[3])

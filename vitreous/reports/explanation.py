@@ -55,6 +55,26 @@ class StageLoad(NamedTuple):
     drop: dict[str, float]
     flips: dict[str, bool]
     carries: bool
+    layer: str = ""  # in words, where it is no stage
+
+
+class LogitParts(NamedTuple):
+    """A logit as the sum of a bias and what each cluster contributes, where the classifier reads clusters only."""
+
+    logit: float
+    bias: float
+    others: float  # contributed by clusters of other stages, where several are read
+    values: tuple[float, ...]  # of each cluster
+    maps: Tensor  # (M, H, W): where they come from; each adds up to its contribution
+
+    @property
+    def order(self) -> list[int]:
+        """Clusters by falling contribution."""
+        return sorted(range(len(self.values)), key=lambda m: -self.values[m])
+
+    def to_dict(self) -> dict[str, Any]:
+        clusters = [{"number": m, "contribution": self.values[m]} for m in self.order]
+        return {"logit": self.logit, "bias": self.bias, "other_stages": self.others, "clusters": clusters}
 
 
 @dataclass(frozen=True)
@@ -129,6 +149,7 @@ class Explanation:
     probabilities: tuple[tuple[str, float], ...]  # most probable classes first; none if the target is no class
     watched: str  # what is explained
     true: str | None = None
+    parts: LogitParts | None = None  # of the explained class, where the classifier reads clusters
     clusters: Clusters | None = None
     load: tuple[StageLoad, ...] = ()
     methods: tuple[MethodMap, ...] = ()
@@ -176,6 +197,8 @@ class Explanation:
             ],
             "load": [load._asdict() for load in self.load],
         }
+        if self.parts is not None:
+            content["contributions"] = self.parts.to_dict()
         if self.answer is not None:
             answer = self.answer
             found = {"finding": answer.finding, "findings": list(answer.findings), "found": answer.total}

@@ -9,6 +9,7 @@ Shapes: M clusters, H W grid of a map.
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,12 +20,13 @@ from vitreous.clusters.layer import stretch
 from vitreous.clusters.ranks import rank_correlation
 from vitreous.drawing.panels import HEAT_COLOURS, Panel, colourise, contact_sheet, enlarge, overlay
 from vitreous.faithfulness.scoring import NO_BETTER
-from vitreous.reports.explanation import Clusters, Explanation
+from vitreous.reports.explanation import Clusters, Explanation, LogitParts
 from vitreous.reports.page import jpeg_uri, png_uri, render_page, signed
 
 PANEL_PIXELS = 256  # width of one panel of the sheet
 PICTURE_WIDTH = 288  # pixels; sharp on a phone
 THUMBNAIL_WIDTH, DRAWING_WIDTH = 88, 240
+PART_WIDTH = 96
 TILE_WIDTH = 160  # ten images of noise stay below five megabytes
 LONGEST_MAP_SIDE = 24  # cells; finer maps are averaged down: a pointer cannot tell more apart
 LONGEST_ATTENTION_SIDE = 14  # cells, of the attention of places, which is shown as numbers
@@ -87,6 +89,7 @@ def render_explanations(
         compared=bool(beside),
         hidden_with=hidden_with,
         shown={  # what the reader must be told about
+            "parts": any(item.parts is not None for item in shown),
             "methods": any(item.methods for item in shown),
             "load": any(item.load for item in shown),
             "clusters": bool(clusters),
@@ -109,6 +112,7 @@ def _image(place: str, item: Explanation, top_k: int) -> dict[str, Any]:
         "attention": _attention(item.clusters),
         "default": _default(item),
         "largest_drop": max(drops, default=0.0) or 1.0,
+        "parts": None if item.parts is None else _parts(item, item.parts),
         "methods": _methods(item, cells),
         "clusters": None
         if item.clusters is None
@@ -157,6 +161,32 @@ def _methods(item: Explanation, cells: Sequence[Cell]) -> list[dict[str, Any]]:
             "deletion": _points(method.deletion),
         }
         for method, cell in sorted(zip(item.methods, cells, strict=False), key=lambda pair: -pair[0].difference)
+    ]
+
+
+def _parts(item: Explanation, parts: LogitParts) -> list[dict[str, Any]]:
+    """Bars of a sum, in percent of the width: each begins where the one before it ends; the total begins at zero."""
+    named_values: list[tuple[str, float, str | None]] = [("bias", parts.bias, None)]
+    named_values += [("clusters of other stages", parts.others, None)] if parts.others else []
+    for m in parts.order:  # what speaks against the class is drawn as bright as what speaks for it
+        heat = shown_heat(parts.maps[m] if parts.values[m] >= 0 else -parts.maps[m])
+        named_values.append(
+            (f"cluster {m}", parts.values[m], jpeg_uri(overlay(item.shown, heat, width=PART_WIDTH), quality=75))
+        )
+    ends = [0.0, *accumulate(value for _, value, _ in named_values)]
+    lowest, span = min(ends), (max(ends) - min(ends)) or 1.0
+    rows = [*zip(named_values, ends, ends[1:], strict=False), (("logit", parts.logit, None), 0.0, parts.logit)]
+    return [
+        {
+            "name": name,
+            "value": value,
+            "picture": picture,
+            "left": 100 * (min(start, end) - lowest) / span,
+            "width": 100 * abs(end - start) / span,
+            "zero": -100 * lowest / span,
+            "total": place == len(named_values),
+        }
+        for place, ((name, value, picture), start, end) in enumerate(rows)
     ]
 
 

@@ -1,7 +1,7 @@
 """Training for explanations: dropout and loss terms of the clusters of a PaCa model.
 
-Every stage with clusters is configured once. In each forward pass it stores the loss terms of its assignments, which
-the training loop takes. There is no second pass, and inference is unaffected.
+Every stage with clusters, and a readout through them, is configured once. In each forward pass it stores the loss terms
+of its assignments, which the training loop takes. There is no second pass, and inference is unaffected.
 """
 
 from typing import Any
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from vitreous.errors import InputError
 from vitreous.layers.cluster_training import ClusterTraining
+from vitreous.layers.readout import ClusterReadout
 from vitreous.models.paca import ClusterStage
 
 # settings of `vitreous train`
@@ -27,12 +28,12 @@ class ClusterLoss:
 
     def __init__(self, model: nn.Module, settings: Any) -> None:
         self.weights = {name: getattr(settings, name) for name in TERM_OF_SETTING if getattr(settings, name)}
-        self.stages: list[ClusterStage] = []
+        self.stages: list[ClusterStage | ClusterReadout] = []
         rates = {name: getattr(settings, name) for name in DROPOUT_SETTINGS}
         asked = {name: value for name, value in (rates | self.weights).items() if value}
         if not asked:
             return
-        stages = [stage for stage in model.modules() if isinstance(stage, ClusterStage) and stage.clustered]
+        stages = [m for m in model.modules() if isinstance(m, ClusterStage | ClusterReadout) and m.clustered]
         if not stages:
             name, value = next(iter(asked.items()))
             raise InputError(

@@ -20,12 +20,13 @@ from torch import Tensor, nn
 
 from vitreous.attribution.catalogue import find_method, methods_for
 from vitreous.attribution.frame import of_picture
-from vitreous.attribution.method import Method, clustered_stages, find_trunk, trunk
-from vitreous.attribution.target import Target, as_target
+from vitreous.attribution.method import Method, cluster_layers, find_trunk, trunk
+from vitreous.attribution.target import ClassTarget, Target, as_target
 from vitreous.attribution.views import kinds_inside
-from vitreous.clusters.gates import PartialForward, cluster_count, cluster_layer, users, without
+from vitreous.clusters.contributions import contributions
+from vitreous.clusters.gates import PartialForward, attentions, cluster_count, cluster_layer, without
 from vitreous.clusters.groups import group_gates, group_maps, several
-from vitreous.clusters.importance import RANKINGS, by_logit_gate
+from vitreous.clusters.importance import RANKINGS, by_logit_gate, rankings_for
 from vitreous.clusters.layer import as_distributions, spatial_entropy, stretch
 from vitreous.clusters.load import causal_load
 from vitreous.data.image import load_image
@@ -59,7 +60,7 @@ class Explorer:
         self.trained, self.model, self.chosen = trained, trained.model, chosen
         self.device = next(trained.model.parameters()).device
         backbone = find_trunk(trained.model)
-        self.stages = clustered_stages(backbone) if backbone is not None else []
+        self.stages = cluster_layers(backbone) if backbone is not None else []
         self.rests: OrderedDict[tuple[str, int], PartialForward] = OrderedDict()
         self.alike: WeakKeyDictionary[PartialForward, Tensor] = WeakKeyDictionary()  # groups of clusters
 
@@ -80,9 +81,14 @@ class Explorer:
             "width": width,
             "height": height,
             "colours": HEAT_COLOURS,
-            "stages": [{"stage": stage, "clusters": self.clusters(stage)} for stage in self.stages],
+            "stages": [self.stage_card(stage) for stage in self.stages],
             "rankings": [
-                {"name": ranking.name, "summary": ranking.unit, "groups": ranking.name not in RANKINGS_WITHOUT_GROUPS}
+                {
+                    "name": ranking.name,
+                    "summary": ranking.unit,
+                    "groups": ranking.name not in RANKINGS_WITHOUT_GROUPS,
+                    "readout": ranking.needs.readout,
+                }
                 for ranking in RANKINGS.values()
                 if ranking.name != "random"
             ],
@@ -116,8 +122,10 @@ class Explorer:
             f"Inside it can be seen: {inside}." if inside else "It is explained from outside, by methods for any model."
         )
 
-    def clusters(self, stage: int) -> int:
-        return cluster_count(self.model, cluster_layer(self.model, stage))
+    def stage_card(self, stage: int) -> Answer:
+        layer = cluster_layer(self.model, stage)
+        count = cluster_count(self.model, layer)
+        return {"stage": stage, "name": layer.name, "readout": layer.is_readout, "clusters": count}
 
     # ---- a picture -----------------------------------------------------------------------------------------------
 
@@ -189,8 +197,11 @@ class Explorer:
         rest = self.rest(item, stage)
         maps, attention = self.look(rest)
         target = self.target(item, number, rest.output)
-        quick = by_logit_gate(rest.model, rest.images, target, rest.layer, rest=rest)[0]
         label = self.alike[rest] = group_maps(maps)
+        parts = self.parts(rest, target)
+        by, quick = "contribution", torch.tensor(parts["values"]) if parts else None
+        if quick is None:
+            by, quick = "logit_gate", by_logit_gate(rest.model, rest.images, target, rest.layer, rest=rest)[0]
         small, reading = reduced(maps), reduced(attention)
         return {
             "stage": stage,
@@ -202,24 +213,35 @@ class Explorer:
             "maps": packed(stretch(small)),
             "attention": packed(reading / reading.max()) | {"highest": reading.max().item()},
             "groups": label.tolist(),
-            "importance": {"by": "logit_gate", "values": numbers(quick), "groups": numbers(added(quick, label))},
+            "importance": {"by": by, "values": numbers(quick), "groups": numbers(added(quick, label))},
+            "parts": parts,
         }
+
+    def parts(self, rest: PartialForward, target: Target) -> Answer | None:
+        """What the logit of the explained class is made of, where the classifier reads these clusters."""
+        if not rest.layer.is_readout or not isinstance(target, ClassTarget):
+            return None
+        found, label = contributions(rest.model, rest.images, rest.layer, rest=rest), target.labels
+        sums = {"logit": found.logits[0, label], "bias": found.bias[label], "others": found.others[0, label]}
+        return {name: value.item() for name, value in sums.items()} | {"values": numbers(found.of(label)[0].cpu())}
 
     def look(self, rest: PartialForward) -> tuple[Tensor, Tensor]:
         """Cluster maps, and attention of positions to clusters averaged over heads and the blocks that use them."""
-        taps = [f"stages.{rest.layer.stage - 1}.blocks.{j}.attention.map" for j in users(self.model, rest.layer)]
+        taps = [f"{path}.map" for path in attentions(self.model, rest.layer)]
         with torch.no_grad(), record(trunk(self.model), rest.layer.tap, *taps) as recorded:
             rest.run(FIRST_IMAGE)
         attention = torch.stack([recorded[tap][0].float().mean(0) for tap in taps]).mean(0)  # (M, H, W)
+        if rest.layer.is_readout:  # of what is read from a place, the part of each cluster
+            attention = attention / attention.sum(0).clamp_min(torch.finfo(attention.dtype).tiny)
         trimmed = (of_picture(maps, rest.model).cpu() for maps in (recorded[rest.layer.tap][0].float(), attention))
         return next(trimmed), next(trimmed)
 
     def importance(self, item: ServedPicture, stage: int, number: int | None, by: str) -> Steps:
         """One ranking of the clusters, and of the groups of clusters that look alike."""
-        known = [name for name in RANKINGS if name != "random"]
+        rest = self.rest(item, stage)
+        known = [name for name in rankings_for(rest.layer) if name != "random"]
         if by not in known:
             raise InputError(f"clusters cannot be ranked by {by!r}; known: {', '.join(known)}")
-        rest = self.rest(item, stage)
         target = self.target(item, number, rest.output)
         label = self.groups(rest)
         yield
@@ -256,11 +278,13 @@ class Explorer:
         gate = without(off, rest.count).to(self.device)
         target = self.target(item, number, rest.output).on("log_odds")
         with torch.no_grad():
-            output = rest.run(FIRST_IMAGE, logit_gate=gate)
+            output = rest.without(FIRST_IMAGE, gate)
+        logit = {"logit": target.on("logit")(output).item()} if rest.layer.is_readout else {}
         return self.compared(item, target, rest.output, output) | {
             "off": sorted(set(off)),
             "log_odds": target(output).item(),
             "log_odds_before": rest.score(target).item(),
+            **logit,
         }
 
     def compared(self, item: ServedPicture, target: Target, before: Any, after: Any) -> Answer:
@@ -291,6 +315,7 @@ class Explorer:
             found.append(
                 {
                     "stage": stage,
+                    "name": cluster_layer(self.model, stage).name,
                     "carries": bool(load.carries[0]),
                     "uniform": load.drop("uniform")[0].item(),
                     "uniform_flips": bool(load.flips("uniform")[0]),

@@ -135,7 +135,7 @@ class Page {
   }
 
   // Probabilities, after some clusters were switched off (`ablated`) or as they are.
-  showPrediction(ablated, stage) {
+  showPrediction(ablated, where) {
     const rows = ablated ? ablated.classes : this.shown.classes;
     const own = rows.find((row) => row.number === this.target);
     const best = this.explainsFindings ? own : rows.reduce((a, b) => (b.probability > a.probability ? b : a));
@@ -145,7 +145,7 @@ class Page {
       const before = this.shown.classes[0];
       const lost = ablated.log_odds - ablated.log_odds_before;
       text.append(
-        ` without ${ablated.off.length} of ${this.clusters.data.groups.length} clusters of stage ${stage}. `,
+        ` without ${ablated.off.length} of ${this.clusters.data.groups.length} clusters of ${where}. `,
         `${this.changeText(ablated.changed, before.name)}; log-odds of the explained ${this.targetNoun} ${signed(lost)}.`,
       );
     } else if (this.explainsFindings && this.shown.nothing) {

@@ -25,6 +25,7 @@ export class Clusters {
     this.buildStages();
     $("ranking").replaceChildren(...model.rankings.map((r) => new Option(spaced(r.name), r.name)));
     $("ranking").value = "ablation";
+    this.suitRankings();
     $("ranking").addEventListener("change", () => this.rank());
     $("top").addEventListener("input", () => this.arrange());
     $("unit").addEventListener("change", () => this.build());
@@ -36,15 +37,55 @@ export class Clusters {
   }
 
   buildStages() {
-    const choices = this.model.stages.map(({ stage, clusters }) => {
+    const choices = this.model.stages.map(({ stage, name, readout, clusters }) => {
       const input = make("input", { type: "radio", name: "stage", value: stage, checked: stage === this.stage });
-      return make("label", {}, input, make("span", {}, `${stage} · ${clusters} clusters `, make("small", { id: `load-${stage}` })));
+      return make("label", {}, input, make("span", {}, `${readout ? name : stage} · ${clusters} clusters `, make("small", { id: `load-${stage}` })));
     });
     $("stages").append(...choices);
     $("stages").addEventListener("change", (event) => {
       this.open(Number(event.target.value));
       this.page.stageChanged();
     });
+  }
+
+  // Which clusters these are, in words; those that the classifier reads have contributions.
+  get about() {
+    return this.model.stages.find(({ stage }) => stage === this.stage);
+  }
+
+  // Contributions first where there are any, and nowhere else.
+  suitRankings() {
+    const { readout } = this.about;
+    for (const option of $("ranking").options) option.hidden = this.model.rankings.find((r) => r.name === option.value).readout && !readout;
+    if (readout) $("ranking").value = "contribution";
+    else if ($("ranking").selectedOptions[0].hidden) $("ranking").value = "ablation";
+  }
+
+  // Bars that add up to the logit: each begins where the one before ends. Clusters that are off add nothing.
+  showSum() {
+    const parts = this.data?.parts;
+    $("sum").hidden = !parts;
+    if (!parts) return;
+    const order = parts.values.map((value, number) => ({ name: `cluster ${number}`, value, off: this.off.has(number) })).sort((a, b) => b.value - a.value);
+    const rows = [{ name: "bias", value: parts.bias }, ...(parts.others ? [{ name: "other stages", value: parts.others }] : []), ...order];
+    let [end, whole] = [0, 0];
+    const reached = [0]; // with all clusters too, so that bars keep their length when one is switched off
+    for (const row of rows) {
+      [row.from, row.to] = [end, (end += row.off ? 0 : row.value)];
+      reached.push(end, (whole += row.value));
+    }
+    rows.push({ name: "logit", value: end, from: 0, to: end, total: true });
+    const [low, high] = [Math.min(...reached), Math.max(...reached)];
+    const share = (value) => length((value - low) / (high - low || 1));
+    $("sum-rows").replaceChildren(
+      ...rows.map((row) => {
+        const bar = make("i", { className: row.to < row.from ? "loss" : "" });
+        bar.style.left = share(Math.min(row.from, row.to));
+        bar.style.width = length(Math.abs(row.to - row.from) / (high - low || 1));
+        const value = make("span", { className: "value" }, row.off ? make("s", {}, signed(row.value)) : signed(row.value));
+        return make("li", { className: row.total ? "total" : "" }, make("span", { className: "name" }, row.off ? `${row.name} (off)` : row.name), make("div", { className: "signed" }, bar), value);
+      }),
+    );
   }
 
   // The stage if it is not the one methods take by themselves, else null.
@@ -99,6 +140,8 @@ export class Clusters {
       const answer = await get(`images/${id}/stages/${stage}`, { target }, signal);
       this.data = { ...answer, maps: unpack(answer.maps), attention: { ...unpack(answer.attention), highest: answer.attention.highest } };
       this.importance = answer.importance;
+      this.suitRankings();
+      this.showSum();
       this.showRankingText();
       this.build();
       $("cards").inert = false;
@@ -140,6 +183,11 @@ export class Clusters {
   showLoads() {
     for (const load of this.loads) $(`load-${load.stage}`).textContent = load.carries ? signed(-load.uniform) : "no load";
     const load = this.loads.find((l) => l.stage === this.stage);
+    if (this.about.readout) {
+      $("load").classList.remove("warning");
+      $("load").textContent = `The classifier reads these clusters and nothing else: without them only the bias is left, which changes the log-odds by ${signed(-load.attention_off)}.`;
+      return;
+    }
     $("load").classList.toggle("warning", !load.carries);
     const change = `changes the log-odds by ${signed(-load.uniform)}`;
     const answer = load.uniform_flips ? "and the answer with it" : "but not the answer";
@@ -177,7 +225,7 @@ export class Clusters {
     const scoreText = score === null ? "no score for groups" : `score ${signed(score)}`;
     const where = this.side === "maps" ? "bright where it gathers from" : "bright where patches read it";
     const spread = item.members.length === 1 ? `; entropy ${this.data.entropy[item.index].toFixed(2)}, a flat map has ${this.data.flat_entropy.toFixed(2)}` : "";
-    return sentence(`${item.name}, stage ${this.stage}: ${scoreText}; ${where}${spread}`);
+    return sentence(`${item.name}, ${this.about.name}: ${scoreText}; ${where}${spread}`);
   }
 
   build() {
@@ -280,7 +328,7 @@ export class Clusters {
       }
       const { id, target } = this.page.subject;
       const values = { off: [...off].sort((a, b) => a - b).join(","), target };
-      this.page.showPrediction(await get(`images/${id}/stages/${this.stage}/ablation`, values, signal), this.stage);
+      this.page.showPrediction(await get(`images/${id}/stages/${this.stage}/ablation`, values, signal), this.about.name);
     } catch (error) {
       if (error.name !== "AbortError") {
         this.off = before;
@@ -291,6 +339,7 @@ export class Clusters {
   }
 
   updateSwitches() {
+    this.showSum();
     $("all-on").disabled = this.off.size === 0;
     for (const { item, element } of this.cards) {
       const removed = item.members.filter((m) => this.off.has(m)).length;
