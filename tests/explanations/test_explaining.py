@@ -21,7 +21,7 @@ from vitreous.errors import InputError
 from vitreous.explanations.explaining import IMAGE_PORTIONS, ON_THIS_IMAGE, Plan, explain_image
 from vitreous.explanations.folder import print_summary
 from vitreous.faithfulness.curves import curves
-from vitreous.reports import sheet
+from vitreous.reports import explanation_page
 
 CLASSES = [f"class {k}" for k in range(10)]
 PREPROCESS = Preprocess(size=(32, 32), mean=(0.45, 0.45, 0.45), std=(0.25, 0.25, 0.25))
@@ -94,8 +94,10 @@ def test_without_a_measurement_the_most_faithful_on_the_picture_leads_everywhere
     names = [part.partition("<")[0] for part in page.split('<b class="name">')[1:]]
     assert next(name for name in names if name != "centre_blob") == best  # the list of the same report
     panels = []
-    monkeypatch.setattr(sheet, "contact_sheet", lambda drawn, **_: panels.extend(drawn) or Image.new("RGB", (1, 1)))
-    sheet.draw_sheet(item, 2)
+    monkeypatch.setattr(
+        explanation_page, "contact_sheet", lambda drawn, **_: panels.extend(drawn) or Image.new("RGB", (1, 1))
+    )
+    explanation_page.draw_sheet(item, 2)
     assert panels[1].title == best
     bare = replace(item, clusters=None, load=())
     print_summary([bare], Path("report.html"))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from safetensors import SafetensorError
 
@@ -21,7 +21,9 @@ from vitreous.errors import InputError
 from vitreous.files.limits import MAX_RESULTS_BYTES
 from vitreous.files.reading import parse_json, reason_of, require_regular
 from vitreous.files.writing import replace_content, sync_to_disk, write_text
-from vitreous.runtime.distributed import SINGLE_PROCESS, World
+
+if TYPE_CHECKING:
+    from vitreous.runtime.distributed import World
 
 _T = TypeVar("_T")
 MANIFEST = "manifest.json"
@@ -49,7 +51,7 @@ def replace_file(path: Path, text: str) -> None:
 def publish_folder(
     folder: Path,
     write: Callable[[Path], Iterable[str]],
-    world: World = SINGLE_PROCESS,
+    world: "World | None" = None,
     known: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
     """Let `write` fill a staging folder, add a manifest, and move it to `folder`, replacing what was there.
@@ -58,7 +60,9 @@ def publish_folder(
     `known` holds the manifest entries of files that are already in `folder`: if these were damaged since then, the new
     manifest must not hide it.
     """
-    staging = _hidden_sibling(folder, "tmp")
+    from vitreous.runtime.distributed import SINGLE_PROCESS  # not with `import vitreous`: models only read files
+
+    staging, world = _hidden_sibling(folder, "tmp"), world or SINGLE_PROCESS
 
     def prepare() -> None:
         folder.parent.mkdir(parents=True, exist_ok=True)
