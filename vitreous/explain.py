@@ -71,8 +71,7 @@ def explain_run(
     Examples:
         vitreous explain runs/demo photo.jpg
         vitreous explain runs/demo shapes:val:0-7 --method grad_cam occlusion
-        vitreous explain runs/mine photos/ --stage 2 --ranking attention_mass --label cat
-        vitreous explain runs/mine photo.jpg --compare runs/other
+        vitreous explain runs/mine photos/ --stage 2 --label cat --compare runs/other
         vitreous explain runs/mine photos/ --budget 10
         vitreous explain runs/streets photo.jpg --label road --region 10,200,400,300
 
@@ -82,8 +81,7 @@ def explain_run(
         images: Files, folders, patterns such as 'photos/*.jpg', or samples of the embedded data: shapes:val:0-7.
         method: Methods to compare, or all; default: the run's own and a few quick ones. A wrong name lists all. Those
             that look at a layer take one: 'grad_cam stage 2', 'layer_cam layer3'.
-        budget: Most forward passes that a map may take (a backward pass counts as two). The map shown first is then
-            what vitreous score found the most faithful within it, else the most faithful on the image.
+        budget: Most forward passes that a map may take (a backward pass counts as two).
         ranking: How clusters are ranked: ablation (default), logit_gate, value_gate, integrated, attention_mass,
             masking (the paper's, and the only one for --source attention) or random.
         compare: Another run, shown side by side.

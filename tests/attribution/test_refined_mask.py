@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.support.explained_models import family, pictures, trained
-from vitreous.attribution.fill import baseline
+from vitreous.attribution.fill import baseline, soft_mask, standardised
 from vitreous.attribution.frame import Framed
 from vitreous.attribution.gradient import GradCam
 from vitreous.attribution.gradient_contrast import GradientContrast
@@ -16,8 +16,6 @@ from vitreous.attribution.refined_mask import (
     PRIORS,
     RefinedMask,
     best_prior,
-    soft_mask,
-    standardised,
     success,
 )
 from vitreous.attribution.segment_shapley import SegmentShapley
@@ -27,7 +25,7 @@ from vitreous.faithfulness.curves import curves
 
 IMAGES = pictures(2)
 TARGET = ClassTarget(labels=torch.tensor([1, 3]))
-CHEAP = (GradientContrast(points=2), SegmentShapley(pairs=2), RefinedMask(steps=2))
+CHEAP = (GradientContrast(points=2), SegmentShapley(pairs=8, count=4), RefinedMask(steps=2))
 
 
 def test_a_mask_covers_its_area_and_success_is_the_log_of_the_probability():
@@ -55,12 +53,10 @@ def test_one_step_by_hand():
     heat = prior + F.interpolate(grid[:, None], (64, 64), mode="bilinear")[:, 0]
     ends = sum(success(model, IMAGES, hidden, TARGET, heat, 0.05, shown).sum() for shown in (True, False))
     slope = torch.autograd.grad(ends, grid)[0]
-    moved = 0.4 * slope / (slope.abs() + 1e-8)
+    moved = 0.4 * slope / (slope.abs() + 0.01 * slope.abs().mean((1, 2), keepdim=True))
     expected = prior + to_image(moved, (64, 64))
     found = RefinedMask(steps=1)(model, IMAGES, TARGET)
-    assert (
-        (found - expected).abs() < 1e-3
-    ).float().mean() > 0.98  # the sign of a slope near zero is a matter of rounding
+    torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-3)
 
 
 def test_every_image_starts_from_the_better_prior():

@@ -8,13 +8,13 @@ import torch
 from tests.support.explained_models import as_input, family, pictures, trained
 from vitreous.attribution.explainer import new_explainer
 from vitreous.attribution.explainer_folder import weights_fingerprint
+from vitreous.attribution.fill import soft_mask
 from vitreous.attribution.method import resolve
 from vitreous.data.shapes.samples import Shapes
 from vitreous.errors import InputError
 from vitreous.explanations.learning import (
     Lessons,
     labels_to_explain,
-    marked_area,
     picture_checksum,
     share_of_rate,
     teach,
@@ -104,10 +104,10 @@ def test_other_likely_classes_are_explained_too():
 def test_a_mask_marks_the_share_that_was_asked_for():
     heat = torch.randn(3, 16, 16, generator=torch.Generator().manual_seed(0)) * 100  # so that edges are sharp
     share = torch.tensor([0.1, 0.3, 0.6])
-    mask = marked_area(heat, share, (16, 16))
-    torch.testing.assert_close(mask.mean((1, 2, 3)), share, atol=2 / 256, rtol=0)
+    mask = soft_mask(heat, share)
+    torch.testing.assert_close(mask.mean((1, 2)), share, atol=2 / 256, rtol=0)
     for row in range(3):
-        inside = mask[row, 0] > 0.5
+        inside = mask[row] > 0.5
         assert heat[row][inside].min() > heat[row][~inside].max()
 
 

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitreous.attribution.fill import standardised
 from vitreous.errors import InputError
 
 WIDTH = 64  # channels between the two convolutions
@@ -130,11 +131,3 @@ def unreadable(model: nn.Module) -> str | None:
     if hasattr(model, "forward_intermediates") and hasattr(model, "get_classifier"):
         return None
     return f"{type(model).__name__} has no map of places that can be read (forward_intermediates of timm)"
-
-
-def standardised(maps: Tensor) -> Tensor:
-    """Of each image, mean 0 and standard deviation 1, over all axes but the first."""
-    mean, flat = maps.flatten(1).mean(1), maps.flatten(1)
-    spread = flat.std(1).clamp_min(SMALLEST_SPREAD)
-    shape = (-1, *[1] * (maps.ndim - 1))
-    return (maps - mean.view(shape)) / spread.view(shape)

@@ -18,6 +18,8 @@ NEVER_TAUGHT: tuple[Fill, ...] = ("noise", "colour")  # what no explainer learns
 # Standard deviation of the blur, in sides of the image: so wide that shapes vanish and the light of the scene stays.
 # Half as wide, a classifier of shapes still named 57 % of them; with this 13 %, where 10 % are luck.
 BLUR = 1 / 6
+SHARPNESS = 4.0  # of a soft mask's border, per standard deviation of its map
+ROUNDING = 1e-6  # a map that varies by less, beside its largest value, is constant
 
 
 def baseline(images: Tensor, fill: Fill | Tensor) -> Tensor:
@@ -56,6 +58,28 @@ def blurred(pictures: Tensor, deviation: float) -> Tensor:
     kernel = kernel / kernel.sum()
     B, C, H, W = pictures.shape
     flat = pictures.reshape(B * C, 1, H, W)
-    down = F.conv2d(F.pad(flat, (0, 0, radius, radius), mode="replicate"), kernel[None, None, :, None])
-    across = F.conv2d(F.pad(down, (radius, radius, 0, 0), mode="replicate"), kernel[None, None, None])
+    with torch.autocast(pictures.device.type, enabled=False):  # half precision would not add up to the picture
+        down = F.conv2d(F.pad(flat, (0, 0, radius, radius), mode="replicate"), kernel[None, None, :, None])
+        across = F.conv2d(F.pad(down, (radius, radius, 0, 0), mode="replicate"), kernel[None, None, None])
     return across.view(B, C, H, W)
+
+
+def standardised(maps: Tensor) -> Tensor:
+    """Of mean 0 and deviation 1 over each map (B, ...); a constant one becomes 0."""
+    flat = maps.flatten(1)
+    spread, mean = torch.std_mean(flat, 1)
+    least = (ROUNDING * flat.detach().abs().amax(1)).clamp_min(torch.finfo(flat.dtype).tiny)
+    shape = (-1, *[1] * (maps.ndim - 1))
+    return (maps - mean.view(shape)) / torch.maximum(spread, least).view(shape)
+
+
+def soft_mask(heat: Tensor, area: float | Tensor) -> Tensor:
+    """Near 1 on about this share of a standardised map (B, H, W), its highest places, and near 0 elsewhere.
+
+    The share may be one for all maps or (B,). No gradient goes through the threshold.
+    """
+    ordered = heat.detach().flatten(1).sort(1).values
+    share = torch.as_tensor(area, device=heat.device).expand(len(heat))
+    place = ((1 - share) * ordered.shape[1]).round().long().clamp(1, ordered.shape[1]) - 1
+    threshold = ordered.gather(1, place[:, None])[..., None]
+    return torch.sigmoid(SHARPNESS * (heat - threshold))

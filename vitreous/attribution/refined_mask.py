@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitreous.attribution.fill import Fill, baseline, blend
+from vitreous.attribution.fill import Fill, baseline, blend, soft_mask, standardised
 from vitreous.attribution.gradient import GradCam
 from vitreous.attribution.gradient_contrast import GradientContrast
 from vitreous.attribution.method import Method, Needs, to_image
@@ -26,7 +26,7 @@ PRIORS = (
 TRIAL_AREA = 0.2  # share of the image by which priors are compared
 PRIOR_PASSES = sum(prior.needs.passes + 2 for prior in PRIORS)
 AREAS = (0.05, 0.1, 0.2, 0.35, 0.5)  # shares of the image that steps show or hide in turn
-SHARPNESS = 4.0  # of the mask's border, per standard deviation of the prior
+QUIET_CELL = 0.01  # of the mean slope: a cell that matters so little hardly moves, or rounding would push it about
 STEADINESS = (0.9, 0.999)  # Adam's (arXiv 1412.6980): how much of the mean slope and of its square a step keeps
 
 
@@ -75,7 +75,8 @@ class RefinedMask(Method):
             mean, square = (
                 sums / (1 - keep ** (step + 1)) for sums, keep in zip((slopes, squares), STEADINESS, strict=True)
             )
-            grid = grid - self.rate * mean / (square.sqrt() + 1e-8)
+            size = square.sqrt()
+            grid = grid - self.rate * mean / (size + QUIET_CELL * size.mean((1, 2), keepdim=True) + 1e-20)
         return prior + to_image(grid, (images.shape[2], images.shape[3]))
 
     @staticmethod
@@ -116,19 +117,6 @@ def success(
     output = model(blend(images, mask if shown else 1 - mask, hidden))
     odds = target.on("log_odds")(output)
     return F.logsigmoid(odds if shown else -odds)
-
-
-def soft_mask(heat: Tensor, area: float) -> Tensor:
-    """Near 1 on about this share of a standardised map (B, height, width), its highest places, and near 0 elsewhere."""
-    flat = heat.detach().flatten(1)
-    threshold = flat.kthvalue(max(1, round((1 - area) * flat.shape[1])), dim=1).values
-    return torch.sigmoid(SHARPNESS * (heat - threshold[:, None, None]))
-
-
-def standardised(maps: Tensor) -> Tensor:
-    """Of mean 0 and deviation 1 over each map (B, H, W); a constant one becomes 0."""
-    deviation, mean = torch.std_mean(maps, (1, 2), keepdim=True)
-    return (maps - mean) / deviation.clamp_min(1e-12)
 
 
 METHODS = (RefinedMask(), RefinedMask(steps=4), RefinedMask(steps=15))

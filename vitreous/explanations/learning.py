@@ -21,9 +21,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from vitreous.attribution.explainer import LearnedExplainer, new_explainer, standardised, unreadable
+from vitreous.attribution.explainer import LearnedExplainer, new_explainer, unreadable
 from vitreous.attribution.explainer_folder import save_explainer
-from vitreous.attribution.fill import Fill, baseline, blend
+from vitreous.attribution.fill import Fill, baseline, blend, soft_mask, standardised
 from vitreous.attribution.learned import carry_explainer
 from vitreous.attribution.method import to_image
 from vitreous.attribution.target import ClassTarget
@@ -38,7 +38,6 @@ FEWEST_PICTURES = 64
 MOST_BYTES = 300_000_000  # of pictures that are kept in memory
 MEASURED_PICTURES = 64  # from which the scale of features is taken
 SHARES = 0.05, 0.6  # of the picture that is shown or hidden
-SHARPNESS = 4.0  # of a mask's edge, for maps of standard deviation 1
 OTHER_CLASSES, AMONG = 0.25, 5  # how often another class is explained, and among how many of the likeliest
 TAUGHT_FILLS: tuple[tuple[Fill, float], ...] = (("blur", 0.75), ("mean", 0.25))  # what hides, and how often
 CERTAINTY_WEIGHT = 0.05  # of log-probabilities beside probabilities: without them no slope is left where one is near 0
@@ -166,7 +165,7 @@ def lesson(explainer: LearnedExplainer, model: nn.Module, images: Tensor, random
     heat = standardised(explainer.explain(model, images, labels))  # or training diverges on photographs
     low, high = SHARES
     share = low + (high - low) * torch.rand(len(images), generator=random).to(images)
-    shown = marked_area(heat, share, (images.shape[2], images.shape[3]))
+    shown = soft_mask(to_image(heat, (images.shape[2], images.shape[3])), share)[:, None]
     hidden = baseline(images, draw_fill(random))
     both = torch.cat([blend(images, shown, hidden), blend(images, 1 - shown, hidden)])
     target = ClassTarget(labels=labels.repeat(2), scale="probability")
@@ -185,14 +184,6 @@ def labels_to_explain(model: nn.Module, images: Tensor, random: torch.Generator)
     other = torch.rand(len(images), generator=random) < OTHER_CLASSES
     place = torch.randint(1, likeliest.shape[1], (len(images),), generator=random) * other
     return likeliest.gather(1, place.to(images.device)[:, None])[:, 0]
-
-
-def marked_area(heat: Tensor, share: Tensor, size: tuple[int, int]) -> Tensor:
-    """A soft mask (B, 1, height, width) of about a share (B,) of each image, where its map (B, H, W) is highest."""
-    ordered = heat.detach().flatten(1).sort(1, descending=True)[0]
-    place = (share * ordered.shape[1]).long().clamp_max(ordered.shape[1] - 1)
-    threshold = ordered.gather(1, place[:, None])[..., None]
-    return (SHARPNESS * to_image(heat - threshold, size)).sigmoid()[:, None]
 
 
 def draw_fill(random: torch.Generator) -> Fill:

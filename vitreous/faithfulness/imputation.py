@@ -11,13 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-NOISE = 0.01  # standard deviation, in normalised units: smooth colours alone would tell where the hole is
+IMPUTATION_NOISE = 0.01  # standard deviation, in normalised units: smooth colours alone would tell where the hole is
 PRECISION = 1e-3  # of the solution: the residual, relative to that of the start; a tenth of the noise or so
 MOST_ROUNDS = 500
-WEIGHTS = ((1 / 12, 1 / 6, 1 / 12), (1 / 6, 0.0, 1 / 6), (1 / 12, 1 / 6, 1 / 12))
+SMALLEST_RESIDUAL = 1e-6  # a residual so small beside the image is rounding, and following it leads nowhere
+NEIGHBOUR_WEIGHTS = ((1 / 12, 1 / 6, 1 / 12), (1 / 6, 0.0, 1 / 6), (1 / 12, 1 / 6, 1 / 12))
 
 
-def impute(images: Tensor, keep: Tensor, *, noise: float = NOISE, precision: float = PRECISION) -> Tensor:
+def impute(images: Tensor, keep: Tensor, *, noise: float = IMPUTATION_NOISE, precision: float = PRECISION) -> Tensor:
     """`images` (R, C, height, width) where `keep` (R, 1, height, width) is 1, the solution with noise where it is 0.
 
     A copy that keeps nothing becomes the mean colour of its image, which no neighbour could tell.
@@ -30,7 +31,7 @@ def impute(images: Tensor, keep: Tensor, *, noise: float = NOISE, precision: flo
     found = start.clone()
     residual = hidden * (neighbours(start) - weight * start)
     direction, size = residual.clone(), squared(residual)
-    enough = size * precision**2
+    enough = (size * precision**2).maximum(squared(start) * SMALLEST_RESIDUAL**2)
     for _ in range(MOST_ROUNDS):
         going = size > enough
         if not bool(going.any()):
@@ -46,7 +47,7 @@ def impute(images: Tensor, keep: Tensor, *, noise: float = NOISE, precision: flo
 
 def neighbours(maps: Tensor) -> Tensor:
     """The weighted sum of the eight neighbours of every pixel, those outside of the image being 0."""
-    kernel = torch.tensor(WEIGHTS).to(maps)[None, None]
+    kernel = torch.tensor(NEIGHBOUR_WEIGHTS).to(maps)[None, None]
     return F.conv2d(maps.flatten(0, 1)[:, None], kernel, padding=1).view_as(maps)
 
 

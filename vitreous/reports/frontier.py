@@ -55,7 +55,7 @@ def draw_frontier(scores: MethodScores, *, heading: str) -> Image.Image:
         [tick for tick in PASS_TICKS if tick <= most], [str(t) for t in PASS_TICKS if t <= most], minor=False
     )
     axes.set_xticks([], minor=True)
-    beside = spread([up.share(value) for value in lines.values()])
+    beside = spread_labels([up.share(value) for value in lines.values()])
     for (name, _), height in zip(lines.items(), beside, strict=True):
         axes.text(
             1.005, height, name.replace("_", " "), transform=axes.transAxes, color=QUIET, fontsize=TEXT_POINTS - 3,
@@ -84,7 +84,7 @@ def name_best(axes: Any, names: list[str], places: dict[str, tuple[int, float]])
         )  # fmt: skip
 
 
-def spread(heights: list[float], gap: float = LINE_GAP) -> list[float]:
+def spread_labels(heights: list[float], gap: float = LINE_GAP) -> list[float]:
     """The heights, moved up where two would be nearer than the gap."""
     placed: dict[int, float] = {}
     last = -1.0
