@@ -3,8 +3,10 @@
 import re
 import shlex
 
+import torch
 from PIL import Image
 
+from tests.support.families import small
 from tests.support.pages import blocks, dead_links, read
 from tests.support.tiny_model import save_tiny_dense, save_tiny_model
 from vitreous.attribution.catalogue import all_controls, all_methods
@@ -33,15 +35,19 @@ def test_commands_and_python_work(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "explanation" / "report.html").is_file()
     assert (tmp_path / "faithfulness" / "faithfulness.md").is_file()
     assert (tmp_path / "atlas" / "index.html").is_file()
-    code, _ = blocks(PAGE, "python")
+    code, _any_model, of_readout = blocks(PAGE, "python")
     exec(code.replace('"photo.jpg")', '"photo.jpg", methods=["grad_cam"])'), {})
     assert (tmp_path / "photo.html").is_file()
+    model, images = small("paca_b0_readout", 1).eval(), torch.randn(2, 3, 64, 64)
+    known = dict(model=model, images=images, labels=model(images).argmax(1))
+    exec(of_readout, known)
+    torch.testing.assert_close(known["found"].bias + known["found"].values.sum(2), model(images), atol=1e-5, rtol=1e-5)
 
 
 def test_any_model(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Image.effect_noise((480, 320), 80).convert("RGB").save("photo.jpg")
-    _, code = blocks(PAGE, "python")
+    _, code, _ = blocks(PAGE, "python")
     # At 224 pixels each of them would take seconds for its curves.
     smaller = code.replace("vit_tiny_patch16_224", "test_vit")
     smaller = smaller.replace("ViTConfig(", "ViTConfig(image_size=32, hidden_size=48, num_attention_heads=3, ")
