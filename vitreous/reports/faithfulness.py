@@ -39,7 +39,7 @@ MEASURE_HEADINGS = {  # measure -> column
     "runner_up": "second class",
     "class_likeness": "likeness to second class",
 }
-CONSOLE_MEASURES = (DECIDES, "pointing_near", "stability")  # what fits a console of 80 columns
+CONSOLE_MEASURES = (DECIDES, "pointing_near")  # what fits a console of 80 columns
 DOUBT_MEASURES = ("difference_noise", "difference_colour", "runner_up", "class_likeness", "randomisation")
 CHART_WIDTH, ROW_HEIGHT = 1104, 40  # pixels
 COLOUR_KEY = "orange: does not beat its controls; grey: control; dashed: random map and centre blob"
@@ -68,15 +68,20 @@ def verdict(scores: MethodScores, method: str) -> str:
 
 
 def faithfulness_table(scores: MethodScores, *, title: str, measures: Sequence[str] = CONSOLE_MEASURES) -> Grid:
-    """One row per method, the most faithful first; the deciding measure with its interval."""
+    """One row per method, the most faithful first; the deciding measure with its interval.
+
+    A console shows few measures; only a page has room for the range over hidings too.
+    """
     shown = [measure for measure in measures if any(measure in found for found in scores.values.values())]
-    rows = []
+    wide, rows = measures is not CONSOLE_MEASURES, []
     for row in scores.rows():
         name = str(row["method"])
-        cells = [_cell(scores, name, measure) for measure in shown]
-        rows.append((name, _passes(scores, name), cells[0], _hidings(scores, name), *cells[1:], verdict(scores, name)))
-    headings = [MEASURE_HEADINGS[measure] for measure in shown]
-    return Grid(title, ("method", "passes", headings[0], "over hidings", *headings[1:], "beats controls"), rows)
+        decides, *others = (_cell(scores, name, measure) for measure in shown)
+        hidings = [_hidings(scores, name)] if wide else []
+        rows.append((name, _passes(scores, name), decides, *hidings, *others, verdict(scores, name)))
+    first, *further = (MEASURE_HEADINGS[measure] for measure in shown)
+    headings = ("method", "passes", first, *(["over hidings"] if wide else []), *further, "beats controls")
+    return Grid(title, headings, rows)
 
 
 def _passes(scores: MethodScores, method: str) -> str:
