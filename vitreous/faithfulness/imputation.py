@@ -15,7 +15,6 @@ IMPUTATION_NOISE = 0.01  # standard deviation, in normalised units: smooth colou
 PRECISION = 1e-3  # of the solution: the residual, relative to that of the start; a tenth of the noise or so
 MOST_ROUNDS = 500
 SMALLEST_RESIDUAL = 1e-6  # a residual so small beside the image is rounding, and following it leads nowhere
-NEIGHBOUR_WEIGHTS = ((1 / 12, 1 / 6, 1 / 12), (1 / 6, 0.0, 1 / 6), (1 / 12, 1 / 6, 1 / 12))
 
 
 def impute(images: Tensor, keep: Tensor, *, noise: float = IMPUTATION_NOISE, precision: float = PRECISION) -> Tensor:
@@ -25,13 +24,13 @@ def impute(images: Tensor, keep: Tensor, *, noise: float = IMPUTATION_NOISE, pre
     """
     known = keep.float()
     hidden = 1 - known
-    mean = images.float().mean((2, 3), keepdim=True)
-    start = torch.where(known > 0, images.float(), mean)
+    mean = torch.where(known > 0, images.float(), images.float().mean((2, 3), keepdim=True))
     weight = neighbours(torch.ones_like(known))  # less at the border of the image
-    found = start.clone()
-    residual = hidden * (neighbours(start) - weight * start)
+    found = close_holes(mean, known)
+    residual = hidden * (neighbours(found) - weight * found)
     direction, size = residual.clone(), squared(residual)
-    enough = (size * precision**2).maximum(squared(start) * SMALLEST_RESIDUAL**2)
+    scale = squared(hidden * (neighbours(mean) - weight * mean))
+    enough = (scale * precision**2).maximum(squared(mean) * SMALLEST_RESIDUAL**2)
     for _ in range(MOST_ROUNDS):
         going = size > enough
         if not bool(going.any()):
@@ -45,10 +44,32 @@ def impute(images: Tensor, keep: Tensor, *, noise: float = IMPUTATION_NOISE, pre
     return (found + noise * hidden * random).to(images.dtype)
 
 
+def close_holes(pixels: Tensor, known: Tensor) -> Tensor:
+    """A good start: hidden pixels from the same image at half its size, whose holes are closed in the same way.
+
+    Pixels that are hidden count where no other is near, in the smallest image.
+    """
+    if min(pixels.shape[2:]) < 2 or bool((known > 0).all()):
+        return pixels
+    share = F.avg_pool2d(known, 2, ceil_mode=True)
+    smaller = F.avg_pool2d(pixels * known, 2, ceil_mode=True) / share.clamp_min(1e-12)
+    smaller = torch.where(share > 0, smaller, F.avg_pool2d(pixels, 2, ceil_mode=True))
+    closed = F.interpolate(
+        close_holes(smaller, (share > 0).float()), pixels.shape[2:], mode="bilinear", align_corners=False
+    )
+    return torch.where(known > 0, pixels, closed)
+
+
 def neighbours(maps: Tensor) -> Tensor:
-    """The weighted sum of the eight neighbours of every pixel, those outside of the image being 0."""
-    kernel = torch.tensor(NEIGHBOUR_WEIGHTS).to(maps)[None, None]
-    return F.conv2d(maps.flatten(0, 1)[:, None], kernel, padding=1).view_as(maps)
+    """The weighted sum of the eight neighbours of every pixel, those outside of the image being 0.
+
+    Direct ones weigh 1/6 and the others 1/12: a third of the means along both axes with weights 1, 2, 1, without the
+    pixel itself. Sums of slices are several times faster than a convolution of single channels.
+    """
+    rows = F.pad(maps, (0, 0, 1, 1))
+    down = rows[:, :, :-2] + rows[:, :, 2:] + 2 * maps
+    columns = F.pad(down, (1, 1))
+    return (columns[..., :-2] + columns[..., 2:] + 2 * down) / 12 - maps / 3
 
 
 def squared(maps: Tensor) -> Tensor:
