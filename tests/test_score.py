@@ -159,5 +159,5 @@ def test_a_damaged_explainer_is_replaced_and_stops_explanations_only(tmp_path):
     trained.predict(Image.new("RGB", (64, 64)))
     with pytest.raises(InputError, match="learn again"):
         explain(model, ("shapes:val:0",), out=tmp_path / "out")
-    score(model, "shapes", out=tmp_path / "scores", **QUICK)
+    score(model, "shapes", out=tmp_path / "scores", **QUICK | {"limit": 1})
     assert "learned" in [method.name for method in methods_for(load_model(model).model)]
