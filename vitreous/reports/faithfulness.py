@@ -67,20 +67,22 @@ def verdict(scores: MethodScores, method: str) -> str:
     return f"no: {', '.join(lost)}" if lost else "yes"
 
 
-def faithfulness_table(scores: MethodScores, *, title: str, measures: Sequence[str] = CONSOLE_MEASURES) -> Grid:
+def faithfulness_table(
+    scores: MethodScores, *, title: str, measures: Sequence[str] = CONSOLE_MEASURES, hidings: bool = False
+) -> Grid:
     """One row per method, the most faithful first; the deciding measure with its interval.
 
-    A console shows few measures; only a page has room for the range over hidings too.
+    `hidings`: its range over ways to hide too, for which a console has no room.
     """
     shown = [measure for measure in measures if any(measure in found for found in scores.values.values())]
-    wide, rows = measures is not CONSOLE_MEASURES, []
+    rows = []
     for row in scores.rows():
         name = str(row["method"])
         decides, *others = (_cell(scores, name, measure) for measure in shown)
-        hidings = [_hidings(scores, name)] if wide else []
-        rows.append((name, _passes(scores, name), decides, *hidings, *others, verdict(scores, name)))
+        extent = [_hidings(scores, name)] if hidings else []
+        rows.append((name, _passes(scores, name), decides, *extent, *others, verdict(scores, name)))
     first, *further = (MEASURE_HEADINGS[measure] for measure in shown)
-    headings = ("method", "passes", first, *(["over hidings"] if wide else []), *further, "beats controls")
+    headings = ("method", "passes", first, *(["over hidings"] if hidings else []), *further, "beats controls")
     return Grid(title, headings, rows)
 
 
@@ -112,7 +114,7 @@ def _cell(scores: MethodScores, method: str, measure: str) -> str:
 def faithfulness_markdown(
     scores: MethodScores, about: dict[str, Any], *, chart: str, frontier: str, default: str
 ) -> str:
-    grid = faithfulness_table(scores, title="", measures=tuple(MEASURE_HEADINGS))
+    grid = faithfulness_table(scores, title="", measures=tuple(MEASURE_HEADINGS), hidings=True)
     lines = [f"# How faithful are the maps of {plain(str(about['model']))}?", ""]
     lines += [f"- {name.replace('_', ' ')}: {plain(str(value))}" for name, value in about.items() if name != "model"]
     lines += ["", f"Default map: {plain(default)}", "", f"![Insertion − deletion of every method]({chart})", ""]
