@@ -17,7 +17,7 @@ from vitreous.attribution.method import Method, Needs
 from vitreous.attribution.target import Target
 from vitreous.errors import InputError
 
-SMOOTH_CONTRAST = 1 / 20  # standard deviation of the blur, in sides of the image; 1/28 and 1/12 were worse
+SMOOTH_CONTRAST = 1 / 20  # standard deviation of the blur, in sides of the image; one number a pixel would be noise
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class GradientContrast(Method):
     """Gradient x (image - hidden image), its positive part, blurred; the mean over points on the way to the image.
 
     The points are the middles of equal stretches of the way from the hidden image; one point is halfway. Insertion −
-    deletion of a small PaCa on 60 shapes: halfway 0.69, at the image 0.69, there with absolute values 0.67; with
-    three points 0.72.
+    deletion of a small PaCa on 60 shapes: 0.75 with one point and 0.77 with three, where the input gradient has 0.70.
+    Faithful is not all: there the map was nearly the same for shuffled weights and for another class (docs/explain.md).
     """
 
     points: int = 1

@@ -19,15 +19,13 @@ from vitreous.attribution.method import Method, Needs, to_image
 from vitreous.attribution.target import Target
 from vitreous.errors import InputError
 
-PRIORS = (
-    GradientContrast(),
-    GradCam(),
-)  # on fine detail, and on a network's last map: which is right depends on the model
+# From pixels, and from a network's last map: which is the better start depends on the model.
+PRIORS = (GradientContrast(), GradCam())
 TRIAL_AREA = 0.2  # share of the image by which priors are compared
 PRIOR_PASSES = sum(prior.needs.passes + 2 for prior in PRIORS)
 AREAS = (0.05, 0.1, 0.2, 0.35, 0.5)  # shares of the image that steps show or hide in turn
 QUIET_CELL = 0.01  # of the mean slope: a cell that matters so little hardly moves, or rounding would push it about
-STEADINESS = (0.9, 0.999)  # Adam's (arXiv 1412.6980): how much of the mean slope and of its square a step keeps
+ADAM_BETAS = (0.9, 0.999)  # arXiv 1412.6980
 
 
 @dataclass(frozen=True)
@@ -70,10 +68,10 @@ class RefinedMask(Method):
                 slope = slope - self.slope(model, images, hidden, target, prior, grid, AREAS[step % len(AREAS)], shown)
             slopes, squares = (
                 torch.lerp(new, old, keep)
-                for new, old, keep in zip((slope, slope**2), (slopes, squares), STEADINESS, strict=True)
+                for new, old, keep in zip((slope, slope**2), (slopes, squares), ADAM_BETAS, strict=True)
             )
             mean, square = (
-                sums / (1 - keep ** (step + 1)) for sums, keep in zip((slopes, squares), STEADINESS, strict=True)
+                sums / (1 - keep ** (step + 1)) for sums, keep in zip((slopes, squares), ADAM_BETAS, strict=True)
             )
             size = square.sqrt()
             grid = grid - self.rate * mean / (size + QUIET_CELL * size.mean((1, 2), keepdim=True) + 1e-20)
