@@ -174,6 +174,16 @@ def test_sizes_from_a_file_take_no_memory(explained, stored, monkeypatch):
         read_explainer(stored, explained)
 
 
+@pytest.mark.parametrize("stages", ["abc", [-1], [0.5], 3, None])
+def test_stages_that_are_no_numbers_of_maps_are_refused(explained, stored, monkeypatch, stages):
+    monkeypatch.setattr(explainer_folder, "verify_folder", lambda *_: None)
+    content = json.loads((stored / "explainer.json").read_text())
+    content["explainer"]["stages"] = stages
+    (stored / "explainer.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match="learn again"):
+        read_explainer(stored, explained)
+
+
 def test_an_old_one_stays_until_the_new_one_is_whole(explained, stored, monkeypatch):
     def fail(*_):
         raise OSError(28, "No space left on device")

@@ -61,6 +61,8 @@ def read_explainer(folder: Path, model: nn.Module) -> LearnedExplainer | None:
             raise InputError(f"the explainer in {found} was learned for other weights than these; {REMEDY}")
         with torch.device("meta"):  # whatever its file says about sizes takes no memory
             explainer = LearnedExplainer(**content["explainer"])
+        if not all(type(stage) is int and stage >= 0 for stage in explainer.stages):
+            raise ValueError(f"stages {list(explainer.stages)} are no numbers of maps")
         state = load_file(found / EXPLAINER_WEIGHTS)
         if not all(value.isfinite().all() for value in state.values()):
             raise ValueError("it holds values that are no numbers")
