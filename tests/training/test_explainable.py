@@ -21,7 +21,11 @@ from vitreous.training.settings import TrainSettings
 
 SHAPE = dict(dims=(8, 8, 16, 16), depths=(1, 1, 2, 1), heads=(1, 1, 2, 2), clusters=(0, 5, 6, 0), num_classes=3)
 OFF = dict.fromkeys(
-    ("cluster_dropout", "cluster_group_dropout", "cluster_overlap", "cluster_map_entropy", "cluster_place_entropy"), 0.0
+    (
+        *("cluster_dropout", "cluster_group_dropout", "cluster_overlap"),
+        *("cluster_map_entropy", "cluster_place_entropy", "cluster_read_entropy"),
+    ),
+    0.0,
 )
 TERMS = dict(cluster_overlap=0.5, cluster_map_entropy=0.25, cluster_place_entropy=0.125)
 ON = OFF | TERMS | dict(cluster_dropout=0.3, cluster_group_dropout=0.5)
@@ -123,6 +127,25 @@ def test_the_clusters_of_a_readout_are_trained_like_any_others() -> None:
     name = "readout.3.clustering.logits.weight"
     assert not torch.equal(plain[1][name], on[1][name])
     assert not torch.equal(plain[0], learnt(OFF | dict(cluster_dropout=0.5), **reads)[0])
+
+
+def test_how_evenly_a_readout_reads_is_a_term_of_its_own() -> None:
+    reads = dict(readout="clusters", readout_clusters=4)
+    torch.manual_seed(0)
+    model = PaCa(**{**SHAPE, **reads}).train()
+    with record(model, "readout.3.attention.map") as maps:
+        model(IMAGES)
+    share = maps["readout.3.attention.map"].sum((1, 3, 4))  # (B, M)
+    plain, on = learnt(OFF, **reads), learnt(OFF | dict(cluster_read_entropy=0.5), **reads)
+    assert torch.equal(plain[0], on[0])
+    entropy = -(share * share.log()).sum(1).mean() / torch.tensor(4.0).log()
+    torch.testing.assert_close(on[2]["cluster_read_entropy"], entropy, rtol=1e-4, atol=1e-6)
+    name = "readout.3.attention.score.weight"
+    assert not torch.equal(plain[1][name], on[1][name])
+    together = learnt(OFF | dict(cluster_read_entropy=0.5, cluster_overlap=0.5), **reads)  # stages have only one of both
+    assert set(together[2]) == {"cluster_read_entropy", "cluster_overlap"}
+    with pytest.raises(InputError, match=r"does not read clusters, but cluster_read_entropy 0\.5 .*readout=clusters"):
+        learnt(OFF | dict(cluster_read_entropy=0.5))
 
 
 @pytest.mark.parametrize("model", ["xcit_nano_12_p16", "paca_b0_pure", "resnet10t"])

@@ -7,6 +7,7 @@ overlap          mean cosine between two different maps of an image: 0 if they s
 map_entropy      how evenly a map is spread over positions: 0 for a single position, 1 for a flat map
 place_entropy    how evenly clusters share a position: 0 if each position has one cluster, 1 if all maps are equal;
                  positions are weighted by how much the maps attend to them
+read_entropy     of a readout: how evenly the classifier reads the clusters: 0 if it reads one, 1 if all alike
 
 Shapes: B images, M clusters, H W grid, N = HW.
 """
@@ -44,7 +45,11 @@ class ClusterTraining:
         """Each unweighted term, averaged over the assignments (B, M, H, W) of a stage's blocks."""
         if not assignments:
             return {}
-        return {name: torch.stack([CLUSTER_TERMS[name](z) for z in assignments]).mean() for name in self.noted}
+        return {
+            name: torch.stack([CLUSTER_TERMS[name](z) for z in assignments]).mean()
+            for name in self.noted
+            if name in CLUSTER_TERMS
+        }
 
 
 def drop_clusters(assignment: Tensor, rate: float) -> Tensor:
@@ -93,6 +98,11 @@ def place_entropy(assignment: Tensor) -> Tensor:
     return (entropy_nats(joint, (1, 2)) - entropy_nats(joint.sum(1), 1)).mean() / max_entropy(M)
 
 
+def read_entropy(weights: Tensor) -> Tensor:
+    """Of the weights (B, M, 1) with which a readout reads its clusters."""
+    return entropy_nats(weights.float(), 1).mean() / max_entropy(weights.shape[1])
+
+
 def entropy_nats(shares: Tensor, dim: int | tuple[int, ...]) -> Tensor:
     """Entropy in nats. Shares that a softmax rounded to 0 are clamped: their slope is infinite."""
     return torch.special.entr(shares.clamp_min(torch.finfo(shares.dtype).tiny)).sum(dim)
@@ -103,6 +113,7 @@ def max_entropy(count: int) -> float:
     return math.log(max(count, 2))
 
 
+READ_TERM = "read_entropy"  # of readouts alone; the others are of assignments, which stages have too
 CLUSTER_TERMS: dict[str, Callable[[Tensor], Tensor]] = {
     "overlap": map_overlap,
     "map_entropy": map_entropy,

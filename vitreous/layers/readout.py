@@ -15,7 +15,7 @@ Shapes: B batch, H W grid, N = HW, M clusters, C channels.
 from torch import Tensor, nn
 
 from vitreous.layers.attention import Gates
-from vitreous.layers.cluster_training import ClusterTraining
+from vitreous.layers.cluster_training import READ_TERM, ClusterTraining, read_entropy
 from vitreous.layers.clustering import MlpClustering, assign
 from vitreous.layers.tap import Tap
 
@@ -36,17 +36,22 @@ class ReadoutAttention(nn.Module):
 
     def forward(self, x: Tensor, assignment: Tensor, *, kept: Tensor | None = None) -> Tensor:
         """`kept` (B, M) is 0 for clusters that training drops from an image, else 1."""
-        tokens = self.cluster_norm(assignment.flatten(2) @ x.flatten(1, 2))  # (B, M, C)
+        tokens = self.tokens(x, assignment)
         gates = (self.gates or Gates()) if kept is None else Gates(logit=kept)
-        scores = self.score(tokens)  # (B, M, 1)
-        if gates.logit is not None:
-            scores = scores + gates.logit.log()[..., None].to(scores.dtype)
-        weights = scores.softmax(1)
+        weights = self.weights(tokens, gates.logit)
         if gates.value is not None:
             weights = weights * gates.value[..., None].to(weights.dtype)
         if self.map.listening:
             self.map((weights[..., None] * assignment)[:, None])  # (B, 1, M, H, W)
         return weights * tokens
+
+    def tokens(self, x: Tensor, assignment: Tensor) -> Tensor:
+        return self.cluster_norm(assignment.flatten(2) @ x.flatten(1, 2))  # (B, M, C)
+
+    def weights(self, tokens: Tensor, gate: Tensor | None = None) -> Tensor:
+        """How much of each cluster is read: (B, M, 1), which sums to one over the clusters whose gate is open."""
+        scores = self.score(tokens)  # (B, M, 1)
+        return (scores if gate is None else scores + gate.log()[..., None].to(scores.dtype)).softmax(1)
 
 
 class ClusterReadout(nn.Module):
@@ -69,4 +74,7 @@ class ClusterReadout(nn.Module):
         kept = None if learning is None else learning.kept(assignment)
         if learning is not None:
             self.cluster_terms = learning.terms([assignment])
+            if READ_TERM in learning.noted:  # reading twice costs next to nothing: there are few tokens
+                weights = self.attention.weights(self.attention.tokens(x, assignment))
+                self.cluster_terms[READ_TERM] = read_entropy(weights)
         return self.attention(x, assignment, kept=kept)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.errors import InputError
-from vitreous.layers.cluster_training import ClusterTraining
+from vitreous.layers.cluster_training import READ_TERM, ClusterTraining
 from vitreous.layers.readout import ClusterReadout
 from vitreous.models.paca import ClusterStage
 
@@ -20,6 +20,7 @@ TERM_OF_SETTING = {
     "cluster_overlap": "overlap",
     "cluster_map_entropy": "map_entropy",
     "cluster_place_entropy": "place_entropy",
+    "cluster_read_entropy": READ_TERM,
 }
 
 
@@ -40,6 +41,12 @@ class ClusterLoss:
                 f"model '{settings.model}' has no clusters, but {name} {value} is about clusters; leave it out, or "
                 "train a PaCa model with clusters, for example paca_b0 or paca_tiny"
             )
+        if settings.cluster_read_entropy and not any(isinstance(stage, ClusterReadout) for stage in stages):
+            raise InputError(
+                f"the classifier of model '{settings.model}' does not read clusters, but cluster_read_entropy "
+                f"{settings.cluster_read_entropy} is about how it reads them; leave it out, or add --model-args "
+                "readout=clusters"
+            )
         noted = tuple(TERM_OF_SETTING[name] for name in self.weights)
         learning = ClusterTraining(settings.cluster_dropout, settings.cluster_group_dropout, noted)
         for stage in stages:
@@ -47,16 +54,17 @@ class ClusterLoss:
         self.stages = stages if self.weights else []
 
     def take(self) -> dict[str, Tensor]:
-        """The unweighted terms of the latest forward pass: the mean over the stages, in float32.
+        """The unweighted terms of the latest forward pass: the mean over the stages that have them, in float32.
 
         They are removed from the model, which would otherwise keep the whole graph alive.
         """
-        found = []
+        found: dict[str, list[Tensor]] = {}
         for stage in self.stages:
             assert stage.cluster_terms is not None, "no forward pass in training mode came before"
-            found.append(stage.cluster_terms)
+            for name, term in stage.cluster_terms.items():
+                found.setdefault(name, []).append(term)
             stage.cluster_terms = None
-        return {name: torch.stack([terms[TERM_OF_SETTING[name]] for terms in found]).mean() for name in self.weights}
+        return {name: torch.stack(found[TERM_OF_SETTING[name]]).mean() for name in self.weights}
 
     def weighted(self, terms: dict[str, Tensor]) -> dict[str, Tensor]:
         return {name: self.weights[name] * term for name, term in terms.items()}

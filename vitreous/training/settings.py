@@ -38,7 +38,8 @@ SETTING_LIMITS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "at least 1": ("size epochs batch_size accumulate repeats log_every train_count val_count", lambda x: x >= 1),
     "0 or more": (
         "min_lr warmup_lr warmup_epochs cooldown_epochs lr_batch weight_decay clip_grad mixup cutmix color_jitter pad "
-        "cluster_overlap cluster_map_entropy cluster_place_entropy workers seed checkpoint_steps",
+        "cluster_overlap cluster_map_entropy cluster_place_entropy cluster_read_entropy workers seed "
+        "checkpoint_steps",
         lambda x: x >= 0,
     ),
     "above 0": (
@@ -182,6 +183,10 @@ class TrainSettings:
     cluster_place_entropy: Annotated[
         float,
         Doc("PaCa: loss weight of the entropy of each position over clusters, which makes it choose one; 0 = off."),
+    ] = 0.0
+    cluster_read_entropy: Annotated[
+        float,
+        Doc("PaCa with a readout: loss weight of how evenly the classifier reads clusters; it then reads few; 0 = off."),
     ] = 0.0
     cluster_temperature: Annotated[
         float | None, Doc("PaCa: softmax temperature of the cluster maps; default: the model's own, 1.")
