@@ -2,8 +2,10 @@
 
     python benchmarks/explainable.py --out runs/explainable
     python benchmarks/explainable.py --kinds mean readout "overlap 0.5" "4 read" "temperature 0.5" entropy dropout
+    python benchmarks/explainable.py --out runs/pets --kinds mean readout --data pets --split val
 
 `mean` and `readout` are the same trunk with both kinds of classifier; each of the others is `readout` and one change.
+With --data, runs `<out>/<kind>_<seed>` that exist are measured on those pictures; nothing is trained.
 
 Every run is trained on the embedded shapes with one thread and then measured on pictures that it was not chosen on;
 runs and figures that exist are kept, so that the command can be interrupted and given again. It ends with the table
@@ -85,30 +87,34 @@ def main(
     seeds: tuple[int, ...] = (0, 1, 2),
     images: int = 100,
     portions: int = 8,
+    data: str | None = None,
+    split: str = "test",
 ) -> None:
     torch.set_num_threads(1)
     found: dict[str, list[dict[str, Any]]] = {}
     for seed in seeds:  # in turns, so that partial results can be compared
         for name in kinds:
-            run, settings, start = out / f"{name.replace(' ', '_')}_{seed}", KINDS[name], time.process_time()
-            train(MODEL, "shapes", out=run, seed=seed, workers=0, device="cpu", **settings)
-            print(f"{run}: {time.process_time() - start:.0f} s of processor time", flush=True)
-            found.setdefault(name, []).append(figures(run, images, portions))
+            run, start = out / f"{name.replace(' ', '_')}_{seed}", time.process_time()
+            if data is None:
+                train(MODEL, "shapes", out=run, seed=seed, workers=0, device="cpu", **KINDS[name])
+                print(f"{run}: {time.process_time() - start:.0f} s of processor time", flush=True)
+            found.setdefault(name, []).append(figures(run, data or "shapes", split, images, portions))
     table = as_table(found)
     (out / "table.md").write_text(table, encoding="utf-8")
     print(table)
 
 
 def figures(
-    run: Path, images: int, portions: int, maps: Sequence[str] = CLUSTERS + OTHERS + CONTROLS
+    run: Path, data: str, split: str, images: int, portions: int, maps: Sequence[str] = CLUSTERS + OTHERS + CONTROLS
 ) -> dict[str, Any]:
     """Measurements of one run; values are lists over the pictures."""
     stored = run / f"figures_{images}.json"
     if stored.is_file():
         return json.loads(stored.read_text(encoding="utf-8"))
-    top1 = evaluate(str(run / "final"), "shapes", split="test", count=2000, workers=0, device="cpu")["top1"]
+    count = 2000 if data == "shapes" else None
+    top1 = evaluate(str(run / "final"), data, split=split, count=count, workers=0, device="cpu")["top1"]
     trained = load_classifier(run / "final", size=None, device="cpu")
-    pictures = open_data("shapes", "test", size=trained.preprocess.size)
+    pictures = open_data(data, split, size=trained.preprocess.size)
     values: dict[str, list[float]] = {"top1": [top1]}
     for batch in class_batches(trained, pictures, images, 20):
         for name, numbers in of_batch(trained.model, batch, maps, portions).items():
