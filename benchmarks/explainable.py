@@ -56,9 +56,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "readout": kind(READ),
     "overlap 0.5": kind(READ, cluster_overlap=0.5),
     "4 read": kind((*READ, "readout_clusters=4")),
-    "4 read, overlap 0.5": kind((*READ, "readout_clusters=4"), cluster_overlap=0.5),  # what the recipe does
-    "read 0.1": kind((*READ, "readout_clusters=4"), cluster_overlap=0.5, cluster_read_entropy=0.1),
-    "read 0.3": kind((*READ, "readout_clusters=4"), cluster_overlap=0.5, cluster_read_entropy=0.3),
+    "4 read, overlap 0.5": kind((*READ, "readout_clusters=4"), cluster_overlap=0.5),
+    "read 0.1": kind((*READ, "readout_clusters=4"), cluster_overlap=0.5, cluster_read_entropy=0.1),  # the recipe
     "16 read": kind((*READ, "readout_clusters=16")),
     "both stages": kind((*READ, "readout_stages=(1,2)")),
     "temperature 0.5": kind((*READ, "readout_temperature=0.5")),

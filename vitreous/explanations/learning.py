@@ -8,7 +8,7 @@ insertion and deletion ask for all shares. Nothing of the model changes.
 The loop is here and not in `training`, which trains models from data by recipes and stands above `runs`: explanations
 may not import it, and it shares nothing but the word.
 
-Shapes: B images, N pictures, H W grid of the explainer.
+Shapes: B images, N pictures, A likeliest classes, H W grid of the explainer.
 """
 
 import math
@@ -133,17 +133,20 @@ def teach(
     twice = 2 * pixels.shape[2] * pixels.shape[3]  # pixels of a picture, shown and hidden
     at_once = max(1, min(lessons.batch_size, MOST_PIXELS_WITH_GRADIENTS // twice))
 
-    def draw(count: int) -> Tensor:
-        return prepare(pixels[torch.randint(len(pixels), (count,), generator=random)].to(device))
+    def inputs(rows: Tensor) -> Tensor:
+        return prepare(pixels[rows].to(device)).contiguous(memory_format=torch.channels_last)  # convolutions like it
 
     losses = []
     with unchanged(model), torch.random.fork_rng(), torch.enable_grad():
         torch.manual_seed(lessons.seed)
-        explainer = new_explainer(model, draw(MEASURED_PICTURES))
+        explainer = new_explainer(model, inputs(torch.randint(len(pixels), (MEASURED_PICTURES,), generator=random)))
+        likeliest = likeliest_classes(model, inputs, len(pixels), at_once)
         optimiser = torch.optim.AdamW(explainer.parameters(), lr=lessons.rate, weight_decay=1e-4)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: share_of_rate(step / lessons.steps))
         for _ in track(range(lessons.steps), total=lessons.steps, label="learn", unit="steps"):
-            loss = lesson(explainer, model, draw(at_once), random)
+            rows = torch.randint(len(pixels), (at_once,), generator=random)
+            labels = labels_to_explain(likeliest[rows], random).to(device)
+            loss = lesson(explainer, model, inputs(rows), labels, random)
             if not loss.isfinite():
                 raise InputError("learning failed: the loss is no number; weights or pictures hold NaN or huge values")
             optimiser.zero_grad()
@@ -159,9 +162,10 @@ def share_of_rate(done: float) -> float:
     return min(1.0, (done + 0.01) / WARM_UP) * 0.5 * (1 + math.cos(math.pi * done))
 
 
-def lesson(explainer: LearnedExplainer, model: nn.Module, images: Tensor, random: torch.Generator) -> Tensor:
+def lesson(
+    explainer: LearnedExplainer, model: nn.Module, images: Tensor, labels: Tensor, random: torch.Generator
+) -> Tensor:
     """The loss of one step: the class is to be found where only the marked area shows, and nowhere else."""
-    labels = labels_to_explain(model, images, random)
     heat = standardised(explainer.explain(model, images, labels))  # or training diverges on photographs
     low, high = SHARES
     share = low + (high - low) * torch.rand(len(images), generator=random).to(images)
@@ -169,7 +173,7 @@ def lesson(explainer: LearnedExplainer, model: nn.Module, images: Tensor, random
     hidden = baseline(images, draw_fill(random))
     both = torch.cat([blend(images, shown, hidden), blend(images, 1 - shown, hidden)])
     target = ClassTarget(labels=labels.repeat(2), scale="probability")
-    output = model(both)
+    output = model(both.contiguous(memory_format=torch.channels_last))
     with_it, without_it = target(output).chunk(2)
     certainty = target.on("log_odds")(output).chunk(2)
     # log p and log (1 - p), from log-odds
@@ -177,13 +181,18 @@ def lesson(explainer: LearnedExplainer, model: nn.Module, images: Tensor, random
     return (without_it - with_it + CERTAINTY_WEIGHT * unsure).mean()
 
 
-def labels_to_explain(model: nn.Module, images: Tensor, random: torch.Generator) -> Tensor:
-    """Of each image (B,) the model's answer, or sometimes another class that it found likely."""
+def likeliest_classes(model: nn.Module, inputs: Callable[[Tensor], Tensor], count: int, at_once: int) -> Tensor:
+    """The model's first answers about every picture (N, A), asked once: pictures come again and again."""
+    parts = track(torch.arange(count).split(at_once), total=-(-count // at_once), label="ask", unit="batches")
     with torch.no_grad():
-        likeliest = model(images).argsort(1, descending=True)[:, :AMONG]
-    other = torch.rand(len(images), generator=random) < OTHER_CLASSES
-    place = torch.randint(1, likeliest.shape[1], (len(images),), generator=random) * other
-    return likeliest.gather(1, place.to(images.device)[:, None])[:, 0]
+        return torch.cat([model(inputs(rows)).argsort(1, descending=True)[:, :AMONG].cpu() for rows in parts])
+
+
+def labels_to_explain(likeliest: Tensor, random: torch.Generator) -> Tensor:
+    """Of each image (B,) the model's answer, or sometimes another of its likeliest classes (B, A)."""
+    other = torch.rand(len(likeliest), generator=random) < OTHER_CLASSES
+    place = torch.randint(1, likeliest.shape[1], (len(likeliest),), generator=random) * other
+    return likeliest.gather(1, place[:, None])[:, 0]
 
 
 def draw_fill(random: torch.Generator) -> Fill:
