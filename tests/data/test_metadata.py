@@ -107,7 +107,7 @@ def test_who_asks_for_nothing_is_not_stopped(photos, monkeypatch):
         ("file_name,place,place\n", "has the column 'place' twice"),
         ("file_name,place\n,a\n", "line 2 names no picture"),
         ('file_name,place\n"cat/0.png,a\n', "unexpected end of data"),
-        ("file_name,place\nmouse.png,a\n", "is about none of the 6 pictures: its first row is for 'mouse.png', and the first "),
+        ("file_name,place\nmouse.png,a\n", "is about none of the 6 pictures: its first row is for 'mouse.png', and"),
         ("file_name,place\n", "is about none of the 6 pictures: it has no row"),
         (f"file_name,{','.join(map(str, range(1001)))}\ncat/0.png\n,", "more than 1,000 columns"),
     ],
