@@ -3,8 +3,9 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from vitreous.data.image_set import ImageSet
+from vitreous.data.image_set import ImageSet, Wrapped, digest
 from vitreous.errors import InputError, nearest, printable
 
 CLASS_COLUMN = "class"
@@ -30,6 +31,29 @@ class Groups:
     def sizes(self) -> tuple[int, ...]:
         counted = Counter(self.members)
         return tuple(counted[number] for number in range(len(self.values)))
+
+
+class Balanced(Wrapped):
+    """Pictures of which training draws every group equally often."""
+
+    def __init__(self, images: ImageSet, groups: Groups) -> None:
+        super().__init__(images)
+        self.groups, self.group_members = groups, groups.members
+
+    @cached_property
+    def fingerprint(self) -> str:  # type: ignore[override]
+        groups = digest([*self.groups.names, *map(str, self.groups.members)])
+        return f"{self.images.fingerprint} balanced by {' '.join(self.groups.columns)} ({groups[:12]})"
+
+    def describe(self) -> str:
+        groups, sizes = self.groups, self.groups.sizes
+        least = min(range(len(sizes)), key=lambda number: sizes[number])
+        times = len(self) / len(sizes) / sizes[least]
+        images = "image" if sizes[least] == 1 else "images"
+        return (
+            f"each of {len(sizes)} groups by {' and '.join(groups.columns)} is drawn equally often; the smallest, "
+            f"{groups.names[least]}, has {sizes[least]} {images}, each drawn {times:.1f} times an epoch"
+        )
 
 
 def group_pictures(images: ImageSet, columns: Sequence[str], option: str) -> Groups:

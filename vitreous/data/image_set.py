@@ -31,6 +31,7 @@ class ImageSet(ABC):
     classes: tuple[str, ...]
     # How many pictures lie in each file, in the order of the indices; empty where every picture has its own.
     file_lengths: tuple[int, ...] = ()
+    group_members: tuple[int, ...] = ()  # the group of each picture, where groups are to be drawn equally often
     category_ids: tuple[int, ...] = ()  # of the classes in the data's own files, where they have numbers
     keypoint_names: tuple[str, ...] = ()
     keypoint_pairs: tuple[tuple[int, int], ...] = ()  # (left, right), swapped by a horizontal flip

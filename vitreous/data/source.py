@@ -17,6 +17,7 @@ from pkgutil import iter_modules
 
 import vitreous.data.layouts
 from vitreous.data.annotations import OneObjectEach
+from vitreous.data.groups import Balanced
 from vitreous.data.image_set import SPLITS, ImageSet, Without, describe_passed_over, holds_pictures, own_splits
 from vitreous.data.layouts.base import TARGET_KINDS, Layout, Request, Wording, expanded
 from vitreous.data.layouts.coco_anywhere import find_coco_files
@@ -233,7 +234,9 @@ def describe(data: str, targets: str = "labels", /, **splits: ImageSet) -> str:
     for place, (name, images) in enumerate(splits.items()):
         if images.passed_over and (divided or place == 0):  # made splits have the same files
             lines.append(f"data: {f'{name}: ' if divided else ''}{describe_passed_over(images.passed_over)}")
-        if isinstance(images, OneObjectEach):
+        if isinstance(images, Balanced):
+            lines.append(f"data: {name}: {images.describe()}")
+        if isinstance(images, OneObjectEach | Balanced):
             images = images.images
         if isinstance(images, Without):
             lines.append(f"data: {len(images.left_out)} {name} images left out by {images.because}")
