@@ -16,7 +16,7 @@ from vitreous.data.coco_masks import run_length_counts
 from vitreous.data.image_set import SPLITS, ImageSet
 from vitreous.data.layouts.base import TARGET_KINDS, Layout
 from vitreous.data.shapes.samples import CATEGORIES, KEYPOINTS, Difficulty, Scene, Shapes
-from vitreous.data.shapes.shortcut import NO_MARK, Shortcut, parse_shortcut
+from vitreous.data.shapes.shortcut import NO_MARK, SHORTCUT_KINDS, Shortcut, parse_shortcut
 from vitreous.errors import InputError
 
 SHAPES_SEED = 0  # the embedded data stay the same whatever the seed of a training run
@@ -39,6 +39,9 @@ def parse_variant(text: str) -> ShapesVariant:
     words = text.split(",") if text else []
     levels = [word.strip() for word in words if "=" not in word]
     planted = [word for word in words if "=" in word]
+    bare = next((word for word in levels if word in SHORTCUT_KINDS), None)
+    if bare is not None:
+        raise InputError(f"cannot read 'shapes:{text}': {bare} lacks its strength; write it as in {bare}=0.9")
     if len(levels) > 1:
         raise InputError(
             f"cannot read 'shapes:{text}': {' and '.join(map(repr, levels))} are given; accepted: one difficulty and "
