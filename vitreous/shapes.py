@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image
 
 from vitreous.data.coco_masks import run_length_counts
+from vitreous.data.layouts.folder import MASKS_FOLDER
 from vitreous.data.layouts.shapes import mark_attributes
 from vitreous.data.metadata import METADATA_FILE
 from vitreous.data.shapes.samples import CATEGORIES, KEYPOINTS, Difficulty, Scene, Shapes
@@ -35,6 +36,7 @@ def shapes(
     seed: int = 0,
     difficulty: Difficulty = "easy",
     shortcut: str | None = None,
+    object_masks: bool = False,
 ) -> Path:
     """Write the embedded data set `shapes` as files; returns the folder.
 
@@ -64,6 +66,7 @@ def shapes(
         shortcut: Mark to plant (corner_mark, stripe, colour_cast or texture) and the share of images to train on whose
             mark tells the class, as in corner_mark=0.9. Held-out images have random marks; corner_mark=0.9,test=absent
             gives them none, test=train the same as in training.
+        object_masks: Format folder: also masks/train/<class>/000000.png, where the object of the class is 1.
     """
     held_out = max(count // 5, len(CATEGORIES)) if val is None else val
     planted = None if shortcut is None else parse_shortcut(shortcut)
@@ -75,10 +78,14 @@ def shapes(
     writers = {"folder": _write_folder, "coco": _write_coco, "masks": _write_masks}
     if format not in writers:
         raise InputError(f"unknown format {format!r}; accepted: {', '.join(writers)}")
+    if object_masks and format != "folder":
+        raise InputError(f"--object-masks goes with the format folder; '{format}' tells where objects are anyway")
     with _complete_or_absent(Path(out)) as unfinished:
         for data in splits:
             if len(data):
                 writers[format](data, unfinished)
+                if object_masks:
+                    _write_object_masks(data, unfinished / MASKS_FOLDER / data.split)
     return Path(out)
 
 
@@ -127,6 +134,14 @@ def _write_folder(data: Shapes, root: Path) -> None:
         files.append(f"{CATEGORIES[scene.label]}/{file}")
         Image.fromarray(scene.image).save(root / data.split / files[-1])
     _write_metadata(data, root / data.split, files)
+
+
+def _write_object_masks(data: Shapes, folder: Path) -> None:
+    for name in CATEGORIES:
+        (folder / name).mkdir(parents=True)
+    for file, scene in _numbered(data):
+        mask = (scene.semantic == scene.label + 1).astype(np.uint8)
+        Image.fromarray(mask).save(folder / CATEGORIES[scene.label] / file)
 
 
 def _write_metadata(data: Shapes, folder: Path, files: Sequence[str]) -> None:

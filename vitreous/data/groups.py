@@ -41,7 +41,7 @@ class Balanced(Wrapped):
         self.groups, self.group_members = groups, groups.members
 
     @cached_property
-    def fingerprint(self) -> str:  # type: ignore[override]
+    def fingerprint(self) -> str:
         groups = digest([*self.groups.names, *map(str, self.groups.members)])
         return f"{self.images.fingerprint} balanced by {' '.join(self.groups.columns)} ({groups[:12]})"
 
