@@ -11,6 +11,7 @@ from PIL import Image
 
 from vitreous.data.image import load_image
 from vitreous.data.shapes.samples import CATEGORIES, KEYPOINTS, Shapes
+from vitreous.data.source import open_data
 from vitreous.errors import InputError
 from vitreous.runtime import console
 from vitreous.shapes import run_length_counts, shapes
@@ -31,6 +32,16 @@ def test_class_folders(tmp_path):
         for index, scene in enumerate(data):
             path = out / split / CATEGORIES[scene.label] / f"{index:06d}.png"
             assert np.array_equal(picture(path), scene.image)
+
+
+def test_object_masks_of_class_folders(tmp_path):
+    out = shapes(out=tmp_path / "toy", count=10, size=32, object_masks=True, shortcut="corner_mark=1")
+    there, drawn = (open_data(str(data), "val", size=(32, 32)) for data in (out, "shapes"))
+    for index in range(10):
+        number = int(Path(there.name(index)).stem)
+        assert np.array_equal(there.object_mask(index), drawn.object_mask(number))
+    with pytest.raises(InputError, match="--object-masks goes with the format folder"):
+        shapes(out=tmp_path / "other", format="coco", object_masks=True)
 
 
 def decoded(segmentation: dict) -> np.ndarray:

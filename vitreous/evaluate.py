@@ -16,6 +16,7 @@ from typing_extensions import Doc
 
 from vitreous.data.annotations import OneBoxEach, OneObjectEach
 from vitreous.data.detector_boxes import read_boxes
+from vitreous.data.groups import group_pictures
 from vitreous.data.image_set import ImageSet
 from vitreous.data.layouts.coco_anywhere import with_annotations
 from vitreous.data.loader import WORKER_TIMEOUT, BatchSampler, Loader, Unreadable, worker_failures_explained
@@ -25,12 +26,13 @@ from vitreous.errors import InputError, printable
 from vitreous.files.storage import json_text, write_json
 from vitreous.files.writing import write_output, write_text
 from vitreous.metrics.accuracy import DetailedMetrics, unique_names
+from vitreous.metrics.groups import GroupAccuracy
 from vitreous.reports import evaluation as report
-from vitreous.reports.evaluation import AtSize, Evaluation, Speed, WorstMistake
-from vitreous.runs.model_folder import load_model
+from vitreous.reports.evaluation import AtSize, EarlierModel, Evaluation, Speed, WorstMistake
+from vitreous.runs.model_folder import load_classifier, load_model
 from vitreous.runs.results import require_numbers, require_writable, result_folder
-from vitreous.runs.run_folder import versions
-from vitreous.runs.trained_model import TrainedModel, at_size, labelled_for
+from vitreous.runs.run_folder import RUN, versions
+from vitreous.runs.trained_model import TrainedModel, at_size, is_classifier, labelled_for
 from vitreous.runtime.calling import takes
 from vitreous.runtime.console import track
 from vitreous.runtime.device import autocast
@@ -40,6 +42,7 @@ from vitreous.tasks.base import Inference, Metric, Task, load_task
 OpenAtSize = Callable[..., ImageSet]  # opens the data at a size
 
 _RESULT, _REPORT, _MATRIX = "evaluation.json", "report.md", "confusion.csv"
+_EVALUATION_FOLDER = "evaluation"  # of a run that is compared with an earlier one
 
 
 class Scores(NamedTuple):
@@ -67,7 +70,9 @@ class EvaluateSettings:
     ]
     data: Annotated[
         str,
-        Doc("shapes, shapes:medium, shapes:hard, a folder with val/<class>/, or another layout: see docs/data.md."),
+        Doc(
+            "shapes, shapes:hard, shapes:corner_mark=0.9, a folder with val/<class>/, or another layout: docs/data.md."
+        ),
     ]
     _: KW_ONLY
     split: Annotated[str, Doc("val, test or train.")] = "val"
@@ -82,6 +87,20 @@ class EvaluateSettings:
         tuple[int, ...],
         Doc("Measure at these sizes as well, to see how the model takes images larger or smaller than in training."),
     ] = ()
+    groups: Annotated[
+        tuple[str, ...],
+        Doc(
+            "Classification: accuracy in groups of images too, by columns of metadata.csv (of shapes with a planted "
+            "shortcut: mark, agrees) or by class; several columns combine."
+        ),
+    ] = ()
+    before: Annotated[
+        str | None,
+        Doc(
+            "With --groups: another model, measured on the same images, to see what changed in every group. The report "
+            "goes to the folder evaluation of the run, unless --out says where."
+        ),
+    ] = None
     worst: Annotated[int, Doc("How many of the wrong answers with the largest confidence to list.")] = 10
     flip: Annotated[bool, Doc("Segmentation and keypoints: the mean with the answer about the mirrored picture.")] = (
         False
@@ -149,9 +168,25 @@ class EvaluateSettings:
             raise InputError(f"--workers {self.workers} cannot be used; give 0 (the main process does it) or more")
         if self.worst < 0:
             raise InputError(f"--worst {self.worst} cannot be used; give 0 (none) or more")
+        if self.before is not None and not self.groups:
+            raise InputError(
+                f"--before {self.before} goes with --groups, which says what to compare; add --groups class"
+            )
 
     def load(self) -> TrainedModel:
         return load_model(self.model, architecture=self.architecture, model_args=self.model_args, size=self.size)
+
+    def load_before(self, trained: TrainedModel) -> TrainedModel | None:
+        """The model to compare with; both must be classifiers, which alone have groups."""
+        if self.groups and not is_classifier(trained):
+            raise InputError(f"--groups is for classifiers, and '{self.model}' was trained for the task {trained.task}")
+        return None if self.before is None else load_classifier(self.before, size=self.size, device="cpu")
+
+    @property
+    def report_folder(self) -> Path | None:
+        run = Path(self.model)
+        beside = self.before is not None and (run / RUN).is_file()
+        return run / _EVALUATION_FOLDER if self.out is None and beside else self.out
 
     def data_opener(self, trained: TrainedModel) -> OpenAtSize:
         """Opens the data for the model's task; label pictures are read as is asked for, or else as in training."""
@@ -182,14 +217,19 @@ def evaluate(settings: EvaluateSettings) -> dict[str, float]:
     mean and per-class intersection over union, and pixel accuracy. For keypoints: PCK at a tenth of the object's size,
     and COCO's average precision, around the annotated boxes or, with --boxes, around those that a detector found.
 
+    With --groups: accuracy in every group, their mean, and the worst, which shows whether a classifier relies on
+    something that only often goes with the class.
+
     Examples:
         vitreous evaluate runs/demo shapes
         vitreous evaluate runs/demo shapes:hard --count 500 --sizes 48 64 96 128
         vitreous evaluate runs/flowers/best flowers --split test --json flowers.json --out evaluation
         vitreous evaluate runs/streets streets --slide --scales 0.75 1 1.25 --flip --markdown streets.md
         vitreous evaluate runs/poses coco --flip --boxes person_detections_val2017.json
+        vitreous evaluate runs/birds birds --groups place class
+        vitreous evaluate runs/mended shapes:corner_mark=0.9 --groups agrees --before runs/marked
     """
-    out = settings.out
+    out = settings.report_folder
     for option, file in (("--json", settings.json), ("--markdown", settings.markdown)):
         if file is not None:
             require_writable(option, file)
@@ -199,6 +239,7 @@ def evaluate(settings: EvaluateSettings) -> dict[str, float]:
     ):
         trained = world.agree(settings.load)
         trained.model.to(world.device)
+        earlier = world.agree(lambda: settings.load_before(trained))
         # One it cannot take should show before the work.
         resized = world.agree(lambda: [at_size(trained, side) for side in settings.sizes])
         inference = Inference(settings.flip, settings.scales, settings.slide, boxes=settings.boxes)
@@ -208,6 +249,8 @@ def evaluate(settings: EvaluateSettings) -> dict[str, float]:
         evaluation = measure_in_detail(trained, settings, opener, conditions)
         extra = tuple(measure_at(version, evaluation, opener, conditions) for version in resized)
         evaluation = evaluation._replace(sizes=extra)
+        if earlier is not None:
+            evaluation = evaluation._replace(before=measure_before(earlier, settings, opener, conditions, evaluation))
         for grid in report.evaluation_tables(evaluation, most_rows=report.MOST_ROWS):
             Console().print(report.console_table(grid))
         content = {**report.evaluation_json(evaluation), "versions": versions()}
@@ -220,7 +263,7 @@ def evaluate(settings: EvaluateSettings) -> dict[str, float]:
             write_evaluation(staging, evaluation, content)
     if out is not None and staging is not None:
         print(printable(f"report: {out / _REPORT}"))
-    return evaluation.values | {"images_per_second": evaluation.speed.images_per_second}
+    return evaluation.values | {"images_per_second": evaluation.speed.images_per_second} | evaluation.by_group()
 
 
 def label_reading(trained: TrainedModel, data: str, ignore: tuple[int, ...], reduce_zero_label: bool) -> dict[str, Any]:
@@ -238,10 +281,11 @@ def measure_in_detail(
     boxes = conditions.inference.boxes
     images = conditions.world.agree(lambda: opener(size=trained.preprocess.size))
     print(describe(settings.data, load_task(trained.task).targets, **{settings.split: images}))
+    groups = conditions.world.agree(lambda: counted_groups(images, settings.groups))
     images = conditions.world.agree(lambda: samples_of(trained, images, boxes))
     if boxes is not None:
         print(f"boxes: {len(images)}, of {boxes}")
-    scores = score_images(trained, images, settings.worst, conditions, label=f"evaluate {trained.name}")
+    scores = score_images(trained, images, settings.worst, conditions, label=f"evaluate {trained.name}", groups=groups)
     details = scores.metric if isinstance(scores.metric, DetailedMetrics) else None
     return Evaluation(
         model=trained.name,
@@ -256,7 +300,32 @@ def measure_in_detail(
         metric=scores.metric,
         mistakes=_named_mistakes(trained, images, details, f"{settings.data}:{settings.split}"),
         unreadable=tuple((images.name(one.sample), one.reason) for one in scores.unreadable),
+        columns=settings.groups,
     )
+
+
+def counted_groups(images: ImageSet, columns: tuple[str, ...]) -> GroupAccuracy | None:
+    """A counter of right answers in every group of the images, if groups are asked for."""
+    if not columns:
+        return None
+    found = group_pictures(images, columns, "--groups")
+    return GroupAccuracy(
+        found.names, [dict(zip(columns, values, strict=True)) for values in found.values], found.members
+    )
+
+
+def measure_before(
+    earlier: TrainedModel, settings: EvaluateSettings, opener: OpenAtSize, conditions: Conditions, now: Evaluation
+) -> EarlierModel:
+    """Another model on the same images, in the same groups."""
+    assert now.groups is not None
+    earlier.model.to(conditions.world.device)
+    images = conditions.world.agree(lambda: labelled_for(earlier, opener(size=earlier.preprocess.size)))
+    groups = now.groups.fresh()
+    scores = score_images(earlier, images, 0, conditions, label=f"evaluate {settings.before}", groups=groups)
+    assert isinstance(scores.metric, DetailedMetrics)
+    assert scores.metric.groups is not None
+    return EarlierModel(str(settings.before), settings.model, scores.values, scores.metric.groups)
 
 
 def measured_speed(images_per_second: float, conditions: Conditions) -> Speed:
@@ -273,7 +342,8 @@ def measure_at(trained: TrainedModel, whole: Evaluation, opener: OpenAtSize, con
         return AtSize(size[0], whole.values, whole.speed.images_per_second)
     boxes = conditions.inference.boxes
     images = conditions.world.agree(lambda: samples_of(trained, opener(size=trained.preprocess.size), boxes))
-    scores = score_images(trained, images, 0, conditions, label=f"evaluate at {size[0]} x {size[1]}")
+    groups = None if whole.groups is None else whole.groups.fresh()
+    scores = score_images(trained, images, 0, conditions, label=f"evaluate at {size[0]} x {size[1]}", groups=groups)
     return AtSize(size[0], scores.values, scores.images_per_second)
 
 
@@ -289,10 +359,20 @@ def samples_of(trained: TrainedModel, images: ImageSet, boxes: Path | None) -> I
     return OneBoxEach(labelled_for(trained, pictures), found)
 
 
-def score_images(trained: TrainedModel, images: ImageSet, worst: int, conditions: Conditions, *, label: str) -> Scores:
+def score_images(
+    trained: TrainedModel,
+    images: ImageSet,
+    worst: int,
+    conditions: Conditions,
+    *,
+    label: str,
+    groups: GroupAccuracy | None = None,
+) -> Scores:
     task = trained.build_task().using(conditions.inference)
     on_boxes = images if isinstance(images, OneBoxEach) else None
     metric = task.detailed_metric(worst) if on_boxes is None else task.metric_on_boxes(on_boxes)
+    if groups is not None and isinstance(metric, DetailedMetrics):
+        metric.count_groups(groups)
     workers, world = conditions.workers, conditions.world
     loader = evaluation_loader(
         task, images, trained.preprocess, batch_size=conditions.batch_size, workers=workers, world=world

@@ -212,6 +212,7 @@ class Training:
             pieces=settings.accumulate,
             repeats=settings.repeats,
             file_lengths=train_images.file_lengths,
+            groups=train_images.group_members,
             rank=self.world.rank,
             world=self.world.size,
         )

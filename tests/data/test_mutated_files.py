@@ -271,7 +271,22 @@ def instance_data(root: Path, targets: str) -> Damage:
     return one_of([damage_file(file) for file in good], good)
 
 
+def metadata_data(root: Path, targets: str) -> Damage:
+    """Class folders with a table in train and objects a line in val."""
+    rows = [{"file_name": f"{kind}/{n}.png", "place": "garden", "camera": n} for kind in ("cat", "dog") for n in (0, 1)]
+    for split in ("train", "val"):
+        for row in rows:
+            picture(root / split / row["file_name"], seed=row["camera"])
+    table = "file_name,place,camera\n" + "".join(f"{','.join(map(str, row.values()))}\n" for row in rows)
+    (root / "train" / "metadata.csv").write_text(table)
+    (root / "val" / "metadata.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    good = {file: file.read_bytes() for file in root.glob("*/metadata.*")}
+    lines = damage_tree(root / "val" / "metadata.jsonl", rows[0])
+    return one_of([*(damage_file(file) for file in good), lines, _damage_values(root / "train" / "metadata.csv")], good)
+
+
 LAYOUTS = {
+    "metadata": (metadata_data, "labels"),
     "coco": (coco_data, "boxes"),
     "coco keypoints": (coco_data, "keypoints"),
     "yolo": (yolo_data, "boxes"),

@@ -180,6 +180,7 @@ def _as_train(root: str, targets: str) -> None:
     preprocess = Preprocess(size=(32, 32))
     for split in ("train", "val"):
         images = open_data(root, split, size=(32, 32), targets=targets)
+        images.attributes(0)
         assert images.fingerprint, "it can be told from others"
         views: dict[str, Callable[[bool], Any]] = {
             "labels": lambda train: lambda picture, target: (preprocess(picture), target["labels"]),

@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -158,6 +159,10 @@ class BatchSampler(Sampler[list[Draw]]):
 
     `file_lengths` says how many samples, in the order of the indices, share a file. With many such files, these are
     shuffled, and samples within `FILES_SHUFFLED_TOGETHER` of them, so that a slow disk need not seek everywhere.
+
+    With `groups`, the number of each sample's group, an epoch is as long as without, but draws every group equally
+    often: samples of small groups several times, each time in another view, and not all of large ones. Samples that
+    share a file are then not kept together.
     """
 
     def __init__(
@@ -171,12 +176,13 @@ class BatchSampler(Sampler[list[Draw]]):
         pieces: int = 1,
         repeats: int = 1,
         file_lengths: Sequence[int] = (),
+        groups: Sequence[int] = (),
         rank: int = 0,
         world: int = 1,
         whole_batches: bool = False,
     ) -> None:
         self.length, self.seed, self.shuffle, self.repeats = length, seed, shuffle, repeats
-        self.file_lengths = file_lengths
+        self.file_lengths, self.groups = file_lengths, groups
         self.batch_size = min(batch_size, length) if drop_last else batch_size  # never zero batches
         self.pieces = min(pieces, self.batch_size)  # never an empty piece of a whole batch
         self.rank, self.world, self.whole_batches = rank, world, whole_batches
@@ -192,6 +198,8 @@ class BatchSampler(Sampler[list[Draw]]):
             return range(self.length)
         # No sample has the index -1, so the order shares its key with no sample.
         generator = torch.Generator().manual_seed(mix(self.seed, epoch, -1))
+        if self.groups:
+            return self._balanced(generator)
         if len(self.file_lengths) <= FILES_SHUFFLED_TOGETHER:
             return torch.randperm(self.length, generator=generator).tolist()
         files = torch.arange(self.length).split(list(self.file_lengths))
@@ -200,6 +208,20 @@ class BatchSampler(Sampler[list[Draw]]):
             samples = torch.cat([files[file] for file in window])
             order += samples[torch.randperm(len(samples), generator=generator)].tolist()
         return order
+
+    def _balanced(self, generator: torch.Generator) -> Sequence[int]:
+        """As many draws as there are samples, of every group the same number, or one more.
+
+        A sample of a group is drawn again only when all others of it have been drawn as often.
+        """
+        groups = torch.tensor(self.groups)
+        members = groups.argsort(stable=True).split(torch.bincount(groups).tolist())
+        drawn = []
+        for place, number in enumerate(torch.randperm(len(members), generator=generator).tolist()):
+            own, wanted = members[number], len(range(place, self.length, len(members)))
+            rounds = [torch.randperm(len(own), generator=generator) for _ in range(-(-wanted // len(own)))]
+            drawn.append(own[torch.cat(rounds)[:wanted]])
+        return torch.cat(drawn)[torch.randperm(self.length, generator=generator)].tolist()
 
     @property
     def counted(self) -> int:
@@ -219,13 +241,15 @@ class BatchSampler(Sampler[list[Draw]]):
 
     def __iter__(self) -> Iterator[list[Draw]]:
         epoch, order, repeats = self.epoch, self.order(self.epoch), self.repeats
+        earlier = _draws_before(order) if self.groups else [0] * len(order)
         for batch in self._numbers():
             places = range(self.length)[batch * self.batch_size : (batch + 1) * self.batch_size]
             for number in range(self.pieces):
                 piece = _part(places, number, self.pieces)
                 share = piece if self.whole_batches else _share(piece, self.rank, self.world)
                 if share:  # a last batch that is not dropped may be too short to be divided
-                    yield [Draw(epoch, order[place // repeats], place % repeats) for place in share]
+                    drawn = [divmod(place, repeats) for place in share]
+                    yield [Draw(epoch, order[turn], view + repeats * earlier[turn]) for turn, view in drawn]
 
 
 class SeededSamples(Dataset):
@@ -504,6 +528,16 @@ def _collated(collate: Callable[[list[Any]], Any], drawn: list[Sample | Failure]
         return Batch(torch.empty(0), {}, (), unreadable)
     images, targets = collate([sample.sample for sample in usable])
     return Batch(images, targets, tuple(sample.number for sample in usable), unreadable)
+
+
+def _draws_before(order: Sequence[int]) -> list[int]:
+    """How often the sample at each place has been drawn before."""
+    seen: Counter[int] = Counter()
+    before = []
+    for sample in order:
+        before.append(seen[sample])
+        seen[sample] += 1
+    return before
 
 
 def _part(items: Sequence[int], number: int, count: int) -> Sequence[int]:

@@ -17,12 +17,14 @@ from pkgutil import iter_modules
 
 import vitreous.data.layouts
 from vitreous.data.annotations import OneObjectEach
+from vitreous.data.groups import Balanced
 from vitreous.data.image_set import SPLITS, ImageSet, Without, describe_passed_over, holds_pictures, own_splits
 from vitreous.data.layouts.base import TARGET_KINDS, Layout, Request, Wording, expanded
 from vitreous.data.layouts.coco_anywhere import find_coco_files
 from vitreous.data.layouts.flat_folder import SPLIT_LIKE
 from vitreous.data.layouts.folder import PICTURE_FOLDERS, TARGET_FOLDERS, split_folders
 from vitreous.data.layouts.held_out import VAL_FRACTION, held_out
+from vitreous.data.metadata import with_metadata
 from vitreous.errors import InputError, printable
 from vitreous.files.limits import MAX_LIST_BYTES
 from vitreous.files.reading import read_bytes, reading
@@ -188,12 +190,11 @@ def open_raw(
 
 
 def _opened(layout: Layout, request: Request, val_fraction: float) -> ImageSet:
-    if own_splits(layout.splits(request.data) or ()):
-        return layout.open_split(request)
-    by_class = request.targets == "labels"
-    return held_out(
-        layout.open_split(request), request.split, val_fraction, by_class=by_class, where=f"data '{request.data}'"
-    )
+    images = layout.open_split(request)
+    if not own_splits(layout.splits(request.data) or ()):
+        by_class, where = request.targets == "labels", f"data '{request.data}'"
+        images = held_out(images, request.split, val_fraction, by_class=by_class, where=where)
+    return images if layout.drawn else with_metadata(images, data_folder(request.data))
 
 
 def _without(images: ImageSet, quarantine: Path, data: str, split: str) -> ImageSet:
@@ -233,7 +234,9 @@ def describe(data: str, targets: str = "labels", /, **splits: ImageSet) -> str:
     for place, (name, images) in enumerate(splits.items()):
         if images.passed_over and (divided or place == 0):  # made splits have the same files
             lines.append(f"data: {f'{name}: ' if divided else ''}{describe_passed_over(images.passed_over)}")
-        if isinstance(images, OneObjectEach):
+        if isinstance(images, Balanced):
+            lines.append(f"data: {name}: {images.describe()}")
+        if isinstance(images, OneObjectEach | Balanced):
             images = images.images
         if isinstance(images, Without):
             lines.append(f"data: {len(images.left_out)} {name} images left out by {images.because}")
@@ -243,11 +246,15 @@ def describe(data: str, targets: str = "labels", /, **splits: ImageSet) -> str:
 # ---- pictures to leave out -------------------------------------------------------------------------------------
 
 
-def quarantine_file(data: str) -> Path:
-    """In the folder that is the data, or that holds it."""
+def data_folder(data: str) -> Path:
+    """The folder that is the data, or that holds it."""
     coco = find_coco_files(data)
     path = Path(data).expanduser() if coco is None else coco.pictures[0]
-    return (path if path.is_dir() else path.parent) / QUARANTINE_FILE
+    return path if path.is_dir() else path.parent
+
+
+def quarantine_file(data: str) -> Path:
+    return data_folder(data) / QUARANTINE_FILE
 
 
 def read_quarantine(file: Path) -> dict[str, str]:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from vitreous.errors import InputError
 from vitreous.metrics.figures import Counts, require_as_many
+from vitreous.metrics.groups import GroupAccuracy
 
 BINS = 15  # as in Guo et al., "On Calibration of Modern Neural Networks" (2017)
 
@@ -167,6 +168,10 @@ class DetailedMetrics:
     def __init__(self, classes: tuple[str, ...], *, worst: int) -> None:
         self.accuracy, self.calibration, self.mistakes = Accuracy(classes), Calibration(), Mistakes(worst)
         self._parts: tuple[Any, ...] = self.accuracy, self.calibration, self.mistakes
+        self.groups: GroupAccuracy | None = None
+
+    def count_groups(self, groups: GroupAccuracy) -> None:
+        self.groups, self._parts = groups, (*self._parts, groups)
 
     def update(self, predictions: list[dict[str, Tensor]], targets: dict[str, Tensor]) -> None:
         for part in self._parts:
@@ -177,4 +182,5 @@ class DetailedMetrics:
             part.merge(others)
 
     def compute(self) -> dict[str, float]:
-        return self.accuracy.compute() | self.calibration.compute()
+        by_group = {} if self.groups is None else self.groups.compute()
+        return self.accuracy.compute() | self.calibration.compute() | by_group

@@ -13,6 +13,7 @@ from vitreous.drawing.panels import Panel, contact_sheet, enlarge
 from vitreous.errors import printable
 from vitreous.metrics.accuracy import DetailedMetrics, unique_names
 from vitreous.metrics.figures import figure_text
+from vitreous.metrics.groups import FEW_IMAGES, GroupAccuracy, GroupFigures
 from vitreous.reports.chart import COLOURS, Chart, LegendEntry, Series
 from vitreous.reports.figure import confusion_picture, draw_curves, matrix_rows, reliability_picture
 
@@ -51,6 +52,15 @@ class WorstMistake(NamedTuple):
     picture: Image.Image  # as the model saw it
 
 
+class EarlierModel(NamedTuple):
+    """Another model on the same images."""
+
+    model: str  # as it was given
+    now: str  # the model that it is compared with, as it was given
+    values: dict[str, float]
+    groups: GroupAccuracy
+
+
 class Evaluation(NamedTuple):
     model: str
     data: str
@@ -64,6 +74,17 @@ class Evaluation(NamedTuple):
     mistakes: tuple[WorstMistake, ...]
     unreadable: tuple[tuple[str, str], ...] = ()  # image and reason; the figures are without them
     metric: Any = None  # of tasks without details: its counts, class by class
+    columns: tuple[str, ...] = ()  # by which the images are grouped
+    before: EarlierModel | None = None
+
+    @property
+    def groups(self) -> GroupAccuracy | None:
+        return None if self.details is None else self.details.groups
+
+    def by_group(self) -> dict[str, float]:
+        """Name of a group -> accuracy in it; of groups without readable images there is none."""
+        known = () if self.groups is None else self.groups.per_group()
+        return {group.name: group.accuracy for group in known if group.accuracy is not None}
 
     def facts(self) -> dict[str, Any]:
         height, width = self.size
@@ -92,6 +113,7 @@ def evaluation_tables(evaluation: Evaluation, *, most_rows: int | None = None) -
             for at in evaluation.sizes
         ]
         found.append(Grid("at other sizes", ("size", *names, "images/s"), lines))
+    found += group_tables(evaluation, most_rows)
     if evaluation.details is not None:
         found += class_tables(evaluation.details, most_rows)
     else:
@@ -104,6 +126,74 @@ def evaluation_tables(evaluation: Evaluation, *, most_rows: int | None = None) -
         worst = [(m.image, m.true, m.answer, figure_text("", m.confidence)) for m in evaluation.mistakes]
         found.append(Grid("wrong with the largest confidence", ("image", "true class", "answer", "confidence"), worst))
     return found
+
+
+def group_tables(evaluation: Evaluation, most_rows: int | None) -> list[Grid]:
+    """Accuracy in every group, and what changed since an earlier model; of many groups those with the lowest."""
+    groups, before, by = evaluation.groups, evaluation.before, " and ".join(evaluation.columns)
+    if groups is None:
+        return []
+    figures, title = groups.per_group(), f"groups by {by}"
+    if most_rows is not None and len(figures) > most_rows:
+        known = [group for group in figures if group.accuracy is not None]
+        figures = sorted(known, key=lambda group: (group.accuracy, group.name))[:LOWEST_CLASSES]
+        title = f"groups by {by} with the lowest accuracy, of {len(known)}"
+    worst = groups.worst()
+    rows = [(group.name, _images_text(group), *_share_text(group)) for group in figures]
+    rows.append(("mean over groups", "", figure_text("", groups.mean()), ""))
+    rows.append((f"worst: {worst.name}", _images_text(worst), *_share_text(worst)))
+    found = [Grid(title, ("group", "images", "top1", "95 % interval"), rows)]
+    if before is not None:
+        found.append(_change_grid(groups, before, {"all images", *(group.name for group in figures)}))
+    return found
+
+
+def _images_text(group: GroupFigures) -> str:
+    return f"{group.images} (fewer than {FEW_IMAGES})" if group.few else str(group.images)
+
+
+def _share_text(group: GroupFigures) -> tuple[str, str]:
+    return figure_text("", group.accuracy), f"{group.low:.1%} to {group.high:.1%}" if group.images else "–"
+
+
+def _change_grid(groups: GroupAccuracy, before: EarlierModel, shown: set[str]) -> Grid:
+    rows = [
+        (one.name, str(one.images), figure_text("", one.before), figure_text("", one.after), *_points(*one[2:]))
+        for one in groups.changes_from(before.groups)
+        if one.name in shown
+    ]
+    pairs = (("mean over groups", before.groups.mean(), groups.mean()), ("worst group", *_worst_of(before, groups)))
+    rows += [(name, "", figure_text("", a), figure_text("", b), f"{100 * (b - a):+.1f}", "") for name, a, b in pairs]
+    return Grid(
+        f"before ({before.model}) and after ({before.now})",
+        ("group", "images", "before", "after", "points", "95 % interval"),
+        rows,
+    )
+
+
+def _worst_of(before: EarlierModel, groups: GroupAccuracy) -> tuple[float, float]:
+    """Each model's own worst group, which need not be the same."""
+    return before.groups.worst().accuracy or 0.0, groups.worst().accuracy or 0.0
+
+
+def _points(before: float, after: float, low: float, high: float) -> tuple[str, str]:
+    return f"{100 * (after - before):+.1f}", f"{100 * low:+.1f} to {100 * high:+.1f}"
+
+
+def group_json(evaluation: Evaluation) -> dict[str, Any]:
+    groups, before = evaluation.groups, evaluation.before
+    if groups is None:
+        return {}
+    content: dict[str, Any] = {"groups": {"columns": list(evaluation.columns), **_groups_json(groups)}}
+    if before is not None:
+        changes = [change._asdict() for change in groups.changes_from(before.groups)]
+        content["before"] = {"model": before.model, **before.values, **_groups_json(before.groups), "changes": changes}
+    return content
+
+
+def _groups_json(groups: GroupAccuracy) -> dict[str, Any]:
+    rows = [group._asdict() | {"few": group.few} for group in groups.per_group()]
+    return {"rows": rows, "mean": groups.mean(), "worst": groups.worst().name}
 
 
 def class_tables(details: DetailedMetrics, most_rows: int | None) -> list[Grid]:
@@ -189,6 +279,7 @@ def evaluation_json(evaluation: Evaluation) -> dict[str, Any]:
     content["sizes"] = [
         {"size": at.size, **at.values, "images_per_second": at.images_per_second} for at in evaluation.sizes
     ]
+    content |= group_json(evaluation)
     content["unreadable"] = [{"image": image, "reason": reason} for image, reason in evaluation.unreadable]
     if evaluation.details is not None:
         accuracy, names = evaluation.details.accuracy, unique_names(evaluation.details.accuracy.classes)

@@ -120,7 +120,18 @@ class ClassifyTask(Task):
     name, purpose, targets = "classify", "classify", "labels"
     settings = frozenset(
         {
-            *("repeats", "label_smoothing", "mixup", "cutmix", "mixup_switch", "augment", "erasing", "scale", "pad"),
+            *(
+                "repeats",
+                "balance_groups",
+                "label_smoothing",
+                "mixup",
+                "cutmix",
+                "mixup_switch",
+                "augment",
+                "erasing",
+                "scale",
+                "pad",
+            ),
             *("crop_ratio", "teacher", "distill", "distill_weight", "distill_temperature"),
         }
     )

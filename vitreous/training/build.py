@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 from timm import get_pretrained_cfg
 from torch import Tensor, nn
 
+from vitreous.data.groups import Balanced, group_pictures
 from vitreous.data.loader import seed_everything
 from vitreous.data.source import ImageSet, open_data
 from vitreous.data.transforms import Preprocess
@@ -269,6 +270,9 @@ def open_splits(settings: TrainSettings) -> dict[str, ImageSet]:
     if len(classes) < 2 and task.one_class_remedy:
         found = f"'{settings.data}' has one class, {classes[0]!r}" if classes else "there is no class"
         raise InputError(f"{found}, so every answer would be right; {task.one_class_remedy}")
+    if settings.balance_groups:
+        groups = group_pictures(splits["train"], settings.balance_groups, "--balance-groups")
+        splits["train"] = Balanced(splits["train"], groups)
     return splits
 
 

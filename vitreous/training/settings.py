@@ -111,6 +111,14 @@ class TrainSettings:
         int, Doc("Views of each image in a batch, which then has fewer images (repeated augmentation); 1 = off.")
     ] = 1
 
+    balance_groups: Annotated[
+        tuple[str, ...],
+        Doc(
+            "Draw every group of images equally often; groups are by columns of metadata.csv (of shapes with a planted "
+            "shortcut: mark, agrees) or by class, and several columns combine."
+        ),
+    ] = ()
+
     lr: Annotated[float, Doc("Peak learning rate.")] = 1e-3
     lr_batch: Annotated[
         int,
