@@ -35,6 +35,8 @@ export function signed(value) {
   return (value < 0 ? "−" : "+") + size.toFixed(digits);
 }
 
+export const fixed = (value) => value.toFixed(2).replace("-", "−");
+
 export const spaced = (name) => name.replaceAll("_", " ");
 
 export function sentence(text) {
