@@ -138,7 +138,7 @@ def test_better_maps_follow_by_themselves_until_one_is_chosen(tmp_path):
         page.click("#examples button")
         page.wait(f"{caption}.startsWith('Token gradient: ')")
         shown = "Shown: token gradient, 3 passes, insertion − deletion 0.10 (0.05 to 0.15) on 9 images of photos (val)."
-        assert page.run(line) == f"{shown} A more faithful map is being computed: score cam, 33 passes (0.20) …"
+        assert page.run(line) == f"{shown} A more faithful map is being computed: score cam, 33 passes (0.20)\u00a0…"
         let_go(page)
         page.wait(f"{caption}.startsWith('Score cam: ')")
         assert page.run(line) == f"Shown: score cam, 33 passes. {REASON}"

@@ -42,7 +42,7 @@ class DefaultMethod(NamedTuple):
         method = self.for_budget(plan.budget)
         within = f"at most {plan.budget} {'pass' if plan.budget == 1 else 'passes'}"
         reason = f"Of the methods with {within} it is the most faithful on {self.images} images of {self.data}"
-        figure = f": {figure_text(self.measured[method])}" if method in self.measured else ""
+        figure = f": {difference_text(self.measured[method])}" if method in self.measured else ""
         few = FEW_REMARK if self.images < FEW else ""
         return replace(plan, default=method, reason=f"{reason}{figure}.{few}", verdicts=self.verdicts)
 
@@ -134,14 +134,14 @@ def data_name(data: str) -> str:
     return Path(data).name or data
 
 
-def figure_text(found: Interval) -> str:
+def difference_text(found: Interval) -> str:
     return f"insertion − deletion {found.mean:.2f} ({found.low:.2f} to {found.high:.2f})"
 
 
 def why(scores: MethodScores, method: str, measured_on: str) -> str:
     methods = [name for name in scores.values if name not in scores.controls]
     found = (
-        f"Of {len(methods)} methods it is the most faithful on {measured_on}: {figure_text(scores.interval(method))}"
+        f"Of {len(methods)} methods it is the most faithful on {measured_on}: {difference_text(scores.interval(method))}"
     )
     others = ", ".join(f"{name.replace('_', ' ')} {scores.interval(name).mean:.2f}" for name in IGNORANT)
     lost = [name.replace("_", " ") for name, beaten in scores.verdict(method).items() if not beaten]

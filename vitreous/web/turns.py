@@ -8,14 +8,12 @@ at any time, never both.
 import threading
 from collections.abc import Callable, Generator
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import nn
 
 from vitreous.attribution.spatial import share_anatomy
-from vitreous.runtime.threads import twin
-
-Result = TypeVar("Result")
+from vitreous.runtime.threads import Result, twin
 
 
 class Abandoned(BaseException):

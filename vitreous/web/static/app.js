@@ -2,7 +2,7 @@
 
 import { file, get, Latest, upload } from "./api.js";
 import { Clusters } from "./clusters.js";
-import { $, fixed, length, make, makeBar, paint, percent, sentence, setColours, signed, spaced, unpack } from "./draw.js";
+import { $, fixed, length, make, makeBar, minus, paint, percent, sentence, setColours, signed, spaced, unpack } from "./draw.js";
 
 const VIEWER_WIDTH = 460; // pixels
 const CARD_WIDTH = 138;
@@ -392,7 +392,7 @@ class Page {
       const unlike = this.model.chosen.method === null ? "" : " (its faithfulness was measured at another)";
       const where = found.stage === null ? "" : `, stage ${found.stage}${unlike}`;
       const against = found.low < 0 ? `; what speaks against the ${this.targetNoun} is dark` : "";
-      const range = `Values from ${found.low.toPrecision(2)} to ${found.high.toPrecision(2)}${against}.`;
+      const range = `Values from ${minus(found.low.toPrecision(2))} to ${minus(found.high.toPrecision(2))}${against}.`;
       const caption = `${sentence(`${spaced(name)}${where}: ${found.summary}`)} ${range}`;
       this.pinnedMap = { map: found.map, caption: () => caption };
       this.draw();
@@ -443,7 +443,7 @@ class Page {
     const better = this.coming?.[0];
     const best = this.briefText(chosen.method);
     let text = `Shown: ${shown}. `;
-    if (better) text += `${refinement.includes(this.method) ? "A more faithful map" : "A map"} is being computed: ${this.briefText(better)} …`;
+    if (better) text += `${refinement.includes(this.method) ? "A more faithful map" : "A map"} is being computed: ${this.briefText(better)}\u00a0…`;
     else if (this.coming === null) text = `Your choice: ${shown}. ${this.method === chosen.method ? chosen.reason : `The most faithful map was ${best}.`}`;
     else if (this.method === chosen.method) text += chosen.reason;
     else text += `More faithful, and computed when you choose it: ${best}.`;

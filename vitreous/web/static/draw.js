@@ -35,7 +35,8 @@ export function signed(value) {
   return (value < 0 ? "−" : "+") + size.toFixed(digits);
 }
 
-export const fixed = (value) => value.toFixed(2).replace("-", "−");
+export const minus = (text) => text.replaceAll("-", "−");
+export const fixed = (value) => minus(value.toFixed(2));
 
 export const spaced = (name) => name.replaceAll("_", " ");
 
