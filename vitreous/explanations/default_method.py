@@ -140,9 +140,8 @@ def difference_text(found: Interval) -> str:
 
 def why(scores: MethodScores, method: str, measured_on: str) -> str:
     methods = [name for name in scores.values if name not in scores.controls]
-    found = (
-        f"Of {len(methods)} methods it is the most faithful on {measured_on}: {difference_text(scores.interval(method))}"
-    )
+    found = f"Of {len(methods)} methods it is the most faithful on {measured_on}: "
+    found += difference_text(scores.interval(method))
     others = ", ".join(f"{name.replace('_', ' ')} {scores.interval(name).mean:.2f}" for name in IGNORANT)
     lost = [name.replace("_", " ") for name, beaten in scores.verdict(method).items() if not beaten]
     if lost:
