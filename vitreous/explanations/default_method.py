@@ -42,7 +42,8 @@ class DefaultMethod(NamedTuple):
         method = self.for_budget(plan.budget)
         within = f"at most {plan.budget} {'pass' if plan.budget == 1 else 'passes'}"
         reason = f"Of the methods with {within} it is the most faithful on {self.images} images of {self.data}"
-        figure = f": {difference_text(self.measured[method])}" if method in self.measured else ""
+        found = self.measured.get(method or "")
+        figure = f": {difference_text(found)}" if found else ""
         few = FEW_REMARK if self.images < FEW else ""
         return replace(plan, default=method, reason=f"{reason}{figure}.{few}", verdicts=self.verdicts)
 
