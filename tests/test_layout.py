@@ -44,6 +44,7 @@ ALLOWED = {  # room -> what of ours its files may import, besides errors, versio
         "explanations",
         "reports",
         "runs",
+        "runtime",
     },
     "figures": {"layers", "models", "registry", "files", "runtime"},
 }

@@ -38,7 +38,7 @@ def test_addresses_answer(tmp_path):
         ]
         addresses = re.findall(r"localhost:8000(/\S*?)\"?[\s]", "\n".join(blocks(PAGE, "bash")))
         asked = [address.replace("$id", id) for address in addresses if "?name=" not in address]
-        assert len(asked) == 5
+        assert len(asked) == 6
         for address in asked:
             assert client.get(address).status_code == 200, address
 

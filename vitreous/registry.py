@@ -29,6 +29,7 @@ from torch.nn.modules.module import (
 )
 
 from vitreous.errors import InputError, nearest
+from vitreous.files.hub import NOT_IN_CACHE, hub_or_cache
 from vitreous.files.limits import EXTRA_WEIGHTS_MARGIN, MAX_ARGUMENT_VALUE, MAX_STORED_TENSORS
 
 FOLDER_PREFIX, HUB_PREFIXES = (
@@ -179,10 +180,22 @@ def create_model(name: str, **arguments: Any) -> nn.Module:
     if folder is not None:
         stored_arguments(resolved)  # refuses what no model can be built with
     with (
-        _explained(name, fetches=arguments.get("pretrained") or resolved.startswith(HUB_PREFIXES)),
+        _explained(
+            name,
+            fetches=arguments.get("pretrained") or resolved.startswith(HUB_PREFIXES),
+            hub=_comes_from_hub(resolved, arguments),
+        ),
         nullcontext() if folder is None else construction_limit(stored_bytes(folder)),
     ):
         return timm.create_model(resolved, **arguments)
+
+
+def _comes_from_hub(resolved: str, arguments: Mapping[str, Any]) -> bool:
+    """Whether weights or settings are the Hugging Face hub's, and not in a folder, at another URL or given."""
+    if is_stored(resolved):
+        return resolved.startswith(HUB_PREFIXES)
+    given = {"pretrained_cfg", "pretrained_cfg_overlay"} & set(arguments)
+    return bool(arguments.get("pretrained") and not given and resolve_pretrained_cfg(resolved).hf_hub_id)
 
 
 def is_stored(name: str) -> bool:
@@ -195,8 +208,9 @@ def stored_arguments(name: str) -> tuple[str, dict[str, Any]]:
     resolved = resolve_name(name)
     if not is_stored(resolved):
         return resolved, {}
-    read = load_model_config_from_path if resolved.startswith(FOLDER_PREFIX) else load_model_config_from_hf
-    with _explained(name, fetches=True):
+    stored_here = resolved.startswith(FOLDER_PREFIX)
+    read = load_model_config_from_path if stored_here else load_model_config_from_hf
+    with _explained(name, fetches=True, hub=not stored_here):
         _, architecture, arguments = read(resolved.partition(":")[2])
         if not is_plausible_argument(arguments):
             raise InputError(f"the model_args of {name} hold more than texts and numbers up to {MAX_ARGUMENT_VALUE:,}")
@@ -248,13 +262,16 @@ def stored_bytes(folder: Path) -> int:
 
 
 @contextmanager
-def _explained(name: str, *, fetches: bool) -> Iterator[None]:
+def _explained(name: str, *, fetches: bool, hub: bool) -> Iterator[None]:
+    unreachable = None
     try:
-        yield
+        with hub_or_cache() if hub else nullcontext() as unreachable:
+            yield
     except (InputError, TypeError, AssertionError):
         raise
     except Exception as error:  # the hub's client has many exceptions for "no network"
-        reason = f"{type(error).__name__}: " + str(error).strip().split("\n")[0]
+        absent = unreachable is not None and isinstance(error, NOT_IN_CACHE)
+        reason = unreachable if absent else f"{type(error).__name__}: " + str(error).strip().split("\n")[0]
         if name.startswith(FOLDER_PREFIX):
             raise InputError(
                 f"{name} cannot be used ({reason}). It needs a config.json and weights as vitreous or timm write them"

@@ -32,9 +32,13 @@ def test_the_best_for_every_number_of_passes(tmp_path):
     model = save_tiny_model(tmp_path / "model")
     store_default_method(model, chosen)
     assert dict(read_default_method(model).by_budget) == dict(chosen.by_budget)
+    assert read_default_method(model).measured == {
+        name: (value + 0.005, value, value + 0.01) for name, value in VALUES.items() if PASSES[name]
+    }
+    assert chosen.refinement() == ("cheap", "middle", "dear")
     plan = read_default_method(model).applied(Plan(budget=10))
     assert plan.default == "middle"
-    assert "at most 10 passes" in plan.reason
+    assert "at most 10 passes it is the most faithful on 2 images of photos: insertion − deletion 0.51" in plan.reason
 
 
 def test_a_file_without_budgets_can_be_read(tmp_path):
@@ -42,12 +46,24 @@ def test_a_file_without_budgets_can_be_read(tmp_path):
     store_default_method(model, DefaultMethod("occlusion", "It is.", {"occlusion": True}, "photos", 40))
     file = tmp_path / "model" / "explain.json"
     content = json.loads(file.read_text())
-    del content["by_budget"]
+    del content["by_budget"], content["measured"]
     file.write_text(json.dumps(content))
     older = read_default_method(model)
     assert older.method == "occlusion"
     assert older.for_budget(3) is None
+    assert older.refinement() == ()
     assert older.applied(Plan(budget=3)).default is None  # what it costs is not known
+
+
+def test_a_measured_number_that_is_none_is_refused(tmp_path):
+    model = save_tiny_model(tmp_path / "model")
+    store_default_method(model, most_faithful(scores(), data="photos", images=2))
+    file = tmp_path / "model" / "explain.json"
+    content = json.loads(file.read_text())
+    content["measured"]["cheap"]["mean"] = float("nan")
+    file.write_text(json.dumps(content))
+    with pytest.raises(InputError, match="not written by vitreous score"):
+        read_default_method(model)
 
 
 def test_methods_that_show_no_place_are_no_default():

@@ -13,6 +13,7 @@ from torch import nn
 import vitreous
 from tests.support.families import ONE_OF_EACH, save_small, short, small
 from vitreous.errors import InputError
+from vitreous.files import hub
 from vitreous.training.build import model_arguments
 from vitreous.training.settings import TrainSettings
 
@@ -72,6 +73,7 @@ def test_hub(create, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         return str(tmp_path / filename)
 
     monkeypatch.setattr("timm.models._hub.hf_hub_download", fetch)
+    monkeypatch.setattr(hub, "no_connection", lambda: None)
     model = small("mat_1", 1).eval()
     save_for_hf(model, tmp_path, model_args=short("mat_1"), safe_serialization=True)
     assert_equal_outputs(create("hf-hub:somebody/mat", pretrained=True), model)

@@ -4,7 +4,7 @@ import asyncio
 import io
 import json
 import threading
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +17,8 @@ from torch import Tensor
 
 from tests.support.tiny_model import MODEL_ARGS, save_tiny_model
 from vitreous.data.shapes.samples import Shapes
+from vitreous.explanations.default_method import DefaultMethod, store_default_method
+from vitreous.faithfulness.intervals import Interval
 from vitreous.runs.model_folder import load_model, save_model
 from vitreous.serve import find_examples, listen, open_explorer
 from vitreous.web.app import create_app
@@ -65,6 +67,36 @@ def save_chosen(folder: str, method: str, *, beaten: str = "occlusion") -> str:
     return folder
 
 
+def save_refinement(folder: str, by_budget: dict[int, str], *, beaten: str = "grad_cam") -> str:
+    """As if the methods had been measured, each more faithful than the one before, the last the best of all."""
+    *_, best = by_budget.values()
+    chosen = DefaultMethod(
+        best,
+        REASON,
+        {best: True, beaten: False},
+        "somewhere/photos (val)",
+        9,
+        by_budget,
+        {
+            name: Interval(0.1 * place, 0.1 * place - 0.05, 0.1 * place + 0.05)
+            for place, name in enumerate(by_budget.values())
+        },
+    )
+    store_default_method(folder, chosen)
+    return folder
+
+
+def steps_of(work: Generator[None, None, Any]) -> tuple[int, Any]:
+    """How many steps long work takes, and its result."""
+    count = 0
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            return count, end.value
+        count += 1
+
+
 def as_inputs(explorer: Explorer, content: bytes) -> Tensor:
     """A picture of the model's size as the model sees it, put together by hand."""
     pixels = torch.from_numpy(np.array(Image.open(io.BytesIO(content)).convert("RGB"))).permute(2, 0, 1)
@@ -85,25 +117,41 @@ def post(
     app: Any, path: str, pieces: Iterable[bytes], *, pause: float = 0, headers: dict[str, str] | None = None
 ) -> Reply:
     """Send a body in pieces, without a length, with a pause before each."""
-    sent = {"host": "localhost", "content-type": "application/octet-stream"} | (headers or {})
+    source = iter(pieces)
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(pause)
+        piece = next(source, None)
+        return {"type": "http.request", "body": piece or b"", "more_body": piece is not None}
+
+    sent = {"content-type": "application/octet-stream"} | (headers or {})
+    return exchange(app, path, receive, method="POST", headers=sent)
+
+
+def exchange(
+    app: Any,
+    path: str,
+    receive: Callable[[], Awaitable[dict[str, Any]]],
+    *,
+    method: str = "GET",
+    query: bytes = b"",
+    headers: dict[str, str] | None = None,
+) -> Reply:
+    """Ask with what the client sends, or does, given as messages."""
+    sent = {"host": "localhost"} | (headers or {})
     scope = {
         "type": "http",
-        "method": "POST",
+        "method": method,
         "path": path,
         "raw_path": path.encode(),
-        "query_string": b"",
+        "query_string": query,
         "headers": [(name.encode(), value.encode()) for name, value in sent.items()],
         "http_version": "1.1",
         "scheme": "http",
         "server": ("localhost", 80),
         "client": ("127.0.0.1", 1),
     }
-    source, messages = iter(pieces), []
-
-    async def receive() -> dict[str, Any]:
-        await asyncio.sleep(pause)
-        piece = next(source, None)
-        return {"type": "http.request", "body": piece or b"", "more_body": piece is not None}
+    messages = []
 
     async def send(message: dict[str, Any]) -> None:
         messages.append(message)

@@ -1,7 +1,9 @@
 """What the page is told: predictions, maps, rankings and ablations, each equal to what the library computes."""
 
+import asyncio
 import base64
 import itertools
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -9,8 +11,20 @@ import pytest
 import torch
 from starlette.testclient import TestClient
 
-from tests.support.explorer import HOST, REASON, application, as_inputs, png, save_chosen, save_lively_model
+from tests.support.explorer import (
+    HOST,
+    REASON,
+    application,
+    as_inputs,
+    exchange,
+    png,
+    save_chosen,
+    save_lively_model,
+    save_refinement,
+    steps_of,
+)
 from tests.support.tiny_model import save_tiny_model
+from vitreous.attribution.catalogue import find_method
 from vitreous.attribution.method import find_trunk
 from vitreous.attribution.target import ClassTarget
 from vitreous.clusters.gates import PartialForward, cluster_layer, gated, without
@@ -251,7 +265,12 @@ def test_the_measured_method_comes_first_and_doubtful_ones_are_labelled(tmp_path
     app, _ = application(folder)
     with TestClient(app, base_url=HOST) as client:
         card = client.get("/api/model").json()
-        assert card["chosen"] == {"method": "token_gradient", "reason": REASON}
+        assert card["chosen"] == {
+            "method": "token_gradient",
+            "reason": REASON,
+            "measured_on": "9 images of photos (val)",
+        }
+        assert card["refinement"] == []  # the file does not tell what methods cost
         first, *others = card["methods"]
         assert (first["name"], first["labels"]) == ("token_gradient", ["most faithful on photos (val)"])
         labels = {method["name"]: method["labels"] for method in others}
@@ -260,6 +279,51 @@ def test_the_measured_method_comes_first_and_doubtful_ones_are_labelled(tmp_path
         page = client.get(f"/api/images/{card['examples'][0]['id']}/report.html").text
         assert REASON in page
         assert '<b class="name">token_gradient</b><span class="label mark">default</span>' in page
+
+
+def test_defaults_of_growing_budgets_follow_each_other(tmp_path):
+    found = {1: "learned", 3: "gradient_contrast", 10: "gradient_contrast", 50: "grad_cam stage 2", 81: "occlusion"}
+    app, _ = application(save_refinement(save_tiny_model(tmp_path / "tiny"), found | {300: "rise"}))
+    with TestClient(app, base_url=HOST) as client:
+        card = client.get("/api/model").json()
+        # One that was learned is there no more; one of more than a hundred passes waits until it is chosen.
+        assert card["refinement"] == ["gradient_contrast", "grad_cam stage 2", "occlusion"]
+        assert card["chosen"]["method"] == card["methods"][0]["name"] == "rise"
+        known = {method["name"]: method for method in card["methods"]}
+        assert known["gradient_contrast"]["measured"] == pytest.approx({"mean": 0.2, "low": 0.15, "high": 0.25})
+        assert known["input_gradient"]["measured"] is None
+        asked = {"method": "grad_cam stage 2", "background": True}
+        assert client.get(f"/api/images/{card['examples'][0]['id']}/heat", params=asked).status_code == 200
+
+
+def test_a_map_in_turns_is_that_of_its_method(explorer):
+    steps, answer = steps_of(explorer.heat(explorer.receive(png(), "mine.png"), "score_cam", None, None))
+    assert steps > 1  # others may ask in between
+    images = as_inputs(explorer, png())
+    heat = find_method("score_cam", explorer.model)(explorer.model, images, predicted(explorer.model, images))
+    assert (answer["low"], answer["high"]) == pytest.approx((heat.min().item(), heat.max().item()), abs=CLOSE)
+
+
+def test_a_map_in_the_background_is_abandoned_when_nobody_waits(client, explorer, example, monkeypatch):
+    begun, ended = threading.Event(), threading.Event()
+
+    def endless(*_):
+        try:
+            while True:
+                begun.set()
+                yield
+        finally:
+            ended.set()
+
+    async def receive():
+        await asyncio.to_thread(begun.wait, 30)
+        return {"type": "http.disconnect"}
+
+    monkeypatch.setattr(explorer, "heat", endless)
+    reply = exchange(client.app, f"/api/images/{example}/heat", receive, query=b"method=rise&background=true")
+    assert ended.wait(30)
+    assert reply.status == 204
+    assert client.get("/api/health").json()["unfinished"] == 0
 
 
 def test_a_measured_method_that_does_not_fit_is_refused_before_there_is_a_page(tmp_path):

@@ -132,7 +132,7 @@ def test_the_default_of_a_run_goes_first_here_too(tmp_path):
     app, _ = application(folder)
     with TestClient(app, base_url=HOST) as client:
         card = ask(client, "model")
-        assert card["chosen"] == {"method": "token_gradient", "reason": REASON}
+        assert (card["chosen"]["method"], card["chosen"]["reason"]) == ("token_gradient", REASON)
         assert card["methods"][0]["name"] == "token_gradient"
         page = client.get(f"/api/images/{upload(client)}/report.html").text
     assert '<b>Look first at <span class="name">token_gradient</span>.</b>' in page

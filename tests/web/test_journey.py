@@ -6,7 +6,16 @@ import time
 import pytest
 
 from tests.support.browser import browser, needs_chromium, strangers, text
-from tests.support.explorer import REASON, application, png, ranked, running, save_chosen, save_lively_model
+from tests.support.explorer import (
+    REASON,
+    application,
+    png,
+    ranked,
+    running,
+    save_chosen,
+    save_lively_model,
+    save_refinement,
+)
 from tests.support.tiny_model import save_tiny_model
 from vitreous.runs.model_folder import load_model
 from vitreous.web.app import create_app
@@ -93,28 +102,6 @@ def test_journey(folder, tmp_path):
         assert strangers(page, address) == []
 
 
-@needs_chromium
-def test_the_measured_method_is_shown_first(tmp_path):
-    folder = save_chosen(save_tiny_model(tmp_path / "tiny"), "token_gradient", beaten="grad_cam")
-    with running(application(folder)[0]) as address, browser(tmp_path) as page:
-        page.open(f"{address}/")
-        assert text(page, "#default-method") == f"Token gradient is shown first. {REASON}"
-        options = page.run("[...document.querySelectorAll('#show option')].map((o) => o.textContent)")
-        assert options[:2] == ["chosen cluster", "token gradient · most faithful on photos (val)"]
-        assert "grad cam · no better than its controls" in options
-        page.click("#examples button")
-        page.wait("document.getElementById('caption').textContent.startsWith('Token gradient: ')")
-        ranked(page)
-        assert text(page, "#caption").startswith("Token gradient: ")  # the ranking did not push it away
-        assert text(page, "[data-method=grad_cam] .label") == "no better than its controls"
-        page.click("#stages label:nth-of-type(1) span")  # the map follows to another stage
-        page.wait("document.getElementById('caption').textContent.startsWith('Token gradient, stage 1 (its faith')")
-        ranked(page)  # until the order has arrived, the cards move under the pointer
-        page.click("#cards li:nth-child(2) .map-button")
-        page.wait("document.getElementById('show').value === ''")
-        assert page.console == []
-
-
 HOLD = """{ const ask = window.fetch; window.held = []; window.held_part = "";
 window.fetch = async (path, options) => {
   const answer = await ask(path, options);
@@ -135,12 +122,56 @@ def let_go(page):
 
 
 @needs_chromium
+def test_better_maps_follow_by_themselves_until_one_is_chosen(tmp_path):
+    found = {1: "clusters attention_mass", 3: "token_gradient", 50: "score_cam"}
+    folder = save_refinement(save_tiny_model(tmp_path / "tiny"), found, beaten="grad_cam")
+    line, caption = (f"document.getElementById('{id}').textContent" for id in ("default-method", "caption"))
+    with running(application(folder)[0]) as address, browser(tmp_path) as page:
+        page.open(f"{address}/")
+        page.run(HOLD)
+        options = page.run("[...document.querySelectorAll('#show option')].map((o) => o.textContent)")
+        assert options[:2] == ["chosen cluster", "score cam · most faithful on photos (val)"]
+        assert "grad cam · no better than its controls" in options
+        assert text(page, "[data-method=grad_cam] .label") == "no better than its controls"
+
+        hold(page, "method=score_cam")
+        page.click("#examples button")
+        page.wait(f"{caption}.startsWith('Token gradient: ')")
+        shown = "Shown: token gradient, 3 passes, insertion − deletion 0.10 (0.05 to 0.15) on 9 images of photos (val)."
+        assert page.run(line) == f"{shown} A more faithful map is being computed: score cam, 33 passes (0.20)\u00a0…"
+        let_go(page)
+        page.wait(f"{caption}.startsWith('Score cam: ')")
+        assert page.run(line) == f"Shown: score cam, 33 passes. {REASON}"
+        ranked(page)
+        assert text(page, "#caption").startswith("Score cam: ")  # the ranking did not push it away
+        asked = [url.partition("method=")[2] for url in page.requests if "/heat?" in url]
+        assert [(url.partition("&")[0], "background" in url) for url in asked] == [
+            ("clusters+attention_mass", False),
+            ("token_gradient", False),
+            ("score_cam", True),
+        ]
+
+        hold(page, "method=score_cam")  # it arrives after a person has chosen a map
+        page.click("#classes li:nth-child(2) button")
+        page.wait("window.held.length > 0")
+        page.click("#stages label:nth-of-type(1) span")  # the map follows to another stage
+        page.wait(f"{caption}.startsWith('Token gradient, stage 1 (its faith')")
+        ranked(page)  # until the order has arrived, the cards move under the pointer
+        page.click("#cards li:nth-child(2) .map-button")
+        let_go(page)
+        assert page.run("document.getElementById('show').value") == ""
+        assert page.run(line) == "Your choice: a cluster. The most faithful map was score cam, 33 passes (0.20)."
+        assert page.console == []
+
+
+@needs_chromium
 def test_what_was_chosen_last_stays_however_late_answers_are(tmp_path):
     folder = save_chosen(save_tiny_model(tmp_path / "tiny"), "token_gradient", beaten="grad_cam")
     first, last = (f"#stages label:nth-of-type({place}) span" for place in (1, 3))
     shown = "document.getElementById('show').value"
     with running(application(folder)[0]) as address, browser(tmp_path) as page:
         page.open(f"{address}/")
+        assert text(page, "#default-method") == f"Token gradient is shown first. {REASON}"
         page.run(HOLD)
         page.click("#examples button")
         ranked(page)

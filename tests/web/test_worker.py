@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from vitreous.web.worker import AnswerCache, Busy, Worker
+from vitreous.web.worker import AnswerCache, Busy, Urgency, Worker
 
 
 @pytest.fixture
@@ -31,12 +31,94 @@ def test_urgent_work_overtakes(worker):
     order, held = [], Held()
     first = worker.submit(held)
     assert held.begun.wait(30)
-    slow = worker.submit(lambda: order.append("later"), later=True)
+    slow = worker.submit(lambda: order.append("later"), Urgency.LATER)
     quick = worker.submit(lambda: order.append("now"))
     held.go.set()
-    for future in (first, slow, quick):
-        future.result(30)
+    for job in (first, slow, quick):
+        job.future.result(30)
     assert order == ["now", "later"]
+
+
+def test_work_is_hurried_by_those_who_wait_for_it(worker):
+    order, held = [], Held()
+    worker.submit(held)
+    assert held.begun.wait(30)
+    idle = worker.submit(lambda: order.append("idle"), Urgency.IDLE)
+    later = worker.submit(lambda: order.append("later"), Urgency.LATER)
+    worker.hurry(idle, Urgency.NOW)
+    worker.hurry(idle, Urgency.LATER)  # it is more urgent already
+    held.go.set()
+    for job in (idle, later):
+        job.future.result(30)
+    assert order == ["idle", "later"]
+
+
+def test_cancelled_work_ends_after_its_step_and_leaves_room(worker):
+    order, begun, go = [], threading.Event(), threading.Event()
+
+    def steps():
+        try:
+            begun.set()
+            assert go.wait(30)
+            yield
+            order.append("step 2")
+        finally:
+            order.append("end")
+
+    long = worker.submit(steps, Urgency.IDLE)
+    assert begun.wait(30)
+    assert long.future.cancel()
+    assert worker.unfinished == 0
+    go.set()
+    assert worker.submit(lambda: "next", Urgency.IDLE).future.result(30) == "next"
+    assert order == ["end"]
+
+
+def test_what_nobody_waits_for_any_more_is_abandoned(worker):
+    ended, begun = [], threading.Event()
+
+    def steps():
+        try:
+            begun.set()
+            while True:
+                yield
+        finally:
+            ended.append(1)
+
+    async def asking():
+        answers = AnswerCache(worker, kept_bytes=100)
+        first, second = (asyncio.ensure_future(answers.get("a", steps, Urgency.IDLE)) for _ in range(2))
+        await asyncio.to_thread(begun.wait, 30)
+        first.cancel()
+        await asyncio.sleep(0)
+        assert list(answers.coming) == ["a"]  # the other one still waits
+        second.cancel()
+        await asyncio.gather(first, second, return_exceptions=True)
+        assert answers.coming == {}
+        assert await answers.get("b", lambda: b"b") == b"b"
+        assert await answers.get("a", lambda: b"again") == b"again"
+
+    asyncio.run(asking())
+    worker.submit(lambda: None, Urgency.IDLE).future.result(30)
+    assert ended == [1]
+
+
+def test_closing_ends_work_that_is_not_done():
+    worker, ended, begun = Worker(waiting=3), [], threading.Event()
+
+    def steps():
+        try:
+            begun.set()
+            while True:
+                yield
+        finally:
+            ended.append(1)
+
+    long = worker.submit(steps, Urgency.IDLE)
+    assert begun.wait(30)
+    worker.close()
+    assert ended == [1]
+    assert long.future.cancelled()
 
 
 def test_long_work_lets_others_pass(worker):
@@ -51,25 +133,25 @@ def test_long_work_lets_others_pass(worker):
         yield
         return "done"
 
-    long = worker.submit(steps, later=True)
+    long = worker.submit(steps, Urgency.LATER)
     assert begun.wait(30)
     quick = worker.submit(lambda: order.append("quick"))
     go.set()
-    assert long.result(30) == "done"
-    quick.result(30)
+    assert long.future.result(30) == "done"
+    quick.future.result(30)
     assert order == ["step 1", "quick", "step 2"]
 
 
 def test_refuses_when_enough_is_waiting(worker):
     held = Held()
-    futures = [worker.submit(held)]
+    jobs = [worker.submit(held)]
     assert held.begun.wait(30)
-    futures += [worker.submit(lambda: 1) for _ in range(3)]
+    jobs += [worker.submit(lambda: 1) for _ in range(3)]
     with pytest.raises(Busy):
         worker.submit(lambda: 1)
     held.go.set()
-    assert [future.result(30) for future in futures] == ["held", 1, 1, 1]
-    assert worker.submit(lambda: 2).result(30) == 2  # there is room again
+    assert [job.future.result(30) for job in jobs] == ["held", 1, 1, 1]
+    assert worker.submit(lambda: 2).future.result(30) == 2  # there is room again
 
 
 def test_an_error_reaches_the_one_who_asked_and_nobody_else(worker):
@@ -78,10 +160,10 @@ def test_an_error_reaches_the_one_who_asked_and_nobody_else(worker):
         raise KeyError("x")
 
     with pytest.raises(KeyError):
-        worker.submit(fails).result(30)
+        worker.submit(fails).future.result(30)
     with pytest.raises(ZeroDivisionError):
-        worker.submit(lambda: 1 / 0).result(30)
-    assert worker.submit(lambda: "alive").result(30) == "alive"
+        worker.submit(lambda: 1 / 0).future.result(30)
+    assert worker.submit(lambda: "alive").future.result(30) == "alive"
 
 
 def test_equal_questions_are_computed_once_and_failures_again(worker):

@@ -29,7 +29,7 @@ from vitreous.clusters.layer import Layer, choose_layer
 from vitreous.errors import InputError
 from vitreous.layers.attention import Gates
 from vitreous.layers.tap import record
-from vitreous.runtime.threads import concurrent_pieces, map_concurrently
+from vitreous.runtime.threads import concurrent_pieces, map_concurrently, twin
 
 ROWS_AT_ONCE = 8  # run together: of 4, 8, 16 and 32 none costs less for each row, and this leaves some for every thread
 MANY_PIXELS = 32 * 224 * 224  # of all rows, from which on copies of the model for several threads are soon paid back
@@ -203,10 +203,9 @@ class PartialForward:
         return many and self.images.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
 
     def twin(self) -> "PartialForward":
-        """The same on modules of its own, which another thread may gate; the tensors in them are shared."""
-        shared = {id(tensor): tensor for tensor in (*self.model.parameters(), *self.model.buffers())}
+        """The same on a twin of the model, which another thread may gate."""
         other = copy.copy(self)
-        other.model = copy.deepcopy(self.model, shared)
+        other.model = twin(self.model)
         same = dict(zip(self.model.modules(), other.model.modules(), strict=True))
         other.cached = {same[module]: output for module, output in self.cached.items()}
         return other

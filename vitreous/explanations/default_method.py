@@ -4,6 +4,7 @@
 """
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 
 from vitreous.errors import InputError, command
 from vitreous.explanations.explaining import Plan
+from vitreous.faithfulness.intervals import Interval
 from vitreous.faithfulness.scoring import IGNORANT, MethodScores, below_every_method
 from vitreous.files.reading import reason_of
 from vitreous.files.storage import read_stored_json, replace_file
@@ -31,18 +33,19 @@ class DefaultMethod(NamedTuple):
     data: str = ""  # what it was measured on
     images: int = 0
     by_budget: Mapping[int, str] = MappingProxyType({})  # passes -> the most faithful method with so many or fewer
+    measured: Mapping[str, Interval] = MappingProxyType({})  # method -> insertion − deletion; none in older files
 
     def applied(self, plan: Plan) -> Plan:
         if plan.budget is None or not self.by_budget:
             default = None if plan.budget else self.method  # an older file does not tell what its method costs
             return replace(plan, default=default, reason=self.reason, verdicts=self.verdicts)
-        method, within = (
-            self.for_budget(plan.budget),
-            f"at most {plan.budget} {'pass' if plan.budget == 1 else 'passes'}",
-        )
-        reason = f"Of the methods with {within} it is the most faithful on {self.images} images of {self.data}."
+        method = self.for_budget(plan.budget)
+        within = f"at most {plan.budget} {'pass' if plan.budget == 1 else 'passes'}"
+        reason = f"Of the methods with {within} it is the most faithful on {self.images} images of {self.data}"
+        found = self.measured.get(method or "")
+        figure = f": {difference_text(found)}" if found else ""
         few = FEW_REMARK if self.images < FEW else ""
-        return replace(plan, default=method, reason=reason + few, verdicts=self.verdicts)
+        return replace(plan, default=method, reason=f"{reason}{figure}.{few}", verdicts=self.verdicts)
 
     def for_budget(self, passes: int) -> str | None:
         """The most faithful method whose map takes at most so many passes; None if nothing was measured."""
@@ -53,6 +56,11 @@ class DefaultMethod(NamedTuple):
             lowest = min(self.by_budget)
             raise InputError(below_every_method(passes, self.by_budget[lowest], lowest))
         return self.by_budget[max(fitting)]
+
+    def refinement(self) -> tuple[str, ...]:
+        """The defaults of growing budgets, each more faithful than the one before: what to show while one waits."""
+        lowest = min(self.by_budget, default=math.inf)
+        return tuple(dict.fromkeys(str(self.for_budget(passes)) for passes in BUDGETS if passes >= lowest))
 
 
 NOT_MEASURED = DefaultMethod(None, f"{UNSCORED}; {command('score', 'RUN', 'DATA')} does that.", {})
@@ -75,13 +83,21 @@ def read_default_method(model: str) -> DefaultMethod:
     try:
         verdicts, data = dict(content["beats_controls"]), data_name(str(content["data"]))
         budgets = {int(passes): str(method) for passes, method in content.get("by_budget", {}).items()}
+        measured = {str(method): read_interval(found) for method, found in content.get("measured", {}).items()}
         return DefaultMethod(
-            str(content["method"]), str(content["reason"]), verdicts, data, int(content["images"]), budgets
+            str(content["method"]), str(content["reason"]), verdicts, data, int(content["images"]), budgets, measured
         )
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as reason:
         raise InputError(
             f"{path} was not written by vitreous score ({reason_of(reason)}); remove it, or score again"
         ) from reason
+
+
+def read_interval(stored: Mapping[str, Any]) -> Interval:
+    found = Interval(*(float(stored[name]) for name in Interval._fields))
+    if not all(map(math.isfinite, found)):
+        raise ValueError("a measured number is not finite")
+    return found
 
 
 def most_faithful(scores: MethodScores, *, data: str, images: int, findings: bool = False) -> DefaultMethod:
@@ -90,7 +106,8 @@ def most_faithful(scores: MethodScores, *, data: str, images: int, findings: boo
     verdicts = {name: scores.beats_controls(name) for name in scores.values if name not in scores.controls}
     measured_on = f"{'the best findings in ' if findings else ''}{images} images of {data_name(data)}"
     reason = why(scores, method, measured_on) + (FEW_REMARK if images < FEW else "")
-    return DefaultMethod(method, reason, verdicts, data, images, scores.envelope(BUDGETS))
+    measured = {name: scores.interval(name) for name in verdicts}
+    return DefaultMethod(method, reason, verdicts, data, images, scores.envelope(BUDGETS), measured)
 
 
 def store_default_method(model: str, chosen: DefaultMethod) -> DefaultMethod:
@@ -109,7 +126,8 @@ def store_default_method(model: str, chosen: DefaultMethod) -> DefaultMethod:
 
 
 def as_json(chosen: DefaultMethod) -> dict[str, Any]:
-    return chosen._asdict() | {"by_budget": dict(chosen.by_budget)}
+    measured = {method: found._asdict() for method, found in chosen.measured.items()}
+    return chosen._asdict() | {"by_budget": dict(chosen.by_budget), "measured": measured}
 
 
 def data_name(data: str) -> str:
@@ -117,10 +135,14 @@ def data_name(data: str) -> str:
     return Path(data).name or data
 
 
+def difference_text(found: Interval) -> str:
+    return f"insertion − deletion {found.mean:.2f} ({found.low:.2f} to {found.high:.2f})"
+
+
 def why(scores: MethodScores, method: str, measured_on: str) -> str:
-    here, methods = scores.interval(method), [name for name in scores.values if name not in scores.controls]
+    methods = [name for name in scores.values if name not in scores.controls]
     found = f"Of {len(methods)} methods it is the most faithful on {measured_on}: "
-    found += f"insertion − deletion {here.mean:.2f} ({here.low:.2f} to {here.high:.2f})"
+    found += difference_text(scores.interval(method))
     others = ", ".join(f"{name.replace('_', ' ')} {scores.interval(name).mean:.2f}" for name in IGNORANT)
     lost = [name.replace("_", " ") for name, beaten in scores.verdict(method).items() if not beaten]
     if lost:

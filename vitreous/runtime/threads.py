@@ -7,6 +7,7 @@ Threads that share an operation wait for each other at its end, hundreds of time
 half of one core, the other core waits as well. Threads with a piece of their own never wait.
 """
 
+import copy
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -16,11 +17,13 @@ from threading import Barrier
 from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
 MAX_CONCURRENT_PIECES = 4  # with more threads than that, several share each piece
 
 Tool = TypeVar("Tool")
 Result = TypeVar("Result")
+Module = TypeVar("Module", bound=nn.Module)
 
 
 def concurrent_pieces() -> int:
@@ -42,6 +45,11 @@ def thread_pool(pieces: int, threads: int) -> ThreadPoolExecutor:
 def set_threads(threads: int) -> None:
     torch.get_num_threads()  # otherwise the first operation would reset it to the default
     torch.set_num_threads(threads)
+
+
+def twin(model: Module) -> Module:
+    """Modules of its own, which another thread may gate and watch; the tensors in them are shared."""
+    return copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
 
 
 def map_concurrently(

@@ -23,7 +23,7 @@ from vitreous.errors import InputError
 from vitreous.web.explorer import Explorer
 from vitreous.web.guard import BROKEN, BUSY, Guard, Limits, RefusedRequest, Uploads, refusal_body
 from vitreous.web.pictures import Pictures, ServedPicture, UnknownPicture
-from vitreous.web.worker import AnswerCache, Busy, Worker
+from vitreous.web.worker import AnswerCache, Busy, Urgency, Worker
 
 STATIC_FILES = {  # address -> package, file and media type
     "/": ("vitreous.web", "static/index.html", "text/html"),
@@ -56,8 +56,23 @@ class Service(NamedTuple):
     pictures: Pictures
     uploads: Uploads
 
-    async def answer(self, question: tuple[Any, ...], work: Callable[[], Any], *, later: bool = False) -> Response:
-        return Response(await self.answers.get(question, partial(encoded, work), later=later), media_type=_JSON)
+    async def answer(
+        self, question: tuple[Any, ...], work: Callable[[], Any], urgency: Urgency = Urgency.NOW
+    ) -> Response:
+        return Response(await self.answers.get(question, partial(encoded, work), urgency), media_type=_JSON)
+
+    async def answer_in_background(
+        self, request: Request, question: tuple[Any, ...], work: Callable[[], Any]
+    ) -> Response:
+        """Whenever nothing else is to be done, and only as long as the client waits for it."""
+        answer = asyncio.ensure_future(self.answer(question, work, Urgency.IDLE))
+        gone = asyncio.ensure_future(disconnected(request))
+        try:
+            await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
+            return answer.result() if answer.done() else Response(status_code=204)  # which nobody reads
+        finally:
+            for task in (answer, gone):
+                task.cancel()
 
 
 def create_app(
@@ -137,7 +152,7 @@ def picture_routes(service: Service) -> APIRouter:
             )
         content = await service.uploads.read(request)
         shown = "".join(letter if letter.isprintable() else " " for letter in name)[:LONGEST_UPLOAD_NAME] or "picture"
-        item = await asyncio.wrap_future(service.worker.submit(partial(explorer.receive, content, shown)))
+        item = await asyncio.wrap_future(service.worker.submit(partial(explorer.receive, content, shown)).future)
         pictures.add(item)
         return {"id": item.id, "name": item.name}
 
@@ -171,7 +186,7 @@ def explanation_routes(service: Service) -> APIRouter:
     @router.get("/stages/{stage}/importance")
     async def importance(id: str, stage: _Stage, by: _Word, target: _Target = None) -> Response:
         work = partial(explorer.importance, pictures[id], stage, target, by)
-        return await answer(("importance", id, stage, target, by), work, later=True)
+        return await answer(("importance", id, stage, target, by), work, Urgency.LATER)
 
     @router.get("/stages/{stage}/ablation")
     async def ablation(id: str, stage: _Stage, off: str = "", target: _Target = None) -> Response:
@@ -181,17 +196,29 @@ def explanation_routes(service: Service) -> APIRouter:
 
     @router.get("/load")
     async def load(id: str, target: _Target = None) -> Response:
-        return await answer(("load", id, target), partial(explorer.load, pictures[id], target), later=True)
+        return await answer(("load", id, target), partial(explorer.load, pictures[id], target), Urgency.LATER)
 
     @router.get("/heat")
-    async def heat(id: str, method: _Word, stage: _StageOrNone = None, target: _Target = None) -> Response:
-        work = partial(explorer.heat, pictures[id], method, stage, target)
-        return await answer(("heat", id, method, stage, target), work, later=True)
+    async def heat(
+        request: Request,
+        id: str,
+        method: _Word,
+        stage: _StageOrNone = None,
+        target: _Target = None,
+        background: bool = False,
+    ) -> Response:
+        work, question = (
+            partial(explorer.heat, pictures[id], method, stage, target),
+            ("heat", id, method, stage, target),
+        )
+        if background:
+            return await service.answer_in_background(request, question, work)
+        return await answer(question, work, Urgency.LATER)
 
     @router.get("/faithfulness")
     async def faithfulness(id: str, method: _Word, target: _Target = None) -> Response:
         work = partial(explorer.faithfulness, pictures[id], method, target)
-        return await answer(("faithfulness", id, method, target), work, later=True)
+        return await answer(("faithfulness", id, method, target), work, Urgency.LATER)
 
     @router.get("/report.html")
     async def report(id: str, stage: _StageOrNone = None, target: _Target = None, top_k: _TopK = 6) -> Response:
@@ -199,7 +226,7 @@ def explanation_routes(service: Service) -> APIRouter:
         html = await service.answers.get(
             ("report", id, stage, target, top_k),
             lambda: explorer.report(item, stage, target, top_k).encode(),
-            later=True,
+            Urgency.LATER,
         )
         name = {"Content-Disposition": 'attachment; filename="report.html"'}
         return Response(html, media_type="text/html", headers=name)
@@ -212,6 +239,12 @@ def encoded(work: Callable[[], Any]) -> Generator[None, None, bytes]:
     result = work()
     answer = result if isinstance(result, dict) else (yield from result)
     return json.dumps(answer, allow_nan=False, separators=(",", ":")).encode()
+
+
+async def disconnected(request: Request) -> None:
+    """Returns when the client has gone."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def cluster_numbers(text: str) -> tuple[int, ...]:

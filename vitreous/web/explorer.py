@@ -9,6 +9,7 @@ Shapes: M clusters, H W grid of the stage.
 import base64
 from collections import OrderedDict
 from collections.abc import Generator, Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -41,11 +42,13 @@ from vitreous.layers.tap import record
 from vitreous.runs.results import require_numbers
 from vitreous.runs.trained_model import TrainedModel
 from vitreous.web.pictures import ServedPicture, served_picture
+from vitreous.web.turns import in_turns
 
 LISTED_CLASSES = 5
 LARGEST_MAP = 28  # finer maps are averaged down to this: more cannot be told apart with a pointer
 MAX_PARTIAL_FORWARDS = 4  # pictures and stages whose first layers are kept computed, to switch clusters off quickly
 CLUSTERS_PER_STEP = 4  # removed by a thread before other questions get a chance
+PASSES_AT_ONCE = 10  # of a map that is computed without letting others pass
 FIRST_IMAGE = torch.tensor([0])  # the only image of a batch
 RANKINGS_WITHOUT_GROUPS = {"masking"}  # their sum over a group says nothing about the group
 
@@ -93,13 +96,28 @@ class Explorer:
                 if ranking.name != "random"
             ],
             "methods": [self.method_card(method) for method in self.methods()],
-            "chosen": {"method": self.chosen.method, "reason": self.chosen.reason},
+            "chosen": {
+                "method": self.chosen.method,
+                "reason": self.chosen.reason,
+                "measured_on": f"{self.chosen.images} images of {self.chosen.data}",
+            },
+            "refinement": self.refinement(),
             "inside": self.has(),
         }
 
     def methods(self) -> list[Method]:
-        """The run's default first."""
-        return sorted(methods_for(self.model), key=lambda method: method.name != self.chosen.method)
+        """The run's default first; it may stand at a layer that no list has (`grad_cam layer3`)."""
+        found = {method.name: method for method in methods_for(self.model)}
+        for name in (self.chosen.method, *self.chosen.refinement()):
+            if name is not None and name not in found:
+                with suppress(InputError):  # one that was learned and is there no more
+                    found[name] = self.method(name)
+        return sorted(found.values(), key=lambda method: method.name != self.chosen.method)
+
+    def refinement(self) -> list[str]:
+        """Methods whose maps follow each other while somebody looks, each more faithful on the data and dearer."""
+        offered = [method.name for method in self.methods()]
+        return [name for name in self.chosen.refinement() if name in offered]
 
     def method_card(self, method: Method) -> Answer:
         """What it needs, and what a data set has shown about it."""
@@ -110,6 +128,7 @@ class Explorer:
             "passes": method.needs.passes,
             "target": method.needs.target,
             "staged": takes_stage(method),
+            "measured": found._asdict() if (found := self.chosen.measured.get(method.name)) else None,
             "labels": best + ([NO_BETTER] if self.chosen.verdicts.get(method.name) is False else []),
         }
 
@@ -326,13 +345,18 @@ class Explorer:
 
     # ---- any model -----------------------------------------------------------------------------------------------
 
-    def heat(self, item: ServedPicture, name: str, stage: int | None, number: int | None) -> Answer:
-        """The map of one method; at a stage, where the method has one to choose."""
+    def heat(self, item: ServedPicture, name: str, stage: int | None, number: int | None) -> Steps:
+        """The map of one method; at a stage, where the method has one to choose. Others may ask between its passes."""
         method = self.method(name)
         if stage is not None and takes_stage(method):
             method = replace(method, stage=stage)  # type: ignore[call-arg]  # has the field
         target = self.target(item, number, self.output(item))
-        heat = reduced(method(self.network(item), self.inputs(item), target).cpu())
+        network, images = self.network(item), self.inputs(item)
+        if method.needs.passes > PASSES_AT_ONCE:
+            found = yield from in_turns(lambda copied: method(copied, images, target), network)
+        else:
+            found = method(network, images, target)
+        heat = reduced(found.cpu())
         low, high = heat.min().item(), heat.max().item()
         # Where a method tells for from against, the map shows what speaks for: zero and below is dark.
         shown = heat.clamp_min(0) / max(high, 1e-12) if low < 0 else stretch(heat)

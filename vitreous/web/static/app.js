@@ -2,12 +2,15 @@
 
 import { file, get, Latest, upload } from "./api.js";
 import { Clusters } from "./clusters.js";
-import { $, length, make, makeBar, paint, percent, sentence, setColours, signed, spaced, unpack } from "./draw.js";
+import { $, fixed, length, make, makeBar, minus, paint, percent, sentence, setColours, signed, spaced, unpack } from "./draw.js";
 
 const VIEWER_WIDTH = 460; // pixels
 const CARD_WIDTH = 138;
 const PATCH_CLUSTERS = 6;
-const QUICK_PASSES = 20; // through the network; a method that takes more is computed only when it is chosen
+const QUICK_PASSES = 20; // through the network; a method that takes more is computed in the background, or when it is chosen
+const AT_ONCE_PASSES = 3; // maps that are asked for together when a picture arrives
+
+const passesText = ({ passes }) => `${passes} ${passes === 1 ? "pass" : "passes"}`;
 
 class Page {
   constructor(model) {
@@ -16,6 +19,7 @@ class Page {
     this.patch = null;
     this.method = ""; // whose map the large picture shows; "" is the chosen cluster
     this.choice = 0; // how many times a map was chosen: an answer to an older choice is not shown
+    this.refining = new Latest(); // maps that follow by themselves, until a person chooses one
     this.pinnedMap = null;
     this.hoveredMap = null;
     this.heatMaps = new Map();
@@ -24,7 +28,7 @@ class Page {
     if (this.explainsFindings) this.labelFindings();
     this.buildMethods();
     $("opacity").addEventListener("input", () => this.draw());
-    $("show").addEventListener("change", () => this.chooseMap($("show").value));
+    $("show").addEventListener("change", () => this.takeMap($("show").value));
     $("compute").addEventListener("click", () => this.computeQuick());
     $("report").addEventListener("click", () => this.download());
     $("viewer-help").hidden = model.stages.length === 0;
@@ -100,6 +104,7 @@ class Page {
 
   // Nothing of another picture or class stays.
   clear() {
+    this.stopRefining();
     Object.assign(this, { patch: null, pinnedMap: null, hoveredMap: null });
     this.heatMaps.clear();
     $("patch").hidden = true;
@@ -129,6 +134,7 @@ class Page {
     const clusters = this.clusters.refresh(); // requested first, as its answer comes at once
     const first = this.chooseMap(this.firstMap);
     const { choice } = this;
+    this.refine(first); // nobody waits for it
     await first;
     await clusters;
     if (this.model.stages.length === 0 && subject === this.subject) await this.computeQuick(choice);
@@ -269,7 +275,7 @@ class Page {
 
   methodCard(method) {
     const { name, labels, target } = method;
-    const show = { "aria-label": `Show ${[spaced(name), ...labels].join(", ")}`, onclick: () => this.chooseMap(name) };
+    const show = { "aria-label": `Show ${[spaced(name), ...labels].join(", ")}`, onclick: () => this.takeMap(name) };
     return make(
       "li",
       { "data-method": name },
@@ -284,6 +290,7 @@ class Page {
   defaultMethodText() {
     const { methods, chosen } = this.model;
     if (chosen.method === null) return chosen.reason;
+    if (this.model.refinement.length) return `${sentence(`${spaced(chosen.method)} is the default`)} ${chosen.reason}`;
     const { passes } = methods[0];
     const when = passes > QUICK_PASSES ? `takes ${passes} passes, so it is computed only when you choose it` : "is shown first";
     return `${sentence(`${spaced(chosen.method)} ${when}`)} ${chosen.reason}`;
@@ -294,16 +301,18 @@ class Page {
     return make("span", { className: best ? "label" : "label doubt", textContent: text });
   }
 
-  // The map shown first of a new picture: the run's default, unless it takes many passes; else clusters, if there are any.
+  // The map shown first of a new picture: the default of the lowest budget, or of the run, unless it takes many passes; else
+  // clusters, if there are any.
   get firstMap() {
-    const { methods, stages, chosen } = this.model;
-    if (chosen.method !== null && methods[0].passes <= QUICK_PASSES) return chosen.method;
+    const { methods, stages, chosen, refinement } = this.model;
+    const first = refinement[0] ?? chosen.method;
+    if (first !== null && this.about(first).passes <= QUICK_PASSES) return first;
     return stages.length ? "" : methods.find((method) => method.passes <= QUICK_PASSES).name;
   }
 
   resetMethods() {
     for (const method of this.model.methods) {
-      const cost = `compute (${method.passes} ${method.passes === 1 ? "pass" : "passes"})`;
+      const cost = `compute (${passesText(method)})`;
       this.mapButton(method.name).replaceChildren(make("span", { className: "empty", textContent: cost }));
       this.card(method.name).querySelector(".score").textContent = "";
     }
@@ -329,19 +338,25 @@ class Page {
     return this.card(name).querySelector(".map-button");
   }
 
-  // Methods with a stage to choose follow the clusters to theirs.
-  stageOf(name) {
-    return this.model.methods.find((method) => method.name === name).staged ? this.clusters.otherStage : null;
+  about(name) {
+    return this.model.methods.find((method) => method.name === name);
   }
 
-  async heat(name) {
+  // Methods with a stage to choose follow the clusters to theirs.
+  stageOf(name) {
+    return this.about(name).staged ? this.clusters.otherStage : null;
+  }
+
+  // With a signal the map is computed in the background, until it is aborted.
+  async heat(name, signal = null) {
     const { subject } = this;
     const stage = this.stageOf(name);
     const key = `${name} ${stage}`;
     if (!this.heatMaps.has(key)) {
       this.mapButton(name).setAttribute("aria-busy", "true");
       try {
-        const answer = await get(`images/${subject.id}/heat`, { method: name, stage, target: subject.target });
+        const values = { method: name, stage, target: subject.target, background: signal && true };
+        const answer = await get(`images/${subject.id}/heat`, values, signal);
         if (subject !== this.subject) return null;
         const stack = unpack(answer.map);
         this.heatMaps.set(key, { ...answer, stage, map: { rows: stack.rows, columns: stack.columns, values: stack.data } });
@@ -356,9 +371,16 @@ class Page {
     return this.heatMaps.get(key);
   }
 
-  async chooseMap(name) {
+  // A person's choice, which stays.
+  takeMap(name) {
+    this.stopRefining();
     this.clearError();
+    return this.chooseMap(name);
+  }
+
+  async chooseMap(name) {
     this.setMethod(name);
+    this.showStatus();
     if (!name) {
       if (this.clusters.pinned) this.clusters.pin(this.clusters.pinned);
       return;
@@ -370,7 +392,7 @@ class Page {
       const unlike = this.model.chosen.method === null ? "" : " (its faithfulness was measured at another)";
       const where = found.stage === null ? "" : `, stage ${found.stage}${unlike}`;
       const against = found.low < 0 ? `; what speaks against the ${this.targetNoun} is dark` : "";
-      const range = `Values from ${found.low.toPrecision(2)} to ${found.high.toPrecision(2)}${against}.`;
+      const range = `Values from ${minus(found.low.toPrecision(2))} to ${minus(found.high.toPrecision(2))}${against}.`;
       const caption = `${sentence(`${spaced(name)}${where}: ${found.summary}`)} ${range}`;
       this.pinnedMap = { map: found.map, caption: () => caption };
       this.draw();
@@ -381,7 +403,69 @@ class Page {
 
   // The clusters are of another stage now, and so is the map if its method has a stage to choose.
   stageChanged() {
-    if (this.model.methods.find((method) => method.name === this.method)?.staged) this.chooseMap(this.method);
+    if (this.method && this.about(this.method).staged) this.chooseMap(this.method);
+  }
+
+  // ---- better maps that follow by themselves
+
+  // The defaults of growing budgets: those of few passes are asked for at once, the others one by one in the background.
+  async refine(first) {
+    const signal = this.refining.next();
+    const left = this.model.refinement.filter((name) => name !== this.method);
+    const cheap = new Map(left.filter((name) => this.about(name).passes <= AT_ONCE_PASSES).map((name) => [name, this.heat(name)]));
+    for (const asked of cheap.values()) asked.catch(() => {}); // told when its turn comes
+    this.coming = left;
+    try {
+      this.showStatus();
+      await first;
+      for (const name of left) {
+        let found = await cheap.get(name);
+        while (!found && !signal.aborted) found = await this.heat(name, signal); // again, if the stage changed meanwhile
+        if (signal.aborted) return;
+        this.coming = this.coming.slice(1);
+        await this.chooseMap(name);
+      }
+    } catch (error) {
+      this.showError(error);
+    }
+  }
+
+  stopRefining() {
+    this.refining.next();
+    this.coming = null;
+  }
+
+  // Which map is shown, what the data have shown about it, and what is still to come.
+  showStatus() {
+    const { refinement, chosen } = this.model;
+    if (!refinement.length) return;
+    const shown = this.method ? this.methodText(this.method) : "a cluster";
+    const better = this.coming?.[0];
+    const best = this.briefText(chosen.method);
+    let text = `Shown: ${shown}. `;
+    if (better) text += `${refinement.includes(this.method) ? "A more faithful map" : "A map"} is being computed: ${this.briefText(better)}\u00a0…`;
+    else if (this.coming === null) text = `Your choice: ${shown}. ${this.method === chosen.method ? chosen.reason : `The most faithful map was ${best}.`}`;
+    else if (this.method === chosen.method) text += chosen.reason;
+    else text += `More faithful, and computed when you choose it: ${best}.`;
+    $("default-method").textContent = text;
+  }
+
+  methodText(name) {
+    const { measured, labels } = this.about(name);
+    const { chosen } = this.model;
+    const doubts = labels.slice(name === chosen.method ? 1 : 0).map((text) => `, ${text}`).join("");
+    if (!measured || name === chosen.method || this.stageOf(name) !== null) return `${this.nameText(name)}${doubts}`;
+    const [mean, low, high] = [measured.mean, measured.low, measured.high].map(fixed);
+    return `${this.nameText(name)}, insertion − deletion ${mean} (${low} to ${high}) on ${chosen.measured_on}${doubts}`;
+  }
+
+  briefText(name) {
+    const { measured } = this.about(name);
+    return `${this.nameText(name)}${measured ? ` (${fixed(measured.mean)})` : ""}`;
+  }
+
+  nameText(name) {
+    return `${spaced(name)}, ${passesText(this.about(name))}`;
   }
 
   async computeQuick(choice = this.choice) {

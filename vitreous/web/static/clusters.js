@@ -256,9 +256,8 @@ export class Clusters {
     button.addEventListener("focus", () => this.page.show(this.map(item), this.describe(item)));
     button.addEventListener("blur", () => this.page.show(null));
     button.addEventListener("click", () => {
-      this.chosen = item;
-      this.page.setMethod("");
-      this.pin(item);
+      this.chosen = this.pinned = item;
+      this.page.takeMap("");
     });
     const box = element.querySelector("input");
     box.setAttribute("aria-label", `${item.name} on`);

@@ -35,6 +35,9 @@ export function signed(value) {
   return (value < 0 ? "−" : "+") + size.toFixed(digits);
 }
 
+export const minus = (text) => text.replaceAll("-", "−");
+export const fixed = (value) => minus(value.toFixed(2));
+
 export const spaced = (name) => name.replaceAll("_", " ");
 
 export function sentence(text) {
