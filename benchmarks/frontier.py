@@ -19,6 +19,7 @@ import torch
 import tyro
 
 from vitreous.attribution.catalogue import find_method
+from vitreous.attribution.learned import Learned
 from vitreous.data.source import open_data
 from vitreous.explanations.scores import class_batches
 from vitreous.faithfulness.curves import PORTIONS
@@ -84,7 +85,7 @@ def measure(
     if channels_last:
         trained.model.to(memory_format=torch.channels_last)
     pictures = open_data(data, split, size=trained.preprocess.size)
-    if "learned" in methods and find_method("learned").missing(trained.model):
+    if "learned" in methods and Learned().missing(trained.model):
         learn_for(str(run), trained, data, pictures, limit=images, follow=False, lessons=Lessons())
     wanted = [name for name in methods if name not in known]
     if wanted:
