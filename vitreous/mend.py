@@ -46,8 +46,8 @@ def mend(
 
     A closed cluster is never attended to again: the softmax runs over the others, as if it had never been. A hidden
     region is painted over in every picture before the model sees it, smoothly from around it. Both are written down in
-    the folder's config.json, so that predict, evaluate, explain, serve and whoever loads the folder see the mended model;
-    the weights are the same. An explainer that was taught for the old model is not taken along.
+    the folder's config.json, so that predict, evaluate, explain, serve and all who load the folder use the mended
+    model; the weights are the same. An explainer that was taught for the old model is not taken along.
 
     With --data the model is measured before and after, and the table is kept in the folder as mended.md. What cannot be
     mended this way can be mended by training: vitreous train --attend-to or --attend-away (docs/shortcuts.md).

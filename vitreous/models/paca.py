@@ -338,7 +338,7 @@ class PaCa(Backbone):
         known = [path for path, count in attentions.items() if count]
         if not isinstance(closed, dict) or not set(closed) <= set(known):
             raise InputError(
-                f"closed_clusters={closed!r} given; accepted: numbers by path, of {', '.join(known) or 'no attention here'}"
+                f"closed_clusters={closed!r} given; accepted: numbers by path, of {', '.join(known) or 'nothing here'}"
             )
         for path, numbers in closed.items():
             count, given = attentions[path], tuple(numbers) if isinstance(numbers, list | tuple) else ()
