@@ -33,9 +33,8 @@ TRUNK = "dims=(48,96) depths=(1,2) heads=(1,3) clusters=4 recluster=0 mlp_ratios
 ARGUMENTS = (*TRUNK.split(), "readout=clusters", "readout_clusters=8")
 BASE: dict[str, Any] = dict(recipe="quick", epochs=6, val_count=100, workers=0, device="cpu")
 MASKS: dict[str, Any] = dict(attend_to="masks")
-TUNED: dict[str, Any] = dict(MASKS, lr=1e-3)
 PLAIN, CLEAN, CLOSED = "plain", "no shortcut", "overlap, closed"
-FROM_PLAIN = ("tuned 1", "tuned 2", "tuned 1, 10 %", "last layer")
+FROM_PLAIN = ("tuned 1", "tuned 2", "tuned 1, 10 %", "tuned 2, 10 %", "last layer")
 ROWS: dict[str, dict[str, Any]] = {
     CLEAN: {},  # the same marks, which tell nothing
     PLAIN: {},
@@ -46,9 +45,10 @@ ROWS: dict[str, dict[str, Any]] = {
     "masks, nothing hidden": dict(MASKS, attend_hide=0.0),
     "hidden only": dict(MASKS, attend_weight=0.0),
     "away from the corners": dict(attend_away="corners"),
-    "tuned 1": dict(TUNED, epochs=1),
-    "tuned 2": dict(TUNED, epochs=2),
-    "tuned 1, 10 %": dict(TUNED, epochs=1, attend_share=0.1),
+    "tuned 1": dict(MASKS, epochs=1),
+    "tuned 2": dict(MASKS, epochs=2),
+    "tuned 1, 10 %": dict(MASKS, epochs=1, attend_share=0.1),
+    "tuned 2, 10 %": dict(MASKS, epochs=2, attend_share=0.1),
     "last layer": dict(train_only="head", epochs=20, train_count=400),  # on pictures whose marks tell nothing
     "erasing": dict(erasing=0.5),
     "overlap": dict(cluster_overlap=0.5),

@@ -184,7 +184,7 @@ class TrainSettings:
     ] = 1.0
     attend_hide: Annotated[
         float, Doc("Share of the pictures with a mask or region in which what lies elsewhere is another picture's.")
-    ] = 0.5
+    ] = 0.9
 
     train_only: Annotated[
         Literal["all", "head"], Doc("head: all but the classifier, or the head, keeps the weights it starts with.")
