@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
@@ -89,7 +90,7 @@ def exchange_grounds(images: Tensor, targets: dict[str, Any], share: float, rng:
         return images
     others = guided.roll(1)
     known = ~allowed.flatten(1).all(1)
-    body = (allowed & known[:, None, None])[others][:, None]  # (G, 1, H, W), the objects that are painted over
+    body = _widened((allowed & known[:, None, None])[others])[:, None]  # (G, 1, H, W), what is painted over
     ground = images[others]
     outside = (~body).sum((2, 3), keepdim=True).clamp_min(1)
     mean = ground.masked_fill(body, 0).sum((2, 3), keepdim=True) / outside
@@ -98,3 +99,9 @@ def exchange_grounds(images: Tensor, targets: dict[str, Any], share: float, rng:
     result = images.clone()
     result[guided] = torch.where(changed, ground, images[guided])
     return result
+
+
+def _widened(masks: Tensor) -> Tensor:
+    """Masks (B, H, W) with a margin of a 32nd of the side: the outline of an object would still tell what it was."""
+    margin = max(1, round(min(masks.shape[1:]) / 32))
+    return F.max_pool2d(masks[:, None].float(), 2 * margin + 1, stride=1, padding=margin)[:, 0] > 0
