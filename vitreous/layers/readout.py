@@ -27,6 +27,9 @@ class ReadoutAttention(nn.Module):
     """
 
     gates: Gates | None = None  # as in PaCa's attention
+    closed: tuple[int, ...] = ()
+    note_places: bool = False  # training may set it on the instance, to learn where decisions look
+    places: Tensor | None = None  # (B, H, W) of the latest forward pass in training, until the loss takes it
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -38,11 +41,16 @@ class ReadoutAttention(nn.Module):
         """`kept` (B, M) is 0 for clusters that training drops from an image, else 1."""
         tokens = self.tokens(x, assignment)
         gates = (self.gates or Gates()) if kept is None else Gates(logit=kept)
+        if self.closed:
+            gates = gates.closing(self.closed, assignment.shape[1], x.device)
         weights = self.weights(tokens, gates.logit)
         if gates.value is not None:
             weights = weights * gates.value[..., None].to(weights.dtype)
         if self.map.listening:
             self.map((weights[..., None] * assignment)[:, None])  # (B, 1, M, H, W)
+        if self.note_places and self.training:
+            shares = weights.transpose(1, 2) @ assignment.flatten(2)  # (B, 1, N): sum over m of a_m Z_m
+            self.places = shares[:, 0].unflatten(1, assignment.shape[2:])
         return weights * tokens
 
     def tokens(self, x: Tensor, assignment: Tensor) -> Tensor:

@@ -65,6 +65,3 @@ class ClusterLoss:
                 found.setdefault(name, []).append(term)
             stage.cluster_terms = None
         return {name: torch.stack(found[TERM_OF_SETTING[name]]).mean() for name in self.weights}
-
-    def weighted(self, terms: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {name: self.weights[name] * term for name, term in terms.items()}
