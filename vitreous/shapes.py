@@ -1,9 +1,11 @@
 """`vitreous shapes`: write the embedded data set as files, in several layouts."""
 
+import csv
+import io
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +14,10 @@ import numpy as np
 from PIL import Image
 
 from vitreous.data.coco_masks import run_length_counts
+from vitreous.data.layouts.shapes import mark_attributes
+from vitreous.data.metadata import METADATA_FILE
 from vitreous.data.shapes.samples import CATEGORIES, KEYPOINTS, Difficulty, Scene, Shapes
+from vitreous.data.shapes.shortcut import parse_shortcut
 from vitreous.errors import InputError
 from vitreous.files.writing import write_text
 from vitreous.runtime.console import track
@@ -29,6 +34,7 @@ def shapes(
     size: int | tuple[int, int] = 64,
     seed: int = 0,
     difficulty: Difficulty = "easy",
+    shortcut: str | None = None,
 ) -> Path:
     """Write the embedded data set `shapes` as files; returns the folder.
 
@@ -38,10 +44,12 @@ def shapes(
         masks   to segment: images/train/000000.png, masks/train/000000.png (pixel value = class, 0 = background),
                 classes.txt (one name a line, background first)
 
-    Image i of a split is the picture that the data set `shapes` draws as sample i, whatever the count.
+    Image i of a split is the picture that the data set `shapes` draws as sample i, whatever the count. With a shortcut,
+    metadata.csv beside the images of a split says whose mark each shows, and whether it agrees with the class.
 
     Examples:
         vitreous shapes --out toy
+        vitreous shapes --out marked --shortcut corner_mark=0.9
         vitreous shapes --out toy_coco --format coco --count 500 --size 128
         vitreous shapes --out toy_masks --format masks --count 200 --val 50 --size 96 160 --difficulty hard
 
@@ -53,11 +61,15 @@ def shapes(
         size: Side of the images in pixels, or height and width.
         seed: Another seed gives another data set.
         difficulty: easy: objects stand out, turned by 20 degrees at most; hard: any rotation, low contrast, clutter.
+        shortcut: Mark to plant (corner_mark, stripe, colour_cast or texture) and the share of images to train on whose
+            mark tells the class, as in corner_mark=0.9. Held-out images have random marks; corner_mark=0.9,test=absent
+            gives them none, test=train the same as in training.
     """
     held_out = max(count // 5, len(CATEGORIES)) if val is None else val
+    planted = None if shortcut is None else parse_shortcut(shortcut)
     splits = [
-        Shapes("train", count=count, size=size, seed=seed, difficulty=difficulty),
-        Shapes("val", count=held_out, size=size, seed=seed, difficulty=difficulty),
+        Shapes(split, count=number, size=size, seed=seed, difficulty=difficulty, shortcut=planted)
+        for split, number in (("train", count), ("val", held_out))
     ]
     _check_counts(count, held_out, format)
     writers = {"folder": _write_folder, "coco": _write_coco, "masks": _write_masks}
@@ -110,8 +122,23 @@ def _numbered(data: Shapes) -> Iterator[tuple[str, Scene]]:
 def _write_folder(data: Shapes, root: Path) -> None:
     for name in CATEGORIES:
         (root / data.split / name).mkdir(parents=True)
+    files = []
     for file, scene in _numbered(data):
-        Image.fromarray(scene.image).save(root / data.split / CATEGORIES[scene.label] / file)
+        files.append(f"{CATEGORIES[scene.label]}/{file}")
+        Image.fromarray(scene.image).save(root / data.split / files[-1])
+    _write_metadata(data, root / data.split, files)
+
+
+def _write_metadata(data: Shapes, folder: Path, files: Sequence[str]) -> None:
+    """Whose mark each picture shows; nothing where no marks are planted."""
+    if data.shortcut is None:
+        return
+    rows = [{"file_name": file, **mark_attributes(data, index)} for index, file in enumerate(files)]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(folder / METADATA_FILE, text.getvalue())
 
 
 def _write_masks(data: Shapes, root: Path) -> None:
@@ -124,6 +151,7 @@ def _write_masks(data: Shapes, root: Path) -> None:
         mask = Image.fromarray(scene.semantic)
         mask.putpalette(_palette())  # mode P: the pixel values stay the class numbers, viewers show colours
         mask.save(masks / file)
+    _write_metadata(data, images, [f"{index:06d}.png" for index in range(len(data))])
 
 
 def _palette() -> list[int]:
@@ -148,6 +176,7 @@ def _write_coco(data: Shapes, root: Path) -> None:
         {"id": number, "name": name, "supercategory": "shape", "keypoints": list(KEYPOINTS), "skeleton": []}
         for number, name in enumerate(CATEGORIES, 1)
     ]
+    _write_metadata(data, folder, [Path(image["file_name"]).name for image in images])
     target = root / "annotations" / f"instances_{data.split}.json"
     target.parent.mkdir(exist_ok=True)
     content = {"images": images, "annotations": annotations, "categories": categories}

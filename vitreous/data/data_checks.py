@@ -20,6 +20,8 @@ from vitreous.data.image import ImageError, Stored, stored_as
 from vitreous.data.image_set import ImageSet
 from vitreous.data.layouts.mask_classes import IGNORE
 from vitreous.data.loader import BatchSampler, Loader
+from vitreous.data.metadata import WithMetadata
+from vitreous.errors import InputError
 
 PICTURES_PER_REPORT = 32  # that a worker examines before it reports
 HELD_OUT = ("test", "val", "train")  # of copies in several splits, the one in the first of these stays
@@ -218,7 +220,7 @@ def findings(
     small = [one for one in readable if min(one.size) < smallest]
     text = f"with a side below {smallest} pixels"
     found += _about("small", False, small, text, lambda one: f"{one.size[0]} x {one.size[1]}")
-    found += [*_balance(pictures), *(_near(readable) if near else ())]
+    found += [*_balance(pictures), *_metadata(splits), *(_near(readable) if near else ())]
     return sorted(found, key=lambda finding: not finding.problem)
 
 
@@ -318,6 +320,25 @@ def _balance(pictures: list[ExaminedPicture]) -> Iterator[Finding]:
         what = "images" if any(one.label for one in pictures) else "objects"
         text = f"train has {counts[most]} {what} of {most} but {counts[least]} of {least}"
         yield Finding("uneven", False, text)
+
+
+def _metadata(splits: Mapping[str, ImageSet]) -> Iterator[Finding]:
+    """Rows about no picture, and pictures without a row. Only remarks: who asks for no attributes needs none."""
+    files = defaultdict(list)
+    for images in splits.values():
+        if isinstance(images, WithMetadata):
+            files[images.metadata_file].append(images)
+    for file, parts in files.items():
+        try:
+            stray = sorted(parts[0].listed() - {name for part in parts for name in part.fitting()})
+            bare = tuple(part.name(i) for part in parts for i in range(len(part)) if not part.attributes(i))
+        except InputError as error:
+            yield Finding("metadata", False, f"{error}; nothing can be asked by its columns")
+            continue
+        if stray:
+            yield Finding("metadata", False, f"{_count(stray, 'row', 'rows')} of {file} about no picture", tuple(stray))
+        if bare:
+            yield Finding("metadata", False, f"{_count(bare, 'image', 'images')} without values in {file}", bare)
 
 
 def _near(readable: list[ExaminedPicture]) -> list[Finding]:

@@ -4,7 +4,7 @@ import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, wraps
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,6 +39,7 @@ class ImageSet(ABC):
     passed_over: tuple[str, ...] = ()  # endings of picture files in formats that are not read
     drawn_side: int | None = None  # shorter side of pictures that are drawn on demand
     val_fraction: float | None = None  # share held out by content, where the data have no splits of their own
+    attribute_names: tuple[str, ...] = ()  # what else is known about the pictures, besides their targets
 
     @property
     @abstractmethod
@@ -67,6 +68,10 @@ class ImageSet(ABC):
     def object_mask(self, index: int) -> Image.Image | None:
         """Mask of the object that gives the picture its class, white on black; None if unknown."""
         return None
+
+    def attributes(self, index: int) -> Mapping[str, str]:
+        """What else is known about the picture, such as where it was taken: those of `attribute_names` it has."""
+        return {}
 
     def __getitem__(self, index: int) -> tuple[Image.Image, dict[str, Any]]:
         return self.picture(index), self.target(index)
@@ -185,6 +190,13 @@ class Wrapped(ImageSet):
 
     def object_mask(self, index: int) -> Image.Image | None:
         return self.images.object_mask(self.inner_index(index))
+
+    @property
+    def attribute_names(self) -> tuple[str, ...]:  # type: ignore[override]  # of a file that is read when it is needed
+        return self.images.attribute_names
+
+    def attributes(self, index: int) -> Mapping[str, str]:
+        return self.images.attributes(self.inner_index(index))
 
 
 class Subset(Wrapped):

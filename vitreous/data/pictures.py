@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +22,10 @@ from torch import Tensor
 
 from vitreous.data.image import SUFFIXES, ImageError, load_image, upright_rgb
 from vitreous.data.image_set import describe_passed_over, picture_files
-from vitreous.data.layouts.shapes import SHAPES_SEED
+from vitreous.data.layouts.shapes import SHAPES_SEED, parse_variant
 from vitreous.errors import InputError
 
-_SAMPLE_NAME = re.compile(r"shapes(?::([a-z]+))?:([a-z]+):(\d{1,9})(?:-(\d{1,9}))?")  # difficulty, split, first, last
+_SAMPLE_NAME = re.compile(r"shapes(?::([^:]+))?:([a-z]+):(\d{1,9})(?:-(\d{1,9}))?")  # variant, split, first, last
 _ACCEPTED_NAMES = "image files, folders of images, patterns such as 'photos/*.jpg', or shapes:val:0-7"
 
 
@@ -162,19 +162,19 @@ def _pictures_of(name: str, size: tuple[int, int]) -> list[Picture]:
 
 
 def _samples(name: str, size: tuple[int, int]) -> list[Picture]:
-    from vitreous.data.shapes.samples import CATEGORIES, Difficulty, Shapes  # only when embedded samples are asked for
+    from vitreous.data.shapes.samples import CATEGORIES, Shapes  # only when embedded samples are asked for
 
     match = _SAMPLE_NAME.fullmatch(name)
     if match is None:
         raise InputError(
             f"cannot read {name!r}; embedded samples are written shapes:SPLIT:FIRST-LAST, as in shapes:val:0-7, "
-            "or with a difficulty, as in shapes:hard:val:0-7"
+            "or with a difficulty or a shortcut, as in shapes:hard:val:0-7 or shapes:corner_mark=0.9:val:0-7"
         )
-    difficulty, split, first = cast(Difficulty, match[1] or "easy"), match[2], int(match[3])
+    variant, split, first = parse_variant(match[1] or ""), match[2], int(match[3])
     last = int(match[4] or first)
     if last < first:
         raise InputError(f"{name!r} is empty: {last} is smaller than {first}; write the smaller index first")
-    scenes = Shapes(split, count=last + 1, size=size, seed=SHAPES_SEED, difficulty=difficulty)
+    scenes = Shapes(split, count=last + 1, size=size, seed=SHAPES_SEED, **variant._asdict())
 
     def picture(index: int) -> Picture:
         called = f"{name[: match.start(3)]}{index}"

@@ -23,6 +23,7 @@ from vitreous.data.layouts.coco_anywhere import find_coco_files
 from vitreous.data.layouts.flat_folder import SPLIT_LIKE
 from vitreous.data.layouts.folder import PICTURE_FOLDERS, TARGET_FOLDERS, split_folders
 from vitreous.data.layouts.held_out import VAL_FRACTION, held_out
+from vitreous.data.metadata import with_metadata
 from vitreous.errors import InputError, printable
 from vitreous.files.limits import MAX_LIST_BYTES
 from vitreous.files.reading import read_bytes, reading
@@ -188,12 +189,11 @@ def open_raw(
 
 
 def _opened(layout: Layout, request: Request, val_fraction: float) -> ImageSet:
-    if own_splits(layout.splits(request.data) or ()):
-        return layout.open_split(request)
-    by_class = request.targets == "labels"
-    return held_out(
-        layout.open_split(request), request.split, val_fraction, by_class=by_class, where=f"data '{request.data}'"
-    )
+    images = layout.open_split(request)
+    if not own_splits(layout.splits(request.data) or ()):
+        by_class, where = request.targets == "labels", f"data '{request.data}'"
+        images = held_out(images, request.split, val_fraction, by_class=by_class, where=where)
+    return images if layout.drawn else with_metadata(images, data_folder(request.data))
 
 
 def _without(images: ImageSet, quarantine: Path, data: str, split: str) -> ImageSet:
@@ -243,11 +243,15 @@ def describe(data: str, targets: str = "labels", /, **splits: ImageSet) -> str:
 # ---- pictures to leave out -------------------------------------------------------------------------------------
 
 
-def quarantine_file(data: str) -> Path:
-    """In the folder that is the data, or that holds it."""
+def data_folder(data: str) -> Path:
+    """The folder that is the data, or that holds it."""
     coco = find_coco_files(data)
     path = Path(data).expanduser() if coco is None else coco.pictures[0]
-    return (path if path.is_dir() else path.parent) / QUARANTINE_FILE
+    return path if path.is_dir() else path.parent
+
+
+def quarantine_file(data: str) -> Path:
+    return data_folder(data) / QUARANTINE_FILE
 
 
 def read_quarantine(file: Path) -> dict[str, str]:

@@ -1,6 +1,12 @@
-"""The embedded scenes as pictures with targets of any kind: nothing to download, no files."""
+"""The embedded scenes as pictures with targets of any kind: nothing to download, no files.
 
-from typing import Any
+shapes, shapes:hard                          a difficulty
+shapes:corner_mark=0.9                       a planted shortcut, see `vitreous.data.shapes.shortcut`
+shapes:hard,corner_mark=0.9,test=absent      both, and held-out pictures without marks
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -9,10 +15,37 @@ from vitreous.data.annotations import Objects, mirrored_pairs
 from vitreous.data.coco_masks import run_length_counts
 from vitreous.data.image_set import SPLITS, ImageSet
 from vitreous.data.layouts.base import TARGET_KINDS, Layout
-from vitreous.data.shapes.samples import CATEGORIES, KEYPOINTS, Scene, Shapes
+from vitreous.data.shapes.samples import CATEGORIES, KEYPOINTS, Difficulty, Scene, Shapes
+from vitreous.data.shapes.shortcut import NO_MARK, Shortcut, parse_shortcut
+from vitreous.errors import InputError
 
 SHAPES_SEED = 0  # the embedded data stay the same whatever the seed of a training run
 MIRRORED = mirrored_pairs(KEYPOINTS)
+MARK_ATTRIBUTES = "mark", "agrees"
+
+
+class ShapesVariant(NamedTuple):
+    """Which of the embedded scenes are meant."""
+
+    difficulty: Difficulty = "easy"  # checked by Shapes
+    shortcut: Shortcut | None = None
+
+
+PLAIN_SHAPES = ShapesVariant()
+
+
+def parse_variant(text: str) -> ShapesVariant:
+    """What stands behind `shapes:`, in any order: a difficulty, a shortcut, both or nothing."""
+    words = text.split(",") if text else []
+    levels = [word.strip() for word in words if "=" not in word]
+    planted = [word for word in words if "=" in word]
+    if len(levels) > 1:
+        raise InputError(
+            f"cannot read 'shapes:{text}': {' and '.join(map(repr, levels))} are given; accepted: one difficulty and "
+            "one shortcut, as in shapes:hard,corner_mark=0.9"
+        )
+    difficulty: Any = levels[0] if levels else "easy"
+    return ShapesVariant(difficulty, parse_shortcut(",".join(planted)) if planted else None)
 
 
 class ShapesImages(ImageSet):
@@ -23,10 +56,16 @@ class ShapesImages(ImageSet):
     """
 
     def __init__(
-        self, split: str, *, targets: str, size: tuple[int, int], count: int | None = None, difficulty: str = "easy"
+        self,
+        split: str,
+        *,
+        targets: str,
+        size: tuple[int, int],
+        count: int | None = None,
+        variant: ShapesVariant = PLAIN_SHAPES,
     ) -> None:
-        level: Any = difficulty  # checked by Shapes
-        self._scenes = Shapes(split, count=count, size=size, seed=SHAPES_SEED, difficulty=level)
+        self._scenes = Shapes(split, count=count, size=size, seed=SHAPES_SEED, **variant._asdict())
+        self.attribute_names = () if variant.shortcut is None else MARK_ATTRIBUTES
         self._targets, self.drawn_side = targets, min(size)
         self._last: tuple[int, Scene] | None = None
         self.classes = ("background", *CATEGORIES) if targets == "semantic" else CATEGORIES
@@ -40,7 +79,8 @@ class ShapesImages(ImageSet):
     def fingerprint(self) -> str:
         scenes = self._scenes
         size = f"{scenes.height}x{scenes.width}"
-        return f"shapes:{scenes.difficulty} {scenes.split} count={len(self)} size={size} seed={SHAPES_SEED}"
+        planted = "" if scenes.shortcut is None else scenes.shortcut.described(scenes.split)
+        return f"shapes:{scenes.difficulty}{planted} {scenes.split} count={len(self)} size={size} seed={SHAPES_SEED}"
 
     def __len__(self) -> int:
         return len(self._scenes)
@@ -59,6 +99,9 @@ class ShapesImages(ImageSet):
             objects = objects[[int(np.where(objects.labels == scene.label, objects.area, -1).argmax())]]
         return {"objects": objects, "image_id": index + 1}
 
+    def attributes(self, index: int) -> Mapping[str, str]:
+        return mark_attributes(self._scenes, index) if self.attribute_names else {}
+
     def object_mask(self, index: int) -> Image.Image | None:
         scene = self._scene(index)
         return Image.fromarray(scene.semantic == scene.label + 1)
@@ -74,6 +117,13 @@ class ShapesImages(ImageSet):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_last": None}
+
+
+def mark_attributes(scenes: Shapes, index: int) -> dict[str, str]:
+    """The class whose mark a picture shows, and whether it is the picture's own."""
+    mark = scenes.mark(index)
+    values = NO_MARK if mark is None else CATEGORIES[mark], "yes" if mark == scenes.label(index) else "no"
+    return dict(zip(MARK_ATTRIBUTES, values, strict=True))
 
 
 def _objects(scene: Scene, index: int) -> Objects:
@@ -92,14 +142,14 @@ def _objects(scene: Scene, index: int) -> Objects:
 
 LAYOUT = Layout(
     name="embedded shapes",
-    example="shapes, shapes:medium, shapes:hard (drawn on the fly, nothing to download)",
+    example="shapes, shapes:medium, shapes:hard, shapes:corner_mark=0.9 (drawn on the fly, nothing to download)",
     splits=lambda data: SPLITS if data.partition(":")[0] == "shapes" else None,
     open_split=lambda request: ShapesImages(
         request.split,
         targets=request.targets,
         size=request.size,
         count=request.count,
-        difficulty=request.data.partition(":")[2] or "easy",
+        variant=parse_variant(request.data.partition(":")[2]),
     ),
     targets=tuple(TARGET_KINDS),
     drawn=True,

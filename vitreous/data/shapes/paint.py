@@ -52,7 +52,7 @@ def standing_out(random: np.random.Generator, ground: Tint, contrast: float) -> 
     return vivid
 
 
-def _wave(position: Floats, sharpness: float) -> Floats:
+def wave(position: Floats, sharpness: float) -> Floats:
     """Up and down between 0 and 1 once per unit of position; 1 is a triangle wave, more makes flat stripes."""
     phase = position - np.floor(position)
     return np.clip(np.abs(phase - 0.5) * (2 * sharpness) + (0.5 - 0.5 * sharpness), 0, 1)
@@ -95,7 +95,7 @@ def _glow(random: np.random.Generator, x: Floats, y: Floats) -> Floats:
 
 def _stripes(random: np.random.Generator, x: Floats, y: Floats) -> Floats:
     turn, count = between(random, 0, 2 * math.pi), between(random, 3, 9)
-    return _wave((x * math.cos(turn) + y * math.sin(turn)) * count + random.random(), 2.5)
+    return wave((x * math.cos(turn) + y * math.sin(turn)) * count + random.random(), 2.5)
 
 
 def _cloud(random: np.random.Generator, x: Floats, y: Floats) -> Floats:
@@ -135,11 +135,11 @@ def _texture(random: np.random.Generator, x: Floats, y: Floats, unit: float) -> 
     """Stripes, chequers or dots: (h, w) of 0..1."""
     turn, period = between(random, 0, math.pi), between(random, 4.5, 7.0) * unit
     cos, sin = math.cos(turn) / period, math.sin(turn) / period
-    across = _wave(x[None, :] * cos + y[:, None] * sin + random.random(), 3.0)
+    across = wave(x[None, :] * cos + y[:, None] * sin + random.random(), 3.0)
     kind = random.random()
     if kind < 0.4:
         return across
-    along = _wave(y[:, None] * cos - x[None, :] * sin + random.random(), 3.0)
+    along = wave(y[:, None] * cos - x[None, :] * sin + random.random(), 3.0)
     return np.abs(across - along) if kind < 0.7 else across * along
 
 

@@ -4,6 +4,7 @@ One to six objects of ten categories lie on a varied ground among lines, specks 
 category. One object is clearly the largest; its category is the class of the image. Sample i of a split is a pure
 function of (seed, split, difficulty, size, i): the same bytes in any process, in any order, with any number of
 workers. Any ten samples from a multiple of ten on hold each class once, so small sets are balanced too.
+`shortcut` plants marks in them.
 
     from vitreous.data.shapes.samples import Shapes
     scene = Shapes("train", size=64)[0]
@@ -24,12 +25,14 @@ from numpy.typing import NDArray
 
 from vitreous.data.shapes import geometry, paint
 from vitreous.data.shapes.geometry import CATEGORIES, KEYPOINTS, Floats, Pose
+from vitreous.data.shapes.shortcut import Shortcut, planted
 from vitreous.errors import InputError, nearest
 
 __all__ = ["CATEGORIES", "DEFAULT_COUNTS", "KEYPOINTS", "Difficulty", "Scene", "Shapes"]
 
 Difficulty = Literal["easy", "medium", "hard"]
 DEFAULT_COUNTS = {"train": 20_000, "val": 2_000, "test": 2_000}
+MARK_STREAM = 1  # last number of the key of a picture's mark, which scenes do not have
 SMALLEST_SCENE_PIXELS, LARGEST_SCENE_PIXELS = 16, 4096  # sides of an image that are drawn
 
 
@@ -110,6 +113,7 @@ class Shapes:
         seed: Another seed is another data set.
         difficulty: "easy": objects stand out, turned by 20 degrees at most, few distractors; "medium";
             "hard": any rotation, low contrast, clutter, small objects.
+        shortcut: A mark to plant in the pictures; what they show is the same with and without.
     """
 
     def __init__(
@@ -120,10 +124,11 @@ class Shapes:
         size: int | tuple[int, int] = 64,
         seed: int = 0,
         difficulty: Difficulty = "easy",
+        shortcut: Shortcut | None = None,
     ) -> None:
         _known("split", split, list(DEFAULT_COUNTS))
         _known("difficulty", difficulty, list(LEVEL_NAMES))
-        self.split, self.difficulty = split, difficulty
+        self.split, self.difficulty, self.shortcut = split, difficulty, shortcut
         self.count = _whole("count", DEFAULT_COUNTS[split] if count is None else count, 0)
         self.seed = _whole("seed", seed, 0)
         self.height, self.width = _height_width(size)
@@ -132,15 +137,30 @@ class Shapes:
         return self.count
 
     def __getitem__(self, index: int) -> Scene:
-        index = self._checked(index)
-        # A generator that depends on nothing but the numbers that name the sample.
-        key = [self.seed, list(DEFAULT_COUNTS).index(self.split), LEVEL_NAMES.index(self.difficulty), index]
-        random = np.random.Generator(np.random.PCG64(np.random.SeedSequence(key)))
-        return draw_scene(random, _main_category(index), self.height, self.width, LEVELS[self.difficulty])
+        index, level = self._checked(index), LEVELS[self.difficulty]
+        scene = draw_scene(self._random(index), _main_category(index), self.height, self.width, level)
+        mark = self.mark(index)
+        if self.shortcut is None or mark is None:
+            return scene
+        ground, kind = scene.semantic == 0, self.shortcut.kind
+        return scene._replace(image=planted(scene.image, ground, kind, mark, len(CATEGORIES), level.contrast))
+
+    def _random(self, index: int, *stream: int) -> np.random.Generator:
+        """A generator that depends on nothing but the numbers that name the sample."""
+        key = [self.seed, list(DEFAULT_COUNTS).index(self.split), LEVEL_NAMES.index(self.difficulty), index, *stream]
+        return np.random.Generator(np.random.PCG64(np.random.SeedSequence(key)))
 
     def label(self, index: int) -> int:
         """The class of a sample, which is known without drawing it."""
         return _main_category(self._checked(index))
+
+    def mark(self, index: int) -> int | None:
+        """The class whose mark a sample shows, known without drawing it; None without a mark."""
+        if self.shortcut is None:
+            return None
+        index = self._checked(index)
+        random = self._random(index, MARK_STREAM)
+        return self.shortcut.mark(random, self.split, _main_category(index), len(CATEGORIES))
 
     def _checked(self, index: int) -> int:
         index = operator.index(index)
