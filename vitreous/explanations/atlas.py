@@ -22,7 +22,7 @@ from vitreous.errors import InputError
 from vitreous.explanations.best_findings import Tally, best_findings
 from vitreous.explanations.dataset import read_batches, selection
 from vitreous.explanations.dense import explained_model_for, inputs_of, inspect_picture, picture_of_pixels
-from vitreous.reports.atlas_page import Region, regions_of
+from vitreous.reports.atlas_page import AtlasRegion, regions_of
 from vitreous.runs.trained_model import TrainedModel
 from vitreous.tasks.findings import ABSENT, FindingQuery, ModelView
 
@@ -36,7 +36,7 @@ UNKNOWN_LABEL = -1  # the image is not of the data, or its class is not the mode
 class SimilarityQuery:
     """A region to find the like of, and what was found so far."""
 
-    region: Region
+    region: AtlasRegion
     name: str  # of its image
     picture: Image.Image  # as the model sees it
     kept: TopK  # of one row
@@ -46,7 +46,7 @@ class SimilarityQuery:
         fields = {name: value[[cluster]] for name, value in region_fields(measured, numbers, labels, self.kept).items()}
         self.kept.offer(F.cosine_similarity(fields["token"], self.region.token, dim=-1), fields)
 
-    def found(self) -> list[Region]:
+    def found(self) -> list[AtlasRegion]:
         return regions_of(self.kept, 0, self.region.cluster, SIMILAR_REGION)
 
 

@@ -34,7 +34,7 @@ from vitreous.explanations.explaining import Plan, cluster_layer_of, without_clu
 from vitreous.files.storage import write_json
 from vitreous.files.writing import write_text
 from vitreous.reports.atlas_page import (
-    Region,
+    AtlasRegion,
     Section,
     Tile,
     draw_region,
@@ -118,12 +118,12 @@ def write_atlas_folder(
     asked = [] if query is None else [query.region, *query.found()]
     near = similar_regions([*regions, *asked])
 
-    def seen(region: Region) -> Image.Image:
+    def seen(region: AtlasRegion) -> Image.Image:
         if query is not None and region is query.region:
             return query.picture
         return seen_picture(about.trained, images, region.image)
 
-    def draw(own: Sequence[Region], file: str, first: int) -> dict[int, Tile]:
+    def draw(own: Sequence[AtlasRegion], file: str, first: int) -> dict[int, Tile]:
         """One picture of these regions, and the tiles that show its parts, numbered from `first`."""
         drawn = [draw_region(seen(region), region.map) for region in own]
         region_strip(drawn).save(folder / file, "JPEG", quality=JPEG_QUALITY)

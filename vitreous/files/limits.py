@@ -12,6 +12,8 @@ MAX_PICTURE_OBJECTS = 100_000  # in the text file of one picture
 MAX_MASK_PIXELS = 1 << 30  # of all masks of one picture together: 1 GiB at a byte each
 MAX_CROSSINGS = 20_000_000  # of pixel columns by the outlines of one object: about 1 GB while drawing
 MAX_CORNER_PIXELS = 1e5  # pixels; an outline that far outside the picture is a mistake
+MAX_REGIONS = 100  # in a file: each is looked for in every picture
+MAX_LOOK_PIXELS = 1 << 20  # of the patch that a region is recognised by
 MAX_COORDINATE_PIXELS = 1e9  # pixels; no box edge or keypoint lies beyond it
 MAX_COORDINATE_FRACTION = 1e3  # the same for YOLO, in sides of the picture
 
@@ -24,6 +26,7 @@ MAX_METADATA_COLUMNS = 1_000  # CelebA has 40
 MAX_DESCRIPTION_BYTES = 1 << 20  # settings or a description of data; YAML takes 10 seconds for this much
 MAX_RECIPE_BYTES = 100_000  # a recipe is a page of text
 MAX_RESULTS_BYTES = 1 << 30  # what a verb wrote about pictures
+MAX_REGIONS_BYTES = 16 << 20  # regions with a picture of each; the explorer writes some kilobytes
 MAX_LABEL_BYTES = 1 << 20  # the text file of one sample in a shard
 MAX_ARCHIVE_BYTES = 1 << 30  # CIFAR unpacked; it has 185 MB
 

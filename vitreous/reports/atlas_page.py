@@ -35,7 +35,7 @@ SIMILAR_PER_REGION = 8  # regions named as similar to one
 SMALLEST_CROP = 0.5  # of the picture's shorter side, so that the surroundings of a region are visible
 
 
-class Region(NamedTuple):
+class AtlasRegion(NamedTuple):
     """One cluster on one image."""
 
     cluster: int
@@ -52,7 +52,7 @@ class Region(NamedTuple):
 class Tile(NamedTuple):
     """A region where it is drawn."""
 
-    region: Region
+    region: AtlasRegion
     name: str  # of the image
     label: str | None  # None: not known
     answer: str
@@ -101,10 +101,10 @@ def _bars(one: AtlasCluster, classes: Sequence[AtlasClass]) -> dict[str, Any]:
     return {"bars": shown, "widest": max([abs(value) for value, _ in known] or [0.0]) or 1.0}
 
 
-def regions_of(kept: TopK, row: int, cluster: int, kind: str) -> list[Region]:
+def regions_of(kept: TopK, row: int, cluster: int, kind: str) -> list[AtlasRegion]:
     one = {name: value[row] for name, value in kept.fields.items()}
     return [
-        Region(
+        AtlasRegion(
             cluster,
             kind,
             image=int(one["image"][place]),
@@ -119,7 +119,7 @@ def regions_of(kept: TopK, row: int, cluster: int, kind: str) -> list[Region]:
     ]
 
 
-def similar_regions(regions: Sequence[Region]) -> list[list[tuple[int, float]]]:
+def similar_regions(regions: Sequence[AtlasRegion]) -> list[list[tuple[int, float]]]:
     """For each region the most similar ones in other images, one per image: their places in the list and the cosine."""
     if not regions:
         return []
