@@ -33,6 +33,10 @@ ALLOWED = {  # room -> what of ours its files may import, besides errors, versio
         *("attribution", "clusters", "faithfulness", "reports", "drawing"),
         *("data", "tasks", "runs", "runtime", "files"),
     },
+    "suspects": {
+        *("attribution", "clusters", "faithfulness", "reports", "explanations"),
+        *("data", "tasks", "runs", "runtime", "files"),
+    },
     "web": {
         "drawing",
         "layers",
@@ -44,6 +48,7 @@ ALLOWED = {  # room -> what of ours its files may import, besides errors, versio
         "explanations",
         "reports",
         "runs",
+        "suspects",
     },
     "figures": {"layers", "models", "registry", "files", "runtime"},
 }

@@ -67,7 +67,7 @@ class Suspect:
     @property
     def sentence(self) -> str:
         """What a person should know about it."""
-        return " ".join(sentences(self))
+        return " ".join([headline(self), *details(self)])
 
     def to_dict(self) -> dict[str, Any]:
         plain = ("kind", "name", "verdict", "box", "classes", "proposed_by", "reasons")
@@ -81,7 +81,12 @@ class Suspect:
             | {key: as_plain(getattr(self, key)) for key in numbers}
             | {
                 "by_class": [
-                    {"name": one.name, "pictures": one.pictures, "used": as_plain(one.used), "changed": as_plain(one.changed)}
+                    {
+                        "name": one.name,
+                        "pictures": one.pictures,
+                        "used": as_plain(one.used),
+                        "changed": as_plain(one.changed),
+                    }
                     for one in self.by_class
                 ],
                 "examples": [
@@ -135,28 +140,36 @@ def as_plain(value: Any) -> Any:
 
 # ---- words -------------------------------------------------------------------------------------------------------
 
+SELDOM = 0.1  # share of pictures below which a map is not said to lie somewhere
 
-def sentences(one: Suspect) -> list[str]:
-    """Where the model looks, what happens without it, what that is worth."""
+
+def headline(one: Suspect) -> str:
+    """Where the model looks, and what happens without it."""
     most = max(one.by_class, key=lambda effect: effect.changed * effect.pictures, default=None)
-    said = []
-    if most is not None and most.changed > 0:
-        if most.used is not None and one.kind != "background":
-            said.append(f"In {share(most.used)} of the pictures called {most.name} the model looks at {with_article(one)}.")
-        said.append(f"{hiding(one)}, and {share(most.changed)} of {'them' if said else f'those called {most.name}'} change.")
-    all_of = f"Of all answers {share(one.changed.mean)} change"
-    if one.control is not None:
-        said.append(f"{all_of}, {share(one.control.mean)} when {control_in_words(one)}.")
-    else:
-        said.append(f"{all_of}.")
+    if most is None or not most.changed:
+        return f"{hiding(one)}, and {share(one.changed.mean)} of the answers change."
+    looks = most.used is not None and most.used >= SELDOM and one.kind != "background"
+    if not looks:
+        return f"{hiding(one)}, and {share(most.changed)} of the pictures called {most.name} are called something else."
+    return (
+        f"In {share(most.used or 0)} of the pictures called {most.name} the model looks at {with_article(one)}. "
+        f"{hiding(one)}, and {share(most.changed)} of them are called something else."
+    )
+
+
+def details(one: Suspect) -> list[str]:
+    """All that was counted, in words."""
+    said = f"Of all answers {share(one.changed.mean)} change"
+    said += "" if one.control is None else f"; {share(one.control.mean)} when {control_in_words(one)}"
+    found = [f"{said}."]
     if one.exchanged is not None and one.exchanged_alike is not None:
-        said.append(
-            f"Put there what a picture of another answer has, and {share(one.exchanged.mean)} change; with a picture of "
-            f"the same answer, {share(one.exchanged_alike.mean)}."
+        found.append(
+            f"{exchanging(one)} a picture with another answer, and {share(one.exchanged.mean)} change; "
+            f"from one with the same answer, {share(one.exchanged_alike.mean)}."
         )
     if one.accuracy is not None:
-        said.append(f"Accuracy is {share(one.accuracy[0])} with it and {share(one.accuracy[1])} without.")
-    return said
+        found.append(f"Right are {share(one.accuracy[0])} with it and {share(one.accuracy[1])} without.")
+    return found
 
 
 def share(value: float) -> str:
@@ -169,10 +182,16 @@ def with_article(one: Suspect) -> str:
 
 def hiding(one: Suspect) -> str:
     """What is done to a suspect, as an order."""
-    ways = {"colour": "Give all pictures the same mean colour", "background": "Blur it", "cluster": "Close its gate"}
-    if one.kind == "background":
-        return "Blur the background"
-    return ways.get(one.kind, "Hide it")
+    return {
+        "colour": "Give all pictures the same mean colour",
+        "background": "Blur the background",
+        "cluster": "Close its gate",
+    }.get(one.kind, "Hide it")
+
+
+def exchanging(one: Suspect) -> str:
+    part = {"colour": "the colour", "background": "the background"}.get(one.kind, "what is there")
+    return f"Take {part} from"
 
 
 def control_in_words(one: Suspect) -> str:

@@ -14,7 +14,7 @@ from vitreous.suspects.changes import Alike, Background, Change, Gate, Place, Sh
 from vitreous.suspects.gathering import CELLS, Evidence
 from vitreous.suspects.looks import Look, grouped
 
-MOST_PLACES, MOST_OF_CLASSES, MOST_LOOKS, MOST_CLUSTERS = 5, 3, 3, 4
+MOST_PLACES, MOST_OF_CLASSES, MOST_LOOKS, MOST_CLUSTERS = 3, 2, 2, 4
 LARGEST_BOX = CELLS  # cells: as large as objects, and a box may hold the whole object of a picture
 LOWER = 0.6  # of a peak's height, above which its neighbours belong to it
 OFTEN = 0.1  # share of the pictures in which a cell must matter to be a peak
@@ -22,7 +22,7 @@ FEWEST_OF_CLASS = 8  # pictures with an answer, for a place of its own
 LOOK_GROUPS = 12
 LIFT = 3.0  # times as often with an answer as in all pictures, for a look
 FEWEST_OF_LOOK = 12  # cells
-SAME_PLACE = 0.5  # IoU of two boxes that are one candidate
+SAME_PLACE = 0.3  # IoU of two boxes that are one candidate
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def places(evidence: Evidence, classes: tuple[str, ...]) -> list[Candidate]:
     pictures = evidence.pictures.sum().clamp_min(1)
     sources = [("all answers", evidence.used.sum(0) / pictures, MOST_PLACES)]
     if evidence.wrong >= FEWEST_OF_CLASS:
-        sources.append(("wrong answers", evidence.used_wrongly / evidence.wrong, 2))
+        sources.append(("wrong answers", evidence.used_wrongly / evidence.wrong, 1))
     often = (evidence.pictures >= FEWEST_OF_CLASS).nonzero().flatten().tolist()
     by_class = {k: evidence.used[k] / evidence.pictures[k] for k in often}
     first = sorted(often, key=lambda k: -float((by_class[k] - sources[0][1]).max()))[:MOST_OF_CLASSES]
@@ -150,9 +150,7 @@ def box_iou(box: ShareBox, other: ShareBox) -> float:
 
 def box_overlap(box: ShareBox, other: ShareBox) -> float:
     """Area that two boxes share."""
-    return box_area(
-        (max(box[0], other[0]), max(box[1], other[1]), min(box[2], other[2]), min(box[3], other[3]))
-    )
+    return box_area((max(box[0], other[0]), max(box[1], other[1]), min(box[2], other[2]), min(box[3], other[3])))
 
 
 def place_in_words(box: ShareBox) -> str:

@@ -24,7 +24,7 @@ from vitreous.clusters.gates import PartialForward
 from vitreous.clusters.layer import Layer
 from vitreous.suspects.looks import Look, grid_of_looks
 
-CONTROLS = 3  # changes elsewhere for each picture
+CONTROLS = 2  # changes elsewhere for each picture
 MOST_OVERLAP = 0.25  # of a control with the suspect, in shares of its area
 TRIES = 8  # to place a control
 BORDER_CELLS = 16  # a side, of the grid on which the background is guessed
@@ -106,7 +106,10 @@ class Place(RegionChange):
         B, _, H, W = seen.images.shape
         mask = torch.zeros(1, 1, H, W, device=seen.images.device)
         left, top, right, bottom = self.box
-        rows, columns = slice(round(top * H), max(round(bottom * H), 1)), slice(round(left * W), max(round(right * W), 1))
+        rows, columns = (
+            slice(round(top * H), max(round(bottom * H), 1)),
+            slice(round(left * W), max(round(right * W), 1)),
+        )
         mask[..., rows, columns] = 1
         return mask.expand(B, 1, H, W)
 
@@ -145,7 +148,9 @@ class Alike(RegionChange):
     def elsewhere(self, mask: Tensor, random: torch.Generator) -> Tensor:
         """The same parts, moved together across the border."""
         H, W = mask.shape[2:]
-        moves = [(int(torch.randint(H, (), generator=random)), int(torch.randint(W, (), generator=random))) for _ in mask]
+        moves = [
+            (int(torch.randint(H, (), generator=random)), int(torch.randint(W, (), generator=random))) for _ in mask
+        ]
         moved = torch.stack([part.roll(move, (-2, -1)) for part, move in zip(mask, moves, strict=True)])
         return moved * (1 - mask)
 
@@ -174,7 +179,9 @@ class Tint(PixelChange):
 
     def colour(self, seen: Seen) -> Tensor:
         """Of what is no object, (B, 3, 1, 1)."""
-        return (seen.images * seen.ground).sum((2, 3), keepdim=True) / seen.ground.sum((2, 3), keepdim=True).clamp_min(1)
+        return (seen.images * seen.ground).sum((2, 3), keepdim=True) / seen.ground.sum((2, 3), keepdim=True).clamp_min(
+            1
+        )
 
     def hidden(self, seen: Seen) -> Tensor:
         return seen.images - self.colour(seen) + self.usual.to(seen.images).view(1, 3, 1, 1)

@@ -1,6 +1,6 @@
 """Looking for shortcuts of a classifier over a data set: half of the pictures propose suspects, the others try them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -17,6 +17,7 @@ from vitreous.explanations.dataset import ImageBatch, read_batches, selection
 from vitreous.explanations.default_method import DefaultMethod
 from vitreous.explanations.explaining import Plan, cluster_layer_of
 from vitreous.faithfulness.curves import curves
+from vitreous.faithfulness.intervals import LEVEL, Interval
 from vitreous.faithfulness.localisation import near
 from vitreous.reports.shortcuts import ClassEffect, Shortcuts, Suspect
 from vitreous.runs.trained_model import TrainedModel, labelled_for
@@ -29,7 +30,7 @@ from vitreous.suspects.verdict import Judged, judge
 FEW_PASSES = 6  # of the stored default map: two of them are computed for every picture
 QUICK_MAPS = ("gradient_contrast", "contributions", "grad_cam")  # compared where nothing is stored
 COMPARED, PORTIONS_COMPARED = 16, 6  # pictures and portions of that comparison
-MARGIN = 2  # pixels around the object that count as part of it: hiding along its outline would reshape it
+MARGIN = 1  # pixel around the object that counts as part of it: its outline is mixed with what lies behind
 FEWEST = 20  # pictures: with fewer, ten of them would propose and ten decide
 FEWEST_OF_ANSWER = 5  # pictures, for an answer to be named
 MOST_GROUP_VALUES = 50  # of an attribute; one with more names pictures, not groups
@@ -42,6 +43,17 @@ class Found(NamedTuple):
     lost: Sequence[Sequence[Lost]]  # of each suspect, the most first
     judged: Sequence[Judged]
     method: Method
+
+
+class Looked(NamedTuple):
+    """Pictures with what is known about them, and their maps."""
+
+    seen: Seen
+    heat: Tensor  # (B, H, W), of the pictures' size
+
+    def row(self, number: int) -> "Looked":
+        """One picture of the batch, as a batch."""
+        return Looked(self.seen.take(torch.tensor([number])), self.heat[number : number + 1])
 
 
 def find_shortcuts(
@@ -57,7 +69,9 @@ def find_shortcuts(
     batch_size: int,
 ) -> Found:
     if trained.build_task().has_findings:
-        raise InputError(f"shortcuts are looked for in the answers of classifiers, and {trained.name} does {trained.task}")
+        raise InputError(
+            f"shortcuts are looked for in the answers of classifiers, and {trained.name} does {trained.task}"
+        )
     images, numbers = labelled_for(trained, images), selection(len(images), limit)
     if len(numbers) < FEWEST:
         raise InputError(f"{len(numbers)} images are too few to tell a habit from chance; give {FEWEST} or more")
@@ -68,10 +82,11 @@ def find_shortcuts(
     donors, attributes = Donors(), group_attributes(images, numbers[1::2])
     known = pictures = 0
     for batch in read_batches(trained, images, numbers[1::2], batch_size, label="try suspects"):
-        seen, heat = seen_with_map(trained, batch, method, masks=masks)
+        looked = seen_with_map(trained, batch, method, masks=masks)
+        seen = looked.seen
         known, pictures = known + int(seen.known.sum()), pictures + len(seen.answers)
         groups = [{name: images.attributes(int(n)).get(name, "") for name in attributes} for n in batch.numbers]
-        measure(trained.model, trials, Batch(seen, batch.numbers, batch.labels, heat, groups), donors)
+        measure(trained.model, trials, Batch(seen, batch.numbers, batch.labels, looked.heat, groups), donors)
     judged = judge(trials, masks=known == pictures, labels=True)
     right = sum(count for outcome, count in trials[0].outcomes.items() if outcome.right)
     result = Shortcuts(
@@ -109,7 +124,11 @@ def choose_map(
             target = ClassTarget(labels=trained.model(batch.inputs).argmax(1))
         for method in methods:
             found = curves(
-                trained.model, batch.inputs, method(trained.model, batch.inputs, target), target, portions=PORTIONS_COMPARED
+                trained.model,
+                batch.inputs,
+                method(trained.model, batch.inputs, target),
+                target,
+                portions=PORTIONS_COMPARED,
             )
             scores[method] += float(found.difference.sum())
     best = max(methods, key=lambda method: scores[method])
@@ -135,23 +154,21 @@ def gather_evidence(
     return evidence
 
 
-def seen_with_map(trained: TrainedModel, batch: ImageBatch, method: Method, *, masks: bool) -> tuple[Seen, Tensor]:
-    """Pictures with what is known about them, and their maps (B, H, W) at the pictures' size."""
+def seen_with_map(trained: TrainedModel, batch: ImageBatch, method: Method, *, masks: bool) -> Looked:
     with torch.no_grad():
         answers = trained.model(batch.inputs).argmax(1)
     objects = batch.objects.to(batch.inputs.device) & masks
     ground = 1 - near(objects, MARGIN).to(batch.inputs.dtype)[:, None]
     seen = Seen(batch.inputs, ground, objects.flatten(1).any(1), answers)
     heat = method(trained.model, batch.inputs, ClassTarget(labels=answers))
-    return seen, to_image(heat, (batch.inputs.shape[2], batch.inputs.shape[3]))
+    return Looked(seen, to_image(heat, (batch.inputs.shape[2], batch.inputs.shape[3])))
 
 
 def group_attributes(images: ImageSet, numbers: Sequence[int]) -> tuple[str, ...]:
     """Attributes by which pictures form groups: those with a few values each."""
-    known: Callable[[int], dict[str, str]] = getattr(images, "attributes", lambda _: {})
-    values: dict[str, set[str]] = {name: set() for name in getattr(images, "attribute_names", ())}
+    values: dict[str, set[str]] = {name: set() for name in images.attribute_names}
     for number in numbers:
-        for name, value in known(number).items():
+        for name, value in images.attributes(number).items():
             if name in values:
                 values[name].add(value)
                 if len(values[name]) > MOST_GROUP_VALUES:
@@ -162,8 +179,8 @@ def group_attributes(images: ImageSet, numbers: Sequence[int]) -> tuple[str, ...
 def as_suspect(one: Judged, classes: Sequence[str]) -> Suspect:
     trial, candidate = one.trial, one.trial.candidate
 
-    def interval(name: str) -> object:
-        return trial.interval(Measure(name), 0.95)
+    def interval(name: str) -> Interval | None:
+        return trial.interval(Measure(name), LEVEL)
 
     pictures, total = trial.pictures.clamp_min(1), float(trial.pictures.sum())
     located = trial.area > 0
@@ -176,7 +193,8 @@ def as_suspect(one: Judged, classes: Sequence[str]) -> Suspect:
         )
         for k in (trial.pictures >= FEWEST_OF_ANSWER).nonzero().flatten().tolist()
     )
-    right, without = (interval(name) for name in ("right", "right_without"))
+    changed, right, without = (interval(name) for name in ("changed", "right", "right_without"))
+    assert changed is not None  # as the other two, it is known of every picture
     hit = [effect.name for effect in by_class if effect.changed >= float(trial.changed.sum()) / max(total, 1) / 2]
     worst = trial.worst_group()
     return Suspect(
@@ -188,14 +206,14 @@ def as_suspect(one: Judged, classes: Sequence[str]) -> Suspect:
         classes=() if len(hit) == len(by_class) else tuple(hit),
         proposed_by=candidate.proposed_by,
         used=float(trial.used.sum()) / total if located else None,
-        changed=interval("changed"),
+        changed=changed,
         control=interval("controls"),
         hangs=one.hangs,
         exchanged=interval("other"),
         followed=interval("followed"),
         exchanged_alike=interval("same"),
         tells=one.tells,
-        accuracy=(right.mean, without.mean),
+        accuracy=None if right is None or without is None else (right.mean, without.mean),
         gain=one.gain,
         worst_group=worst if worst is None else (named_group(worst[0], classes), worst[1], worst[2]),
         by_class=by_class,
@@ -206,11 +224,3 @@ def named_group(name: str, classes: Sequence[str]) -> str:
     """The group with its class by name."""
     attribute, _, number = name.partition(", class ")
     return f"{attribute}, class {classes[int(number)]}" if number else attribute
-
-
-def shown_level(heat: Tensor) -> Tensor:
-    """A map as a picture shows it: what speaks for the answer, from 0 to 1."""
-    positive = heat.clamp_min(0)
-    return positive / positive.amax((-2, -1), keepdim=True).clamp_min(1e-12)
-
-

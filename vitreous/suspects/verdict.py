@@ -101,13 +101,18 @@ def interchangeable(trial: Trial, level: float) -> bool:
 
 def with_place(one: Judged, serious: Sequence[Judged]) -> Judged:
     """A cluster, serious with a serious place that it looks at."""
-    box = one.trial.candidate.box
     for place in serious:
-        other = place.trial.candidate.box
-        if one.verdict == LOOK and place.trial.candidate.kind == "place" and box is not None and other is not None:
-            if box_overlap(box, other) >= min(box_area(box), box_area(other)) / 2:
-                return one._replace(verdict=SERIOUS, reasons=(f"it looks at the {place.trial.candidate.name}",))
+        if one.verdict == LOOK and place.trial.candidate.kind == "place" and share_a_place(one, place):
+            return one._replace(verdict=SERIOUS, reasons=(f"it looks at the {place.trial.candidate.name}",))
     return one
+
+
+def share_a_place(one: Judged, other: Judged) -> bool:
+    """Whether half of the smaller box lies in the other."""
+    first, second = one.trial.candidate.box, other.trial.candidate.box
+    if first is None or second is None:
+        return False
+    return box_overlap(first, second) >= min(box_area(first), box_area(second)) / 2
 
 
 def ranked(found: Sequence[Judged]) -> list[Judged]:
