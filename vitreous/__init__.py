@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from vitreous.heads.detect import build_detector
     from vitreous.heads.pyramid import pyramid
     from vitreous.info import info
+    from vitreous.mend import mend
     from vitreous.plot import plot
     from vitreous.predict import predict
     from vitreous.reports.explanation import Explanation
@@ -61,6 +62,7 @@ VERBS = (
     "evaluate",
     "explain",
     "info",
+    "mend",
     "plot",
     "predict",
     "score",
@@ -140,6 +142,7 @@ __all__ = [
     "info",
     "list_models",
     "load_model",
+    "mend",
     "plot",
     "predict",
     "pyramid",

@@ -40,8 +40,17 @@ from vitreous.runtime.device import autocast, keep_freed_memory
 from vitreous.runtime.distributed import SINGLE_PROCESS, CollectiveInputError, World, processes
 from vitreous.runtime.parallel import full_tensor, replicate, require_shardable, shard, synchronise_norms
 from vitreous.tasks.base import load_task
+from vitreous.training.attention import AttentionLoss
 from vitreous.training.bad_images import BadImages
-from vitreous.training.build import build_training, open_splits, require_same_data, teacher_fingerprint
+from vitreous.training.build import (
+    build_training,
+    freeze_all_but_head,
+    open_splits,
+    regions_fingerprint,
+    require_masks,
+    require_same_data,
+    teacher_fingerprint,
+)
 from vitreous.training.clusters import ClusterLoss
 from vitreous.training.optim import build_optimizer, set_lr
 from vitreous.training.recipe import as_recipe, with_recipe
@@ -62,7 +71,7 @@ class StepResult(NamedTuple):
     loss: float  # mean over the images
     signal: int  # received by any of them; 0 = none
     late: bool  # whether a checkpoint is due by the clock
-    cluster_terms: dict[str, float]  # unweighted means over the images
+    watched_terms: dict[str, float]  # of clusters and attention: unweighted means over the images
 
 
 @takes(TrainSettings, with_recipe)
@@ -90,6 +99,9 @@ def train(settings: TrainSettings) -> Path:
         fingerprints = {split: found.fingerprint for split, found in images.items()}
         if settings.teacher is not None:
             fingerprints["teacher"] = teacher_fingerprint(settings.teacher)
+        if settings.attend_away is not None:
+            fingerprints["regions"] = regions_fingerprint(settings.attend_away)
+        world.agree(lambda: require_masks(settings, images["train"]))
         require_same_data(world, fingerprints)
         say(describe(settings.data, load_task(settings.task).targets, **images))
         if is_stored(settings.model) and not settings.pretrained and settings.weights is None:
@@ -156,8 +168,12 @@ class Training:
         self.model, self.model_args, self.task, self.preprocess, note = built
         if note:
             say(note)
+        if settings.train_only == "head":
+            freeze_all_but_head(self.model)
         self.cluster_loss = ClusterLoss(self.model, settings)
-        self.cluster_terms: dict[str, Tensor] = {}  # of the latest piece
+        self.attention_loss = AttentionLoss(self.model, settings, world.size)
+        self.term_weights = self.cluster_loss.weights | self.attention_loss.weights
+        self.watched_terms: dict[str, Tensor] = {}  # of the latest piece
         self.layout = torch.channels_last if settings.channels_last else torch.contiguous_format
         self.val_images = images["val"]
         self.train_loader, self.val_loader = self._loaders(images["train"])
@@ -292,7 +308,7 @@ class Training:
         start = position.step - epoch * self.steps_per_epoch  # not 0 when an epoch is continued
         self.stop_if_signalled()
         self.train_loader.set_position(epoch, start)
-        self.state.model.train()
+        self.train_mode()
         clock, images = Throughput(), self.train_loader.sampler.batch_size
         for pieces in track(
             in_batches(self.train_loader, self.train_loader.sampler.pieces),
@@ -304,7 +320,7 @@ class Training:
             clock.images += images
             position.loss_sum += result.loss * images
             position.loss_images += images
-            for name, term in result.cluster_terms.items():
+            for name, term in result.watched_terms.items():
                 position.term_sums[name] = position.term_sums.get(name, 0.0) + term * images
             if position.step % self.settings.log_every == 0 or position.step % self.steps_per_epoch == 0:
                 self.log_training(epoch, clock.rate())
@@ -313,12 +329,20 @@ class Training:
             if self.checkpoint_due(result.late):
                 self.checkpoint()
 
+    def train_mode(self) -> None:
+        """What keeps its weights also keeps its statistics, and drops nothing."""
+        self.state.model.train()
+        if self.settings.train_only == "head":
+            frozen = [m for m in self.state.model.modules() if not any(p.requires_grad for p in m.parameters())]
+            for module in frozen:
+                module.eval()
+
     def step(self, pieces: list[Batch], epoch: int) -> StepResult:
         """One optimiser step on a batch in pieces; a loss or gradient that is not finite never reaches the weights."""
         state, world, number = self.state, self.world, self.state.position.step
         state.optimizer.zero_grad(set_to_none=True)
         terms: list[Tensor] = []  # add up to the mean over the images of all pieces and processes
-        watched = dict.fromkeys(self.cluster_loss.weights, torch.zeros((), device=self.device))  # means over the images
+        watched = dict.fromkeys(self.term_weights, torch.zeros((), device=self.device))  # means over the images
         for index, piece in enumerate(pieces):
             self.bad_images.note("train", piece.unreadable)
             with nullcontext() if index == len(pieces) - 1 else self.skip_exchange():
@@ -326,7 +350,7 @@ class Training:
                 term = self.loss(piece, index) * share
                 state.scaler.scale(term * world.size).backward()  # gradients are averaged over the processes
             terms.append(term.detach())
-            watched = {name: total + share * self.cluster_terms[name] for name, total in watched.items()}
+            watched = {name: total + share * self.watched_terms[name] for name, total in watched.items()}
         norm = self.clip_gradients()
         # the only point in a step that waits for the device
         numbers = torch.stack([*terms, norm, *watched.values()]).tolist()
@@ -353,11 +377,12 @@ class Training:
         images, targets = self.train_loader.on(piece, self.device, self.layout)
         rng = np.random.default_rng(mix(seed, MIXING_STREAM, number, index))
         images, targets = self.task.augment_batch(images, targets, rng)
-        with autocast(self.device, self.settings.amp):
+        images = self.attention_loss.watched(images)
+        with autocast(self.device, self.settings.amp), self.attention_loss.differentiable():
             losses = self.task.losses(self.learner, images, targets)
-        terms = self.cluster_loss.take()
-        self.cluster_terms = {name: term.detach() for name, term in terms.items()}
-        losses |= self.cluster_loss.weighted(terms)
+        terms = self.cluster_loss.take() | self.attention_loss.take(images, targets, losses)
+        self.watched_terms = {name: term.detach() for name, term in terms.items()}
+        losses |= {name: self.term_weights[name] * term for name, term in terms.items()}
         return torch.stack(list(losses.values())).sum()
 
     def clip_gradients(self) -> Tensor:

@@ -38,7 +38,7 @@ def learnt(settings: dict, *, compiled: bool = False, frugal: bool = False, **ch
     torch.manual_seed(1)
     loss = F.cross_entropy(learner(IMAGES), LABELS)
     terms = clusters.take()
-    (loss + sum(clusters.weighted(terms).values())).backward()
+    (loss + sum(clusters.weights[name] * term for name, term in terms.items())).backward()
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     made = [*model.stages, *(model.readout or {}).values()]
     assert all(stage.cluster_terms is None or not stage.cluster_terms for stage in made)

@@ -25,13 +25,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
 from vitreous.data.image import load_image
-from vitreous.data.transforms import to_unit_tensor
 from vitreous.errors import InputError, nearest
 from vitreous.files.limits import MAX_CLASS_NAME_CHARS, MAX_LOOK_PIXELS, MAX_REGIONS, MAX_REGIONS_BYTES
 from vitreous.files.reading import excerpt, is_text, read_json
@@ -94,7 +94,7 @@ class Region:
         if self.look is None:
             raise InputError(f"region {self.name!r}: match look needs a look, the part of a picture as a PNG in base64")
         picture = load_image(self.look, name=f"look of region {self.name!r}", max_pixels=MAX_LOOK_PIXELS)
-        patch = to_unit_tensor(picture)
+        patch = _pixels_of(picture).float() / 255
         if patch.std(correction=0) < LEAST_CONTRAST:
             raise InputError(
                 f"region {self.name!r}: its look is of one colour, which is found on any plain ground; draw the box "
@@ -234,6 +234,11 @@ def _pixels(box: Box, H: int, W: int) -> tuple[slice, slice]:
     return rows, columns
 
 
+def _pixels_of(picture: Image.Image) -> Tensor:
+    """(3, H, W) bytes."""
+    return torch.from_numpy(np.array(picture.convert("RGB"))).permute(2, 0, 1)
+
+
 def _found(region: Region, images: Tensor) -> Tensor:
     """(B, H, W): the patch's area wherever it is found."""
     H, W = images.shape[-2:]
@@ -268,3 +273,31 @@ def correlation(images: Tensor, patch: Tensor) -> Tensor:
     alike = (deviation >= CONTRASTS[0] * own) & (deviation <= CONTRASTS[1] * own)
     found = products / (count * own * deviation.clamp_min(1e-6))
     return torch.where(alike, found, torch.zeros_like(found)).float()
+
+
+# ---- painting over ---------------------------------------------------------------------------------------------
+
+
+def painted_over(picture: Image.Image, regions: Sequence[Region]) -> Image.Image:
+    """The picture without what is in the regions: they are filled smoothly from around them.
+
+    A blur of the region would let the colour of a mark through, and one colour would draw a box with edges: a new mark.
+    What stands there afterwards depends on nothing in the region.
+    """
+    pixels = _pixels_of(picture)[None]
+    masks = region_masks(regions, pixels)[:, None]  # (1, 1, H, W)
+    if not masks.any():
+        return picture
+    filled = _filled(pixels.float() * (1 - masks), 1 - masks)
+    shown = torch.where(masks > 0, filled.round().clamp(0, 255), pixels.float())[0]
+    return Image.fromarray(shown.to(torch.uint8).permute(1, 2, 0).numpy())
+
+
+def _filled(weighted: Tensor, weight: Tensor) -> Tensor:
+    """Means where there is weight, and elsewhere the same at half the size, and so on: from near, or else from afar."""
+    means = weighted / weight.clamp_min(1e-6)
+    if bool((weight > 0).all()) or max(weight.shape[-2:]) == 1:
+        return means
+    coarse = _filled(*(F.avg_pool2d(part, 2, ceil_mode=True) for part in (weighted, weight)))
+    smooth = F.interpolate(coarse, weight.shape[-2:], mode="bilinear", align_corners=False)
+    return torch.where(weight > 0, means, smooth)

@@ -12,7 +12,7 @@ import math
 import random
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from vitreous.data.regions import Region, painted_over, regions_from
 from vitreous.errors import InputError, nearest
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -56,6 +57,7 @@ class Preprocess:
     mean: ChannelValues = IMAGENET_MEAN
     std: ChannelValues = IMAGENET_STD
     squash: bool = False
+    hidden: tuple[Region, ...] = ()  # painted over in every picture: what a mended model does not see
 
     def __post_init__(self) -> None:
         if len(self.size) != 2 or not all(isinstance(side, int) and 1 <= side <= LARGEST_SIDE for side in self.size):
@@ -73,19 +75,23 @@ class Preprocess:
 
     def picture(self, image: Image.Image) -> Image.Image:
         """The part of the image that the model sees, at the size at which it sees it."""
+        # One call with `box` equals resize followed by crop, without drawing what the crop throws away:
+        # a 1x20000 picture never becomes a 224x4480000 one.
+        seen = image.resize(self.size[::-1], resampling(self.interpolation), box=self.window(image))
+        return painted_over(seen, self.hidden) if self.hidden else seen
+
+    def window(self, image: Image.Image) -> tuple[float, float, float, float]:
+        """Left, top, right, bottom of the part of the image that the model sees, in its pixels."""
         height, width = self.size
         if self.squash:
             left, top = (side * (1 - self.crop_ratio) / 2 for side in image.size)
-            inner = (left, top, image.width - left, image.height - top)
-            return image.resize((width, height), resampling(self.interpolation), box=inner)
+            return left, top, image.width - left, image.height - top
         covered_height, covered_width = _cover(image.height, image.width, self.size, self.crop_ratio)
         top = round((covered_height - height) / 2)
         left = round((covered_width - width) / 2)
         across, down = image.width / covered_width, image.height / covered_height
-        # One call with `box` equals resize followed by crop, without drawing what the crop throws away:
-        # a 1x20000 picture never becomes a 224x4480000 one.
         box = (left * across, top * down, (left + width) * across, (top + height) * down)
-        return image.resize((width, height), resampling(self.interpolation), box=inside(box, image))
+        return inside(box, image)
 
     def pixels(self, image: Image.Image) -> Tensor:
         """(3, H, W) bytes of `picture`."""
@@ -114,8 +120,10 @@ class Preprocess:
 
     def to_dict(self) -> dict[str, Any]:
         """For files; what most models do not need is left out where it is not used."""
-        values = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
-        return values if self.squash else {key: value for key, value in values.items() if key != "squash"}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        plain = {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
+        plain["hidden"] = [region.to_dict() for region in self.hidden]
+        return {key: value for key, value in plain.items() if key not in ("squash", "hidden") or value}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Preprocess":
@@ -124,6 +132,8 @@ class Preprocess:
             if key not in known:
                 raise InputError(f"unknown preprocessing key '{key}'; nearest: {nearest(key, known)}")
         plain: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
+        if "hidden" in plain:
+            plain["hidden"] = regions_from({"regions": values["hidden"]})
         return cls(**plain)
 
 
@@ -156,26 +166,39 @@ class Augmentation:
 
     def __call__(self, image: Image.Image) -> Tensor:
         """(3, H, W): bytes, or normalised float32 where something was erased."""
-        pixels = self.crop(image)
+        return self.with_masks(image, ())[0]
+
+    def with_masks(self, image: Image.Image, masks: Sequence[Image.Image]) -> tuple[Tensor, list[Tensor]]:
+        """The view, and masks of the picture's size, white on black, cut and mirrored as it is: (H, W) booleans.
+
+        The random numbers are the same with masks and without. A `policy` may turn and move pictures, which masks
+        do not follow.
+        """
+        cut = self.draw_part(image)
+        pixels = _scaled(cut(image), self.preprocess.size, self.preprocess.interpolation)
+        seen = [_as_mask(cut(mask), self.preprocess.size) for mask in masks]
         if random.random() < self.flip:  # noqa: S311  (not a secret)
-            pixels = pixels.flip(-1)
+            pixels, seen = pixels.flip(-1), [mask.flip(-1) for mask in seen]
         if self._steps:
             picture = Image.fromarray(pixels.permute(1, 2, 0).numpy())
             for step in self._steps:
                 picture = step(picture)
             pixels = to_bytes(picture)
-        return pixels if self._erase is None else self._erase(self.preprocess.normalise_bytes(pixels))
+        if self._erase is not None:
+            pixels = self._erase(self.preprocess.normalise_bytes(pixels))
+        return pixels, seen
 
-    def crop(self, image: Image.Image) -> Tensor:
-        """A random part of the picture, brought to the training size: (3, H, W) bytes."""
+    def draw_part(self, image: Image.Image) -> Callable[[Image.Image], Image.Image]:
+        """What cuts a random part out of the picture, and the same part out of a picture of the same size."""
         height, width = self.preprocess.size
         if self.pad:
-            framed = ImageOps.expand(self.preprocess.picture(image), self.pad)
             left, top = random.randint(0, 2 * self.pad), random.randint(0, 2 * self.pad)  # noqa: S311
-            return to_bytes(framed.crop((left, top, left + width, top + height)))
+            framed = (left, top, left + width, top + height)
+            return lambda drawn: ImageOps.expand(self.preprocess.picture(drawn), self.pad).crop(framed)
         if self.scale < 1 or image.height * width != image.width * height:
-            image = image.crop(_random_box(image, (self.scale, 1.0), self.ratio))
-        return _scaled(image, self.preprocess.size, self.preprocess.interpolation)
+            box = _random_box(image, (self.scale, 1.0), self.ratio)
+            return lambda drawn: drawn.crop(box)
+        return lambda drawn: drawn
 
     @cached_property
     def _steps(self) -> tuple[Callable[[Image.Image], Image.Image], ...]:
@@ -233,6 +256,12 @@ def _scaled(picture: Image.Image, size: tuple[int, int], interpolation: str) -> 
     pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1)[None]  # (1, 3, H, W), channels last
     scaled = F.interpolate(pixels, size, mode=interpolation, align_corners=False, antialias=True)
     return scaled[0].contiguous()
+
+
+def _as_mask(drawn: Image.Image, size: tuple[int, int]) -> Tensor:
+    """(H, W) booleans of a picture that is white on black."""
+    grey = drawn.convert("L").resize(size[::-1], Image.Resampling.BILINEAR)
+    return torch.from_numpy(np.array(grey)) >= 128
 
 
 def _per_channel(values: Sequence[float], like: Tensor) -> Tensor:

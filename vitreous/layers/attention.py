@@ -3,6 +3,7 @@
 Shapes: B batch, H W grid, N = HW, M keys, C channels, h heads, d = C / h.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -16,6 +17,9 @@ def split_heads(x: Tensor, heads: int) -> Tensor:
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)  # (B, N, C) -> (B, h, N, d)
 
 
+CLOSED = 1e-35  # factor on the weight of a closed key: nothing beside any other, and still a number if it is alone
+
+
 class Gates(NamedTuple):
     """Factors on M keys, 1 for no change: tensors (1 or B, M), or None for all 1.
 
@@ -25,6 +29,12 @@ class Gates(NamedTuple):
 
     logit: Tensor | None = None
     value: Tensor | None = None
+
+    def closing(self, closed: Sequence[int], count: int, device: torch.device) -> "Gates":
+        """The same gates, with these of `count` keys closed for good."""
+        factors = torch.ones(1, count, device=device)
+        factors[:, list(closed)] = CLOSED
+        return self._replace(logit=factors if self.logit is None else self.logit * factors.to(self.logit))
 
     def applied(self, v: Tensor) -> tuple[Tensor, Tensor | None]:
         """Gated values (B, h, M, d), and what `attend` takes as `keys`."""

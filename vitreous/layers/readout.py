@@ -27,6 +27,9 @@ class ReadoutAttention(nn.Module):
     """
 
     gates: Gates | None = None  # as in PaCa's attention
+    closed: tuple[int, ...] = ()
+    note_places: bool = False  # training may set it on the instance, to learn where decisions look
+    places: Tensor | None = None  # (B, H, W) of the latest forward pass in training, until the loss takes it
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -38,6 +41,8 @@ class ReadoutAttention(nn.Module):
         """`kept` (B, M) is 0 for clusters that training drops from an image, else 1."""
         tokens = self.cluster_norm(assignment.flatten(2) @ x.flatten(1, 2))  # (B, M, C)
         gates = (self.gates or Gates()) if kept is None else Gates(logit=kept)
+        if self.closed:
+            gates = gates.closing(self.closed, assignment.shape[1], x.device)
         scores = self.score(tokens)  # (B, M, 1)
         if gates.logit is not None:
             scores = scores + gates.logit.log()[..., None].to(scores.dtype)
@@ -46,6 +51,9 @@ class ReadoutAttention(nn.Module):
             weights = weights * gates.value[..., None].to(weights.dtype)
         if self.map.listening:
             self.map((weights[..., None] * assignment)[:, None])  # (B, 1, M, H, W)
+        if self.note_places and self.training:
+            shares = weights.transpose(1, 2) @ assignment.flatten(2)  # (B, 1, N): sum over m of a_m Z_m
+            self.places = shares[:, 0].unflatten(1, assignment.shape[2:])
         return weights * tokens
 
 

@@ -34,7 +34,7 @@ from vitreous.layers.cluster_training import ClusterTraining
 from vitreous.layers.clustering import CLUSTERINGS, ClusteringTeacher, ConvClustering, assign
 from vitreous.layers.mlp import ConvMlp, drop_path, drop_path_rates
 from vitreous.layers.patch import DoubleConvStem, PatchEmbed, apply_nchw
-from vitreous.layers.readout import ClusterReadout
+from vitreous.layers.readout import ClusterReadout, ReadoutAttention
 from vitreous.layers.tap import Tap
 from vitreous.models.arguments import (
     check_flags,
@@ -82,12 +82,17 @@ class BlockSettings:
         int | Sequence[int] | None, Doc("The stages it reads, from 1; None for the last. Later ones are left out.")
     ] = None
     readout_temperature: Annotated[float, Doc("As cluster_temperature, for the maps of the readout.")] = 1.0
+    closed_clusters: Annotated[
+        dict[str, Sequence[int]] | None,
+        Doc("Clusters, from 0, that are never attended to, by the path of the attention; `vitreous mend` writes it."),
+    ] = None
 
 
 class ClusterAttention(nn.Module):
     """Multi-head attention of all patches over M cluster tokens, or over all patches if there are no clusters."""
 
     gates: Gates | None = None  # `vitreous.clusters.gates.gated` sets it on the instance, to remove clusters
+    closed: tuple[int, ...] = ()  # clusters that are removed for good, whatever the gates are
 
     def __init__(self, dim: int, heads: int, clusters: int, settings: BlockSettings) -> None:
         super().__init__()
@@ -108,6 +113,8 @@ class ClusterAttention(nn.Module):
         context = patches if assignment is None else self.cluster_tokens(patches, assignment)  # (B, M, C)
         q, k, v = (split_heads(y, self.heads) for y in (self.q(patches), self.k(context), self.v(context)))
         gates = self.gates if kept is None else Gates(logit=kept)
+        if self.closed and assignment is not None:
+            gates = (gates or Gates()).closing(self.closed, assignment.shape[1], x.device)
         v, keys = (v, None) if gates is None else gates.applied(v)
         dropout = self.dropout if self.training else 0.0
         out = attend(q, k, v, self.map, (H, W), dropout=dropout, keys=keys)  # (B, N, C)
@@ -299,6 +306,7 @@ class PaCa(Backbone):
             self.stages.append(ClusterStage(downsample, blocks, dim, clustered=clusters[i] > 0, position_grid=grid))
         if settings.readout == "clusters":
             self.read_clusters(read_stages(settings.readout_stages, len(dims)))
+        self.close_clusters(clusters)
         self.apply(self._init_weights)
 
     def read_clusters(self, stages: Sequence[int]) -> None:
@@ -318,6 +326,28 @@ class PaCa(Backbone):
         )
         self.num_features = self.head_hidden_size = sum(self.channels[i] for i in stages)
         self.reset_classifier(self.num_classes)
+
+    def close_clusters(self, clusters: Sequence[int]) -> None:
+        """Close those of the settings for good; `clusters` are counts per stage."""
+        attentions = {
+            path: self.settings.readout_clusters if path.startswith("readout.") else clusters[int(path.split(".")[1])]
+            for path, module in self.named_modules()
+            if isinstance(module, ClusterAttention | ReadoutAttention)
+        }
+        closed = self.settings.closed_clusters or {}
+        known = [path for path, count in attentions.items() if count]
+        if not isinstance(closed, dict) or not set(closed) <= set(known):
+            raise InputError(
+                f"closed_clusters={closed!r} given; accepted: numbers by path, of {', '.join(known) or 'nothing here'}"
+            )
+        for path, numbers in closed.items():
+            count, given = attentions[path], tuple(numbers) if isinstance(numbers, list | tuple) else ()
+            whole = all(type(number) is int and 0 <= number < count for number in given)
+            if not given or not whole or len(set(given)) >= count:
+                raise InputError(
+                    f"closed_clusters of {path} are {numbers!r}; accepted: some, but not all, of 0 to {count - 1}"
+                )
+            self.get_submodule(path).closed = given  # type: ignore[assignment]
 
     def maps(self, x: Tensor, depth: int | None = None) -> list[Tensor]:
         x = self.embed(x)

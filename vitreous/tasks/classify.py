@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
+from vitreous.data.guides import GuidedView, exchange_grounds
 from vitreous.data.mixup import Mixup
+from vitreous.data.regions import find_regions
 from vitreous.data.source import ImageSet
 from vitreous.data.transforms import Preprocess
 from vitreous.drawing.annotate import enlarge_small
@@ -116,12 +118,27 @@ class LabelledViews:
         return self.view(picture), {"labels": self.images.target(index)["labels"]}
 
 
+class GuidedViews(LabelledViews):
+    """The same, with where a decision about the picture should look."""
+
+    def __init__(self, images: ImageSet, view: GuidedView) -> None:
+        super().__init__(images, view.view)
+        self.guided = view
+
+    def __getitem__(self, index: int) -> tuple[Tensor, dict[str, Any]]:
+        picture = self.images.picture(index, at_least=self.at_least)
+        label = self.images.target(index)["labels"]
+        pixels, guide = self.guided.of(self.images, index, picture, self.images.classes[label])
+        return pixels, {"labels": label, **guide}
+
+
 class ClassifyTask(Task):
     name, purpose, targets = "classify", "classify", "labels"
     settings = frozenset(
         {
             *("repeats", "label_smoothing", "mixup", "cutmix", "mixup_switch", "augment", "erasing", "scale", "pad"),
             *("crop_ratio", "teacher", "distill", "distill_weight", "distill_temperature"),
+            *("attend_to", "attend_away", "attend_weight", "attend_share", "attend_hide"),
         }
     )
     main_metric = "top1"
@@ -141,31 +158,46 @@ class ClassifyTask(Task):
         label_smoothing: float = 0.0,
         mixup: Mixup | None = None,
         distillation: Distillation | None = None,
+        exchange: float = 0.0,
     ) -> None:
+        """`exchange`: share of the pictures with a guide whose ground is another's in training."""
         super().__init__(classes)
         if not 0 <= label_smoothing < 1:
             raise InputError(f"label smoothing {label_smoothing} cannot be used; it must lie between 0 and 1")
         self.label_smoothing = label_smoothing
         self.mixup = mixup if mixup is not None else Mixup()
         self.distillation = distillation
+        self.exchange = exchange
 
     @classmethod
     def from_settings(cls, settings: Any, images: ImageSet) -> Self:
-        return cls(images.classes, label_smoothing=settings.label_smoothing, mixup=settings.mixing())
+        guided = settings.attend_to or settings.attend_away
+        return cls(
+            images.classes,
+            label_smoothing=settings.label_smoothing,
+            mixup=settings.mixing(),
+            exchange=settings.attend_hide if guided else 0.0,
+        )
 
     def learn_from(self, teacher: Distillation) -> None:
         self.distillation = teacher
 
     def training_view(self, preprocess: Preprocess, settings: Any) -> PictureView:
-        return settings.augmentation(preprocess)
+        view = settings.augmentation(preprocess)
+        if not settings.attend_to and not settings.attend_away:
+            return view
+        regions = () if settings.attend_away is None else find_regions(settings.attend_away)
+        return GuidedView(view, settings.attend_to == "masks", settings.attend_share, regions)
 
     def evaluation_view(self, preprocess: Preprocess) -> PictureView:
         return preprocess.pixels
 
     def dataset(self, images: ImageSet, view: PictureView) -> LabelledViews:
-        return LabelledViews(images, view)
+        return GuidedViews(images, view) if isinstance(view, GuidedView) else LabelledViews(images, view)
 
     def augment_batch(self, images: Tensor, targets: Targets, rng: np.random.Generator) -> tuple[Tensor, Targets]:
+        if self.exchange:
+            images = exchange_grounds(images, targets, self.exchange, rng)
         if not self.mixup.active:
             return images, targets
         mixed = self.mixup(images, targets["labels"], len(self.classes), rng)

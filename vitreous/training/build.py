@@ -1,5 +1,6 @@
 """From settings to the data of a run, the model to train, and its teacher if it has one."""
 
+import hashlib
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,11 +11,12 @@ from timm import get_pretrained_cfg
 from torch import Tensor, nn
 
 from vitreous.data.loader import seed_everything
+from vitreous.data.regions import find_regions
 from vitreous.data.source import ImageSet, open_data
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.files.reading import reason_of
-from vitreous.files.storage import sha256
+from vitreous.files.storage import json_text, sha256
 from vitreous.models.weights import check_finite, local_file, local_path, read_state, read_tensors
 from vitreous.registry import construction_limit, create_model, stored_arguments, stored_bytes
 from vitreous.runs.model_config import RESERVED, WEIGHTS, read_config
@@ -24,9 +26,11 @@ from vitreous.runs.weights_file import OPENMMLAB_PREFIXES, describe_arguments, e
 from vitreous.runtime.distributed import CollectiveInputError, World
 from vitreous.tasks.base import Task, load_task
 from vitreous.tasks.classify import Distillation, Teacher
+from vitreous.training.optim import layered_part
 from vitreous.training.settings import TrainSettings
 
 INITIAL_WEIGHTS, INITIAL_HEAD = 0, 3  # first number of the key, as in train.py
+MASKS_TRIED = 50  # pictures, spread over the data, of which one must have a mask where masks are asked for
 
 
 class TrainingParts(NamedTuple):
@@ -212,6 +216,39 @@ def preprocess_for(model: Any, settings: TrainSettings) -> Preprocess:
         mean=tuple(config["mean"]),
         std=tuple(config["std"]),
     )
+
+
+def freeze_all_but_head(model: Any) -> None:
+    """Let a classifier learn alone, or a head on a backbone that stays."""
+    if hasattr(model, "get_classifier"):
+        learns = model.get_classifier()
+        trained = list(learns.parameters()) if isinstance(learns, nn.Module) else []
+        kept = model
+    else:
+        path, kept = layered_part(model)
+        trained = [parameter for name, parameter in model.named_parameters() if not name.startswith(path)]
+    if not trained:
+        raise InputError("train_only head given, but this model has no classifier of its own; leave it out")
+    kept.requires_grad_(False)
+    for parameter in trained:
+        parameter.requires_grad_(True)
+
+
+def require_masks(settings: TrainSettings, images: ImageSet) -> None:
+    """Refuse to teach looking at objects from data that know none; some pictures without a mask are fine."""
+    step = max(1, len(images) // MASKS_TRIED)
+    tried = range(0, len(images), step)
+    if settings.attend_to == "masks" and not any(images.object_mask(index) is not None for index in tried):
+        raise InputError(
+            f"--attend-to masks given, but '{settings.data}' has no masks of objects; use shapes, Oxford pets or class "
+            "folders with masks beside them (docs/data.md), or --attend-away with regions"
+        )
+
+
+def regions_fingerprint(given: str) -> str:
+    """Identifies the regions, so that a run continues with those that it began with."""
+    described = json_text([region.to_dict() for region in find_regions(given)])
+    return hashlib.sha256(described.encode()).hexdigest()[:16]
 
 
 def teacher_fingerprint(teacher: str) -> str:

@@ -57,6 +57,3 @@ class ClusterLoss:
             found.append(stage.cluster_terms)
             stage.cluster_terms = None
         return {name: torch.stack([terms[TERM_OF_SETTING[name]] for terms in found]).mean() for name in self.weights}
-
-    def weighted(self, terms: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {name: self.weights[name] * term for name, term in terms.items()}

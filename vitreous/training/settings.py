@@ -38,7 +38,7 @@ SETTING_LIMITS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "at least 1": ("size epochs batch_size accumulate repeats log_every train_count val_count", lambda x: x >= 1),
     "0 or more": (
         "min_lr warmup_lr warmup_epochs cooldown_epochs lr_batch weight_decay clip_grad mixup cutmix color_jitter pad "
-        "cluster_overlap cluster_map_entropy cluster_place_entropy workers seed checkpoint_steps",
+        "cluster_overlap cluster_map_entropy cluster_place_entropy attend_weight workers seed checkpoint_steps",
         lambda x: x >= 0,
     ),
     "above 0": (
@@ -47,12 +47,12 @@ SETTING_LIMITS: dict[str, tuple[str, Callable[[Any], bool]]] = {
         lambda x: x > 0,
     ),
     "between 0 and 1": (
-        "max_corrupt mixup_switch erasing flip distill_weight cluster_group_dropout",
+        "max_corrupt mixup_switch erasing flip distill_weight cluster_group_dropout attend_hide",
         lambda x: 0 <= x <= 1,
     ),
     "at least 0 and below 1": ("ema label_smoothing drop_path cluster_dropout", lambda x: 0 <= x < 1),
     "above 0 and below 1": ("val_fraction", lambda x: 0 < x < 1),
-    "above 0 and at most 1": ("scale crop_ratio layer_decay step_factor", lambda x: 0 < x <= 1),
+    "above 0 and at most 1": ("scale crop_ratio layer_decay step_factor attend_share", lambda x: 0 < x <= 1),
 }
 
 
@@ -167,6 +167,29 @@ class TrainSettings:
     distill_weight: Annotated[float, Doc("Weight of the distillation loss.")] = 0.5
     distill_temperature: Annotated[float, Doc("Softmax temperature of soft distillation.")] = 1.0
 
+    attend_to: Annotated[
+        Literal["masks"] | None,
+        Doc(
+            "Teach where to look: masks = on the object, where the data know its mask. Cheap for models with a readout "
+            "through clusters; for others by the gradient of the loss, at twice to three times the price of a step."
+        ),
+    ] = None
+    attend_away: Annotated[
+        str | None,
+        Doc("Teach where not to look: a regions file, as the explorer writes it, or a place such as 'upper left'."),
+    ] = None
+    attend_weight: Annotated[float, Doc("Loss weight of the share of the decision that lies elsewhere.")] = 1.0
+    attend_share: Annotated[
+        float, Doc("Share of the object masks that is used, chosen by the pictures' names: often few will do.")
+    ] = 1.0
+    attend_hide: Annotated[
+        float, Doc("Share of the pictures with a mask or region in which what lies elsewhere is another picture's.")
+    ] = 0.9
+
+    train_only: Annotated[
+        Literal["all", "head"], Doc("head: all but the classifier, or the head, keeps the weights it starts with.")
+    ] = "all"
+
     cluster_dropout: Annotated[
         float, Doc("PaCa: probability of dropping each cluster of an image, in all blocks that use it; 0 = off.")
     ] = 0.0
@@ -270,6 +293,7 @@ class TrainSettings:
         _check("pad", self.pad, not self.pad or self.scale == 1, f"0 unless scale is 1 (it is {self.scale})")
         accepted = "empty (off), or RandAugment as timm writes it, e.g. rand-m9-mstd0.5-inc1"
         _check("augment", repr(self.augment), not self.augment or RAND_AUGMENT.fullmatch(self.augment), accepted)
+        self._check_attention()
         self.model_arguments()  # reports an argument that cannot be read at once
         self.head_arguments()
         own, tasks = load_task(self.task).settings, load_tasks()
@@ -278,6 +302,26 @@ class TrainSettings:
             unchanged = not meant_for or entry.name in own or getattr(self, entry.name) == entry.default
             accepted = f"left out: it is for --task {' or '.join(meant_for)}, and this is {self.task}"
             _check(entry.name, getattr(self, entry.name), unchanged, accepted)
+
+    def _check_attention(self) -> None:
+        guided = bool(self.attend_to or self.attend_away)
+        _check("attend_to", self.attend_to, self.attend_to in (None, "masks"), "masks")
+        for name in ("attend_weight", "attend_share", "attend_hide"):
+            default = next(entry.default for entry in fields(self) if entry.name == name)
+            unused = guided or getattr(self, name) == default
+            _check(name, getattr(self, name), unused, "given together with attend_to or attend_away")
+        _check("attend_share", self.attend_share, self.attend_share == 1 or self.attend_to, "given with attend_to")
+        if guided:
+            moves = "which masks and regions do not follow; leave one of the two out"
+            _check("augment", repr(self.augment), not self.augment, f"empty: it turns and moves pictures, {moves}")
+            for name in ("mixup", "cutmix"):
+                _check(name, getattr(self, name), not getattr(self, name), f"0: it blends pictures, {moves}")
+        _check("train_only", self.train_only, self.train_only in ("all", "head"), "all or head")
+        _check(
+            "train_only", self.train_only, self.train_only == "all" or not guided, "all: a head cannot look elsewhere"
+        )
+        starts = self.train_only == "all" or self.pretrained or self.weights is not None
+        _check("train_only", self.train_only, starts, "given together with weights or pretrained, which it keeps")
 
     @property
     def folder(self) -> Path:

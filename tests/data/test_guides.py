@@ -1,0 +1,104 @@
+"""Guides: masks follow the picture's random view, are chosen by name, and change no random number."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from vitreous.data.guides import AWAY, OBJECT, GuidedView, chosen, exchange_grounds
+from vitreous.data.image_set import ImageSet
+from vitreous.data.regions import Region
+from vitreous.data.source import open_data
+from vitreous.data.transforms import Augmentation, Preprocess
+
+VIEWS = {
+    "crops": dict(scale=0.3, flip=0.5),
+    "whole": dict(scale=1.0, flip=0.5),
+    "padded": dict(scale=1.0, pad=4, flip=0.5),
+    "erased": dict(scale=0.5, erasing=1.0, color_jitter=0.4),
+}
+
+
+@pytest.fixture(scope="module")
+def images() -> ImageSet:
+    return open_data("shapes", "train", size=(48, 48), count=6, targets="labels")
+
+
+@pytest.mark.parametrize("kind", VIEWS)
+def test_a_guide_changes_no_random_number(images: ImageSet, kind: str) -> None:
+    view = Augmentation(Preprocess((32, 32)), **VIEWS[kind])
+    guided = GuidedView(view, objects=True, regions=(Region("corner", (0, 0, 0.25, 0.25)),))
+    picture = images.picture(2)
+    for seed in range(5):
+        pixels, after = [], []
+        for look in (lambda: view(picture), lambda: guided.of(images, 2, picture, "heart")[0]):
+            random.seed(seed)
+            np.random.seed(seed)
+            torch.manual_seed(seed)
+            pixels.append(look())
+            after.append((random.random(), np.random.random(), torch.rand(1).item()))
+        assert torch.equal(*pixels)
+        assert after[0] == after[1]
+
+
+@pytest.mark.parametrize("kind", ["crops", "whole", "padded"])
+def test_masks_are_cut_and_mirrored_as_the_picture(images: ImageSet, kind: str) -> None:
+    """A picture that is its own mask must stay so."""
+    mask = images.object_mask(1)
+    assert mask is not None
+    mask = mask.convert("L")
+    view = Augmentation(Preprocess((32, 32), interpolation="bilinear"), **VIEWS[kind])
+    for seed in range(8):
+        random.seed(seed)
+        pixels, (seen,) = view.with_masks(mask.convert("RGB"), [mask])
+        assert (pixels[0] >= 128).eq(seen).float().mean() > 0.98  # but for rounding along the outline
+
+
+def test_regions_stay_where_they_are_in_the_picture(images: ImageSet) -> None:
+    """The region is told for the square centre that a model sees, and marked in the wide picture it is part of."""
+    wide = Image.new("RGB", (96, 48))
+    guided = GuidedView(Augmentation(Preprocess((32, 32)), flip=0.0), regions=(Region("a", (0, 0, 0.5, 0.5)),))
+    drawn = np.array(guided.drawn_regions(wide, "heart")) >= 128
+    assert drawn.shape == (48, 96)
+    assert drawn[:24, 24:48].all()
+    assert drawn.sum() == 24 * 24
+
+
+def test_unknown_objects_allow_everything(images: ImageSet) -> None:
+    guided = GuidedView(Augmentation(Preprocess((32, 32)), scale=1.0), objects=True, share=1e-9)
+    guide = guided.of(images, 0, images.picture(0), "heart")[1]
+    assert guide[OBJECT].all()
+    assert not guide[AWAY].any()
+
+
+def test_a_share_is_chosen_by_name_and_lies_within_a_larger_one() -> None:
+    names = [f"train/{number}" for number in range(2000)]
+    few, many = ({name for name in names if chosen(name, share)} for share in (0.1, 0.5))
+    assert few < many
+    assert 150 < len(few) < 250
+    assert all(chosen(name, 1.0) for name in names)
+
+
+def test_grounds_are_exchanged_and_objects_stay() -> None:
+    images = torch.arange(4.0).view(4, 1, 1, 1).expand(4, 3, 8, 8).clone() + 1
+    allowed = torch.zeros(4, 8, 8, dtype=torch.bool)
+    allowed[:, 2:5, 2:5] = True
+    allowed[3] = True  # nothing is known about the last
+    targets = {OBJECT: allowed, AWAY: torch.zeros_like(allowed)}
+    images[:, :, 2:5, 2:5] += 10
+    changed = exchange_grounds(images, targets, 1.0, np.random.default_rng(0))
+    assert torch.equal(changed[:, :, 2:5, 2:5], images[:, :, 2:5, 2:5])
+    assert changed[:, 0, 7, 7].tolist() == [3, 1, 2, 4]
+    assert torch.equal(exchange_grounds(images, targets, 0.0, np.random.default_rng(0)), images)
+
+
+def test_the_object_of_another_picture_is_painted_over() -> None:
+    images = torch.ones(2, 3, 8, 8)
+    images[0, :, :4, :4], images[1, :, 4:, 4:] = 7, 9
+    allowed = torch.zeros(2, 8, 8, dtype=torch.bool)
+    allowed[0, :4, :4], allowed[1, 4:, 4:] = True, True
+    targets = {OBJECT: allowed, AWAY: torch.zeros_like(allowed)}
+    changed = exchange_grounds(images, targets, 1.0, np.random.default_rng(0))
+    assert torch.equal(changed, images)  # grounds are alike, and neither object is in the other
