@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vitreous.errors import printable
 from vitreous.explanations.default_method import read_default_method
-from vitreous.reports.shortcuts import Shortcuts, in_words
+from vitreous.reports.shortcuts import Shortcuts, shortcuts_in_words
 from vitreous.runs.model_folder import load_model
 from vitreous.runs.results import require_positive, result_folder
 from vitreous.score import open_for
@@ -79,7 +79,7 @@ def shortcuts(
             batch_size=batch_size,
         )
         result = write_shortcuts(staging, found, trained, images, out)
-    for line in in_words(result):
+    for line in shortcuts_in_words(result):
         print(printable(f"\n{line}", keep="\n"))
     print(printable(f"\nshortcuts: {result.page}", keep="\n"))
     return result

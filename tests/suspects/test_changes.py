@@ -3,8 +3,8 @@
 import torch
 
 from vitreous.suspects.candidates import boxes, place_in_words
-from vitreous.suspects.changes import Background, Place, Seen, Tint, filled
-from vitreous.suspects.gathering import CELLS, MOST_CELLS_KEPT, Evidence
+from vitreous.suspects.changes import Background, PictureTint, Place, Seen, filled
+from vitreous.suspects.gathering import GRID_CELLS, MOST_CELLS_KEPT, Evidence
 from vitreous.suspects.measuring import Donors
 
 
@@ -43,8 +43,8 @@ def test_controls_are_as_large_and_lie_elsewhere():
 
 def test_a_tint_is_taken_away_and_exchanged():
     one, other, usual = seen(), seen(), torch.tensor([0.1, 0.2, 0.3])
-    assert torch.allclose(Tint(usual).hidden(one).mean((2, 3)), usual.expand(4, 3), atol=1e-5)
-    assert torch.allclose(Tint(usual).exchanged(one, other).mean((2, 3)), other.images.mean((2, 3)), atol=1e-5)
+    assert torch.allclose(PictureTint(usual).hidden(one).mean((2, 3)), usual.expand(4, 3), atol=1e-5)
+    assert torch.allclose(PictureTint(usual).exchanged(one, other).mean((2, 3)), other.images.mean((2, 3)), atol=1e-5)
 
 
 def test_pictures_to_take_from_have_the_answer_asked_for():
@@ -71,7 +71,7 @@ def test_evidence_stays_small_however_many_pictures_there_are():
 
 
 def test_boxes_lie_around_peaks():
-    often = torch.zeros(CELLS, CELLS)
+    often = torch.zeros(GRID_CELLS, GRID_CELLS)
     often[0, 0], often[0, 1], often[7] = 0.9, 0.8, 0.5
     assert list(boxes(often)) == [(0.0, 0.0, 0.25, 0.125), (0.0, 0.875, 1.0, 1.0)]
 

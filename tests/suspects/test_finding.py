@@ -8,11 +8,11 @@ from tests.support.marked_pictures import MarkedSquares, reader
 from vitreous.data.regions import read_regions
 from vitreous.errors import InputError
 from vitreous.explanations.default_method import NOT_MEASURED
-from vitreous.suspects.finding import Found, find_shortcuts
+from vitreous.suspects.finding import FoundShortcuts, find_shortcuts
 from vitreous.suspects.folder import write_shortcuts
 
 
-def found(reads: str, images: MarkedSquares, limit: int | None = None) -> Found:
+def found(reads: str, images: MarkedSquares, limit: int | None = None) -> FoundShortcuts:
     options = dict(split="val", limit=limit, masks=True, batch_size=64)
     return find_shortcuts(reads, reader(reads), "squares", images, NOT_MEASURED, **options)
 
@@ -63,10 +63,10 @@ def test_the_folder_says_it_to_people_and_to_other_verbs(tmp_path):
     assert result.page == tmp_path / "index.html"
     page, index = (tmp_path / "suspect_01.html").read_text(), (tmp_path / "index.html").read_text()
     assert "In 100 % of the pictures called red the model looks at the upper left corner." in page
-    assert f"vitreous mend corner --hide {tmp_path}/shortcuts.json" in page
+    assert f"vitreous mend corner --data squares --hide {tmp_path}/shortcuts.json" in page
     assert "--attend-away" in page
     assert 'href="suspect_01.html"' in index
-    assert "src=\"http" not in page + index
+    assert 'src="http' not in page + index
     (region,) = read_regions(tmp_path / "shortcuts.json")
     assert region.name == "upper left corner"
     assert region.box[:2] == (0, 0)

@@ -10,7 +10,7 @@ from PIL import Image
 
 from vitreous.faithfulness.intervals import Interval
 
-DIGITS = 4
+STORED_DIGITS = 4
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Suspect:
     @property
     def sentence(self) -> str:
         """What a person should know about it."""
-        return " ".join([headline(self), *details(self)])
+        return " ".join([suspect_headline(self), *suspect_details(self)])
 
     def to_dict(self) -> dict[str, Any]:
         plain = ("kind", "name", "verdict", "box", "classes", "proposed_by", "reasons")
@@ -132,9 +132,9 @@ class Shortcuts:
 
 def as_plain(value: Any) -> Any:
     if isinstance(value, Interval):
-        return {key: round(number, DIGITS) for key, number in value._asdict().items()}
+        return {key: round(number, STORED_DIGITS) for key, number in value._asdict().items()}
     if isinstance(value, float):
-        return round(value, DIGITS)
+        return round(value, STORED_DIGITS)
     return [as_plain(one) for one in value] if isinstance(value, tuple | list) else value
 
 
@@ -143,7 +143,7 @@ def as_plain(value: Any) -> Any:
 SELDOM = 0.1  # share of pictures below which a map is not said to lie somewhere
 
 
-def headline(one: Suspect) -> str:
+def suspect_headline(one: Suspect) -> str:
     """Where the model looks, and what happens without it."""
     most = max(one.by_class, key=lambda effect: effect.changed * effect.pictures, default=None)
     if most is None or not most.changed:
@@ -157,7 +157,7 @@ def headline(one: Suspect) -> str:
     )
 
 
-def details(one: Suspect) -> list[str]:
+def suspect_details(one: Suspect) -> list[str]:
     """All that was counted, in words."""
     said = f"Of all answers {share(one.changed.mean)} change"
     said += "" if one.control is None else f"; {share(one.control.mean)} when {control_in_words(one)}"
@@ -204,7 +204,7 @@ def control_in_words(one: Suspect) -> str:
     }.get(one.kind, "a part as large is hidden elsewhere")
 
 
-def in_words(found: Shortcuts) -> Sequence[str]:
+def shortcuts_in_words(found: Shortcuts) -> Sequence[str]:
     """Lines for the console."""
     shown = [one for one in found.suspects if one.verdict != "harmless"]
     lines = [f"{one.verdict + ':':<12}{one.name}. {one.sentence}" for one in shown]

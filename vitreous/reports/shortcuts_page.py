@@ -14,11 +14,11 @@ from vitreous.reports.shortcuts import (
     Suspect,
     SuspectExample,
     control_in_words,
-    details,
     exchanging,
-    headline,
     hiding,
     share,
+    suspect_details,
+    suspect_headline,
     with_article,
 )
 
@@ -34,9 +34,9 @@ def render_shortcuts(found: Shortcuts, pages: Mapping[int, str]) -> str:
         styles=STYLES,
         scripts=[],
         title=f"Does {Path(found.model).name} take shortcuts?",
-        facts=facts(found),
+        facts=search_facts(found),
         found=found,
-        rows=[row(one, pages[number]) for number, one in enumerate(found.suspects, 1) if number in pages],
+        rows=[suspect_entry(one, pages[number]) for number, one in enumerate(found.suspects, 1) if number in pages],
         harmless=[one for number, one in enumerate(found.suspects, 1) if number not in pages],
         conclusion=conclusion(found),
     )
@@ -49,18 +49,18 @@ def render_suspect(found: Shortcuts, one: Suspect, ways: Sequence[tuple[str, str
         styles=STYLES,
         scripts=[],
         title=f"{one.name[:1].upper()}{one.name[1:]}",
-        facts=facts(found) | {"verdict": one.verdict},
+        facts=search_facts(found) | {"verdict": one.verdict},
         one=one,
         index=index,
         ways=ways,
-        headline=headline(one),
-        details=details(one),
+        headline=suspect_headline(one),
+        details=suspect_details(one),
         tests=tests(one),
         examples=[drawn(example, one) for example in one.examples],
     )
 
 
-def facts(found: Shortcuts) -> dict[str, str]:
+def search_facts(found: Shortcuts) -> dict[str, str]:
     shown = {
         "model": found.model,
         "data": f"{found.data} ({found.split})",
@@ -83,9 +83,15 @@ def conclusion(found: Shortcuts) -> str:
     return "No shortcut was found."
 
 
-def row(one: Suspect, page: str) -> dict[str, Any]:
+def suspect_entry(one: Suspect, page: str) -> dict[str, Any]:
     thumb = jpeg_uri(marked(one.examples[0].picture, one, THUMB)) if one.examples else None
-    return {"one": one, "page": page, "thumb": thumb, "headline": headline(one), "details": details(one)}
+    return {
+        "one": one,
+        "page": page,
+        "thumb": thumb,
+        "headline": suspect_headline(one),
+        "details": suspect_details(one),
+    }
 
 
 def tests(one: Suspect) -> list[tuple[str, Interval]]:

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from vitreous.clusters.layer import Layer
-from vitreous.suspects.changes import Alike, Background, Change, Gate, Place, ShareBox, Tint
-from vitreous.suspects.gathering import CELLS, Evidence
+from vitreous.data.regions import Box
+from vitreous.suspects.changes import Alike, Background, Change, Gate, PictureTint, Place
+from vitreous.suspects.gathering import GRID_CELLS, Evidence
 from vitreous.suspects.looks import Look, grouped
 
 MOST_PLACES, MOST_OF_CLASSES, MOST_LOOKS, MOST_CLUSTERS = 3, 2, 2, 4
-LARGEST_BOX = CELLS  # cells: as large as objects, and a box may hold the whole object of a picture
+LARGEST_BOX = GRID_CELLS  # cells: as large as objects, and a box may hold the whole object of a picture
 LOWER = 0.6  # of a peak's height, above which its neighbours belong to it
 OFTEN = 0.1  # share of the pictures in which a cell must matter to be a peak
 FEWEST_OF_CLASS = 8  # pictures with an answer, for a place of its own
@@ -30,22 +31,22 @@ class Candidate:
     kind: str  # place, look, colour, background or cluster
     name: str  # in words
     change: Change
-    box: ShareBox | None = None
+    box: Box | None = None
     proposed_by: str = ""  # in words
 
 
-def candidates(evidence: Evidence, classes: tuple[str, ...], layer: Layer | None) -> list[Candidate]:
+def propose(evidence: Evidence, classes: tuple[str, ...], layer: Layer | None) -> list[Candidate]:
     usual = evidence.colour / evidence.pictures.sum().clamp_min(1)
     found = [
-        Candidate("colour", "the colour of the whole picture", Tint(usual), None, "tried with every model"),
+        Candidate("colour", "the colour of the whole picture", PictureTint(usual), None, "tried with every model"),
         Candidate("background", "the background", Background(), (0.0, 0.0, 1.0, 1.0), "tried with every model"),
     ]
-    found += places(evidence, classes)
-    found += looks(evidence, classes)
-    return found + ([] if layer is None else clusters(evidence, layer))
+    found += place_candidates(evidence, classes)
+    found += look_candidates(evidence, classes)
+    return found + ([] if layer is None else cluster_candidates(evidence, layer))
 
 
-def places(evidence: Evidence, classes: tuple[str, ...]) -> list[Candidate]:
+def place_candidates(evidence: Evidence, classes: tuple[str, ...]) -> list[Candidate]:
     """Boxes around the places that matter most often: to all answers, to wrong ones, to those of one class."""
     pictures = evidence.pictures.sum().clamp_min(1)
     sources = [("all answers", evidence.used.sum(0) / pictures, MOST_PLACES)]
@@ -63,17 +64,17 @@ def places(evidence: Evidence, classes: tuple[str, ...]) -> list[Candidate]:
     return found
 
 
-def boxes(often_used: Tensor) -> Iterator[ShareBox]:
+def boxes(often_used: Tensor) -> Iterator[Box]:
     """Around each peak of (G, G), the highest first: its neighbours of nearly the same height, as far as they fit."""
     left = often_used.clone()
     while float(left.max()) >= OFTEN:
-        row, column = divmod(int(left.argmax()), CELLS)
+        row, column = divmod(int(left.argmax()), GRID_CELLS)
         top, bottom, start, end = row, row + 1, column, column + 1
         least = LOWER * float(left[row, column])
         while grown := best_side(often_used, (top, bottom, start, end), least):
             top, bottom, start, end = grown
         left[top:bottom, start:end] = 0
-        yield start / CELLS, top / CELLS, end / CELLS, bottom / CELLS
+        yield start / GRID_CELLS, top / GRID_CELLS, end / GRID_CELLS, bottom / GRID_CELLS
 
 
 Cells = tuple[int, int, int, int]  # top, bottom, left, right
@@ -91,13 +92,13 @@ def best_side(often_used: Tensor, box: Cells, least: float) -> Cells | None:
     inside = {
         cells: float(often_used[part].mean())
         for cells, part in grown.items()
-        if min(cells) >= 0 and max(cells) <= CELLS and (cells[1] - cells[0]) * (cells[3] - cells[2]) <= LARGEST_BOX
+        if min(cells) >= 0 and max(cells) <= GRID_CELLS and (cells[1] - cells[0]) * (cells[3] - cells[2]) <= LARGEST_BOX
     }
     best = max(inside, key=lambda cells: inside[cells], default=None)
     return best if best is not None and inside[best] >= least else None
 
 
-def looks(evidence: Evidence, classes: tuple[str, ...]) -> list[Candidate]:
+def look_candidates(evidence: Evidence, classes: tuple[str, ...]) -> list[Candidate]:
     """Groups of cells that look alike and go with one answer far more often than other cells do."""
     if len(evidence.looks) < 2 * FEWEST_OF_LOOK:
         return []
@@ -114,7 +115,7 @@ def looks(evidence: Evidence, classes: tuple[str, ...]) -> list[Candidate]:
         lift = float(counted[answer] / usual[answer].clamp_min(1e-3))
         if lift >= LIFT and counted[answer] >= 0.5:
             distance = (evidence.looks[own] / scale - centre).norm(dim=1)
-            look = Look(centre, float(distance.quantile(0.8)), CELLS, scale)
+            look = Look(centre, float(distance.quantile(0.8)), GRID_CELLS, scale)
             cell = int(evidence.cells[own].mode().values)
             box = cell_box(cell)
             found.append((lift, Candidate("look", f"a look that goes with {classes[answer]}", Alike(look), box)))
@@ -122,7 +123,7 @@ def looks(evidence: Evidence, classes: tuple[str, ...]) -> list[Candidate]:
     return [candidate for _, candidate in found[:MOST_LOOKS]]
 
 
-def clusters(evidence: Evidence, layer: Layer) -> list[Candidate]:
+def cluster_candidates(evidence: Evidence, layer: Layer) -> list[Candidate]:
     """Clusters that look at the same place in all pictures, the most concentrated first."""
     mean = evidence.clusters / evidence.clusters.sum((1, 2), keepdim=True).clamp_min(1e-12)  # (M, G, G)
     order = mean.flatten(1).amax(1).argsort(descending=True).tolist()
@@ -134,26 +135,26 @@ def clusters(evidence: Evidence, layer: Layer) -> list[Candidate]:
     return found
 
 
-def cell_box(cell: int) -> ShareBox:
-    row, column = divmod(cell, CELLS)
-    return column / CELLS, row / CELLS, (column + 1) / CELLS, (row + 1) / CELLS
+def cell_box(cell: int) -> Box:
+    row, column = divmod(cell, GRID_CELLS)
+    return column / GRID_CELLS, row / GRID_CELLS, (column + 1) / GRID_CELLS, (row + 1) / GRID_CELLS
 
 
-def box_area(box: ShareBox) -> float:
+def box_area(box: Box) -> float:
     return max(0.0, box[2] - box[0]) * max(0.0, box[3] - box[1])
 
 
-def box_iou(box: ShareBox, other: ShareBox) -> float:
+def box_iou(box: Box, other: Box) -> float:
     both = box_overlap(box, other)
     return both / (box_area(box) + box_area(other) - both)
 
 
-def box_overlap(box: ShareBox, other: ShareBox) -> float:
+def box_overlap(box: Box, other: Box) -> float:
     """Area that two boxes share."""
     return box_area((max(box[0], other[0]), max(box[1], other[1]), min(box[2], other[2]), min(box[3], other[3])))
 
 
-def place_in_words(box: ShareBox) -> str:
+def place_in_words(box: Box) -> str:
     """Where a box is: upper left corner, bottom edge, centre."""
     left, top, right, bottom = box
     if right - left >= 0.75 and bottom - top >= 0.75:

@@ -22,14 +22,13 @@ from vitreous.attribution.fill import BLUR, baseline, blend, blurred
 from vitreous.attribution.method import to_image
 from vitreous.clusters.gates import PartialForward
 from vitreous.clusters.layer import Layer
+from vitreous.data.regions import Box
 from vitreous.suspects.looks import Look, grid_of_looks
 
 CONTROLS = 2  # changes elsewhere for each picture
 MOST_OVERLAP = 0.25  # of a control with the suspect, in shares of its area
 TRIES = 8  # to place a control
 BORDER_CELLS = 16  # a side, of the grid on which the background is guessed
-
-ShareBox = tuple[float, float, float, float]  # left, top, right, bottom in shares of the picture
 
 
 class Seen(NamedTuple):
@@ -100,7 +99,7 @@ class RegionChange(PixelChange):
 class Place(RegionChange):
     """The same box in all pictures."""
 
-    box: ShareBox
+    box: Box
 
     def mask(self, seen: Seen) -> Tensor:
         B, _, H, W = seen.images.shape
@@ -172,7 +171,7 @@ class Background(PixelChange):
 
 
 @dataclass(frozen=True, eq=False)
-class Tint(PixelChange):
+class PictureTint(PixelChange):
     """The mean colour of the picture; hidden, all pictures have the mean colour of the data."""
 
     usual: Tensor  # (3,)

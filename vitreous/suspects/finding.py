@@ -21,22 +21,22 @@ from vitreous.faithfulness.intervals import LEVEL, Interval
 from vitreous.faithfulness.localisation import near
 from vitreous.reports.shortcuts import ClassEffect, Shortcuts, Suspect
 from vitreous.runs.trained_model import TrainedModel, labelled_for
-from vitreous.suspects.candidates import candidates
+from vitreous.suspects.candidates import propose
 from vitreous.suspects.changes import Seen
 from vitreous.suspects.gathering import Evidence
-from vitreous.suspects.measuring import Batch, Donors, Lost, Measure, Trial, measure
+from vitreous.suspects.measuring import Donors, Lost, Measure, Trial, TriedBatch, measure
 from vitreous.suspects.verdict import Judged, judge
 
 FEW_PASSES = 6  # of the stored default map: two of them are computed for every picture
 QUICK_MAPS = ("gradient_contrast", "contributions", "grad_cam")  # compared where nothing is stored
 COMPARED, PORTIONS_COMPARED = 16, 6  # pictures and portions of that comparison
-MARGIN = 1  # pixel around the object that counts as part of it: its outline is mixed with what lies behind
+OBJECT_MARGIN = 1  # pixel around the object that counts as part of it: its outline is mixed with what lies behind
 FEWEST = 20  # pictures: with fewer, ten of them would propose and ten decide
 FEWEST_OF_ANSWER = 5  # pictures, for an answer to be named
 MOST_GROUP_VALUES = 50  # of an attribute; one with more names pictures, not groups
 
 
-class Found(NamedTuple):
+class FoundShortcuts(NamedTuple):
     """The result, and the pictures to show for each suspect."""
 
     result: Shortcuts
@@ -67,7 +67,7 @@ def find_shortcuts(
     limit: int | None,
     masks: bool,
     batch_size: int,
-) -> Found:
+) -> FoundShortcuts:
     if trained.build_task().has_findings:
         raise InputError(
             f"shortcuts are looked for in the answers of classifiers, and {trained.name} does {trained.task}"
@@ -78,7 +78,7 @@ def find_shortcuts(
     layer = cluster_layer_of(trained.model, Plan())
     method, reason = choose_map(trained, images, numbers, default, batch_size)
     evidence = gather_evidence(trained, images, numbers[::2], method, layer, masks=masks, batch_size=batch_size)
-    trials = [Trial(one, len(trained.classes)) for one in candidates(evidence, trained.classes, layer)]
+    trials = [Trial(one, len(trained.classes)) for one in propose(evidence, trained.classes, layer)]
     donors, attributes = Donors(), group_attributes(images, numbers[1::2])
     known = pictures = 0
     for batch in read_batches(trained, images, numbers[1::2], batch_size, label="try suspects"):
@@ -86,7 +86,7 @@ def find_shortcuts(
         seen = looked.seen
         known, pictures = known + int(seen.known.sum()), pictures + len(seen.answers)
         groups = [{name: images.attributes(int(n)).get(name, "") for name in attributes} for n in batch.numbers]
-        measure(trained.model, trials, Batch(seen, batch.numbers, batch.labels, looked.heat, groups), donors)
+        measure(trained.model, trials, TriedBatch(seen, batch.numbers, batch.labels, looked.heat, groups), donors)
     judged = judge(trials, masks=known == pictures, labels=True)
     right = sum(count for outcome, count in trials[0].outcomes.items() if outcome.right)
     result = Shortcuts(
@@ -101,7 +101,7 @@ def find_shortcuts(
         reason=reason,
         suspects=tuple(as_suspect(one, trained.classes) for one in judged),
     )
-    return Found(result, [sorted(one.trial.lost, reverse=True) for one in judged], judged, method)
+    return FoundShortcuts(result, [sorted(one.trial.lost, reverse=True) for one in judged], judged, method)
 
 
 def choose_map(
@@ -158,7 +158,7 @@ def seen_with_map(trained: TrainedModel, batch: ImageBatch, method: Method, *, m
     with torch.no_grad():
         answers = trained.model(batch.inputs).argmax(1)
     objects = batch.objects.to(batch.inputs.device) & masks
-    ground = 1 - near(objects, MARGIN).to(batch.inputs.dtype)[:, None]
+    ground = 1 - near(objects, OBJECT_MARGIN).to(batch.inputs.dtype)[:, None]
     seen = Seen(batch.inputs, ground, objects.flatten(1).any(1), answers)
     heat = method(trained.model, batch.inputs, ClassTarget(labels=answers))
     return Looked(seen, to_image(heat, (batch.inputs.shape[2], batch.inputs.shape[3])))

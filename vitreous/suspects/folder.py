@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vitreous.clusters.layer import stretch
 from vitreous.data.image_set import ImageSet
-from vitreous.data.regions import Region, region_of_picture
+from vitreous.data.regions import Box, Region, region_of_picture
 from vitreous.errors import InputError, command
 from vitreous.explanations.dataset import read_batches
 from vitreous.explanations.dense import picture_of_pixels
@@ -18,16 +18,18 @@ from vitreous.files.writing import write_text
 from vitreous.reports.shortcuts import Shortcuts, Suspect, SuspectExample
 from vitreous.reports.shortcuts_page import render_shortcuts, render_suspect
 from vitreous.runs.trained_model import TrainedModel, labelled_for
-from vitreous.suspects.changes import Alike, ShareBox
-from vitreous.suspects.finding import Found, Looked, seen_with_map
+from vitreous.suspects.changes import Alike
+from vitreous.suspects.finding import FoundShortcuts, Looked, seen_with_map
 from vitreous.suspects.looks import grid_of_looks
 from vitreous.suspects.verdict import HARMLESS, SERIOUS
 
 SHORTCUTS_JSON, SHORTCUTS_PAGE = "shortcuts.json", "index.html"
-REGION_KINDS = ("place", "look")  # of suspects that can be hidden in any picture
+HIDEABLE = ("place", "look")  # of suspects that can be hidden in any picture
 
 
-def write_shortcuts(folder: Path, found: Found, trained: TrainedModel, images: ImageSet, out: Path) -> Shortcuts:
+def write_shortcuts(
+    folder: Path, found: FoundShortcuts, trained: TrainedModel, images: ImageSet, out: Path
+) -> Shortcuts:
     """Write everything into `folder`, which will become `out`; comes back with the examples drawn."""
     drawn = draw_examples(found, trained, images)
     suspects = tuple(
@@ -37,7 +39,7 @@ def write_shortcuts(folder: Path, found: Found, trained: TrainedModel, images: I
     result = replace(found.result, suspects=suspects, page=out / SHORTCUTS_PAGE)
     pages = {number: f"suspect_{number:02d}.html" for number, one in enumerate(suspects, 1) if one.verdict != HARMLESS}
     regions = regions_of_suspects(suspects)
-    ways = {number: ways_to_mend(suspects[number - 1], result, out) for number in pages}
+    ways = {number: ways_to_mend(suspects[number - 1], result, trained.name, out) for number in pages}
     write_text(folder / SHORTCUTS_PAGE, render_shortcuts(result, pages))
     for number, page in pages.items():
         write_text(folder / page, render_suspect(result, suspects[number - 1], ways[number], SHORTCUTS_PAGE))
@@ -48,7 +50,7 @@ def write_shortcuts(folder: Path, found: Found, trained: TrainedModel, images: I
 
 
 def draw_examples(
-    found: Found, trained: TrainedModel, images: ImageSet
+    found: FoundShortcuts, trained: TrainedModel, images: ImageSet
 ) -> list[tuple[list[SuspectExample], bytes | None]]:
     """Of suspects that get a page: the pictures whose answers lost most, read once more, and what they look like."""
     with_page = [one.verdict != HARMLESS for one in found.judged]
@@ -100,7 +102,7 @@ def look_of(change: Alike, looked: Looked, example: SuspectExample) -> bytes | N
         return None
 
 
-def around(cell: int, cells: int) -> ShareBox:
+def around(cell: int, cells: int) -> Box:
     """A cell with half a cell around it: the edge of a plain mark is a part of its look."""
     row, column = divmod(cell, cells)
     sides = (column - 0.5, row - 0.5, column + 1.5, row + 1.5)
@@ -110,7 +112,7 @@ def around(cell: int, cells: int) -> ShareBox:
 
 def regions_of_suspects(suspects: Sequence[Suspect]) -> list[Region]:
     """Those to mend: of the serious suspects or, if none is, of those to look at."""
-    located = [one for one in suspects if one.box is not None and one.kind in REGION_KINDS]
+    located = [one for one in suspects if one.box is not None and one.kind in HIDEABLE]
     serious = [one for one in located if one.verdict == SERIOUS]
     regions = []
     for one in serious or [one for one in located if one.verdict != HARMLESS]:
@@ -122,44 +124,27 @@ def regions_of_suspects(suspects: Sequence[Suspect]) -> list[Region]:
     return regions
 
 
-def ways_to_mend(one: Suspect, found: Shortcuts, out: Path) -> list[tuple[str, str]]:
+def ways_to_mend(one: Suspect, found: Shortcuts, architecture: str, out: Path) -> list[tuple[str, str]]:
     """What to do next: a sentence and the command."""
-    stored, mended = out / SHORTCUTS_JSON, "runs/mended"
-    ways: list[tuple[str, str]] = []
-    if one.kind in REGION_KINDS and (one.kind == "place" or one.look is not None):
-        ways.append(
-            (
-                "Quick, without training: paint the region over in every picture that the model gets to see.",
-                command("mend", found.model, "--hide", stored, "--data", found.data, "--out", mended),
-            )
-        )
-        ways.append(
-            (
-                "Lasting: train again, so that what lies there counts for nothing.",
-                command("train", "MODEL", found.data, "--attend-away", stored, "--out", mended),
-            )
-        )
+    stored, mended = out / SHORTCUTS_JSON, ("--out", "runs/mended")
+    mend, train = ("mend", found.model, "--data", found.data), ("train", architecture, found.data)
+    ways = []
+    if one.kind == "place" or one.look is not None:
+        quick = "Quick, without training: paint the region over in every picture before the model sees it."
+        ways.append((quick, command(*mend, "--hide", stored, *mended)))
+        lasting = "Lasting: train again, so that what lies there counts for nothing."
+        ways.append((lasting, command(*train, "--attend-away", stored, *mended)))
     if one.kind == "cluster":
         number = one.name.split()[1].rstrip(",")
-        ways.append(
-            (
-                "Quick, without training: close the cluster for good.",
-                command("mend", found.model, "--without-clusters", number, "--data", found.data, "--out", mended),
-            )
-        )
+        closed = "Quick, without training: close the cluster for good."
+        ways.append((closed, command(*mend, "--without-clusters", number, *mended)))
     if found.masks:
-        ways.append(
-            (
-                "Lasting, where the data know the object: train again to look at it.",
-                command("train", "MODEL", found.data, "--attend-to", "masks", "--out", mended),
-            )
-        )
-    if one.kind in ("colour", "background") and not found.masks:
-        ways.append(
-            (
-                "There is no region to hide. Train with other pictures, in which it does not go with the class, or with "
-                "colours that vary.",
-                command("train", "MODEL", found.data, "--color-jitter", "0.4", "--out", mended),
-            )
-        )
+        looked = "Lasting, as the data know the object: train again, to look at it and nowhere else."
+        ways.append((looked, command(*train, "--attend-to", "masks", *mended)))
+    elif one.kind == "colour":
+        varied = "Lasting: train again with colours that vary, so that they tell nothing."
+        ways.append((varied, command(*train, "--color-jitter", "0.4", *mended)))
+    elif one.kind == "background":
+        known = "Lasting: put masks of the objects beside the pictures (docs/data.md), and train again to look at them."
+        ways.append((known, command(*train, "--attend-to", "masks", *mended)))
     return ways

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-ROUNDS = 20  # of k-means
+from vitreous.attribution.segments import k_means
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,16 +34,9 @@ def grid_of_looks(images: Tensor, cells: int) -> Tensor:
 
 
 def grouped(looks: Tensor, count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """k-means with spread first centres (k-means++): centres (k, D) and the group of each row of (N, D)."""
-    random = torch.Generator().manual_seed(seed)
-    centres = looks[torch.randint(len(looks), (1,), generator=random)]
-    while len(centres) < min(count, len(looks)):
-        nearest = torch.cdist(looks, centres).amin(1) ** 2
-        if not bool(nearest.sum() > 0):
-            break
-        centres = torch.cat([centres, looks[torch.multinomial(nearest, 1, generator=random)]])
-    for _ in range(ROUNDS):
-        group = torch.cdist(looks, centres).argmin(1)
-        sizes = torch.bincount(group, minlength=len(centres)).clamp_min(1)
-        centres = torch.zeros_like(centres).index_add_(0, group, looks) / sizes[:, None]
-    return centres, torch.cdist(looks, centres).argmin(1)
+    """Groups of rows of (N, D) by k-means++: centres (k, D), and the group of each row."""
+    noise = torch.rand(1, min(count, len(looks)), generator=torch.Generator().manual_seed(seed))
+    _, group = k_means(looks[None], noise)[0].unique(return_inverse=True)
+    sizes = torch.bincount(group)
+    centres = torch.zeros(len(sizes), looks.shape[1]).index_add_(0, group, looks) / sizes[:, None]
+    return centres, group

@@ -22,11 +22,11 @@ from vitreous.suspects.changes import Background, RegionChange, Seen
 from vitreous.suspects.gathering import USED
 
 POOL = 64  # latest pictures that things are taken from
-EXAMPLES = 4  # kept for each candidate
+KEPT_EXAMPLES = 4  # kept for each candidate
 FEWEST_OF_GROUP = 10  # pictures, for its accuracy to be told
 
 
-class Outcome(NamedTuple):
+class AnswerFate(NamedTuple):
     """What became of the answer of one picture; pictures with equal outcomes are counted together."""
 
     changed: bool  # hidden
@@ -55,7 +55,7 @@ class Trial:
 
     candidate: Candidate
     classes: int
-    outcomes: Counter[Outcome] = field(default_factory=Counter)
+    outcomes: Counter[AnswerFate] = field(default_factory=Counter)
     used: Tensor = field(init=False)  # (K,), pictures by answer in which the map lies there
     pictures: Tensor = field(init=False)  # (K,)
     changed: Tensor = field(init=False)  # (K,)
@@ -90,7 +90,7 @@ class Measure:
     def __init__(self, name: str, minus: str | None = None) -> None:
         self.name, self.minus = name, minus
 
-    def __call__(self, outcome: Outcome) -> float | None:
+    def __call__(self, outcome: AnswerFate) -> float | None:
         value = getattr(outcome, self.name)
         less = 0.0 if self.minus is None else getattr(outcome, self.minus)
         return None if value is None or less is None else float(value) - float(less)
@@ -119,7 +119,7 @@ class Donors:
             self.kept.popleft()
 
 
-class Batch(NamedTuple):
+class TriedBatch(NamedTuple):
     seen: Seen
     numbers: Tensor  # (B,) within the data
     labels: Tensor  # (B,)
@@ -127,7 +127,7 @@ class Batch(NamedTuple):
     groups: Sequence[Mapping[str, str]]  # attributes of each picture
 
 
-def measure(model: nn.Module, trials: Sequence[Trial], batch: Batch, donors: Donors) -> None:
+def measure(model: nn.Module, trials: Sequence[Trial], batch: TriedBatch, donors: Donors) -> None:
     """Try every candidate on these pictures."""
     seen, answers = batch.seen, batch.seen.answers
     with torch.no_grad():
@@ -169,13 +169,13 @@ def known_at(rows: Tensor, values: Tensor | None, length: int) -> Column:
     return column
 
 
-def count(trial: Trial, batch: Batch, before: Tensor, after: Tensor, columns: Sequence[Column]) -> None:
+def count(trial: Trial, batch: TriedBatch, before: Tensor, after: Tensor, columns: Sequence[Column]) -> None:
     seen, answers, now = batch.seen, batch.seen.answers.cpu(), after.argmax(1)
     changed, labels = now != answers, batch.labels
     drop = before - after.gather(1, answers[:, None])[:, 0]
     for row, (controls, other, followed, same) in enumerate(zip(*columns, strict=True)):
         label, answer, without = int(labels[row]), int(answers[row]), int(now[row])
-        outcome = Outcome(bool(changed[row]), controls, other, followed, same, answer == label, without == label)
+        outcome = AnswerFate(bool(changed[row]), controls, other, followed, same, answer == label, without == label)
         trial.outcomes[outcome] += 1
         for group in group_names(batch.groups[row], label):
             counted = trial.groups.setdefault(group, [0, 0, 0])
@@ -184,7 +184,7 @@ def count(trial: Trial, batch: Batch, before: Tensor, after: Tensor, columns: Se
         lost = Lost(
             float(drop[row]), int(batch.numbers[row]), answer, float(before[row]), without, float(after[row].max())
         )
-        (heapq.heappush if len(trial.lost) < EXAMPLES else heapq.heappushpop)(trial.lost, lost)
+        (heapq.heappush if len(trial.lost) < KEPT_EXAMPLES else heapq.heappushpop)(trial.lost, lost)
     trial.pictures += torch.bincount(answers, minlength=trial.classes)
     trial.changed += torch.bincount(answers[changed], minlength=trial.classes)
     trial.became += torch.bincount(now[changed], minlength=trial.classes)

@@ -37,7 +37,7 @@ LEAST = 0.05  # of the answers: one in twenty is what a careful user would want 
 LEAST_HARM = 0.02  # of the accuracy
 INTERCHANGEABLE = 0.25  # at most so many change within a class, for each that changes between classes
 SPECIFIC = 0.6  # of what a wider suspect does, done by a narrower one: that explains it
-WIDTH = {"place": 0, "look": 0, "cluster": 1, "colour": 2, "background": 3}  # narrow suspects before wide ones
+BREADTH = {"place": 0, "look": 0, "cluster": 1, "colour": 2, "background": 3}  # narrow suspects before wide ones
 
 HANGS = Measure("changed", "controls")
 TELLS = Measure("other", "same")
@@ -65,7 +65,7 @@ def judge(trials: Sequence[Trial], *, masks: bool, labels: bool) -> list[Judged]
     found = [judge_alone(trial, level, masks=masks, labels=labels) for trial in trials]
     serious = [one for one in found if one.verdict == SERIOUS and one.trial.candidate.kind != "cluster"]
     found = [with_place(one, serious) if one.trial.candidate.kind == "cluster" else one for one in found]
-    return ranked(found)
+    return worst_first(found)
 
 
 def judge_alone(trial: Trial, level: float, *, masks: bool, labels: bool) -> Judged:
@@ -115,7 +115,7 @@ def share_a_place(one: Judged, other: Judged) -> bool:
     return box_overlap(first, second) >= min(box_area(first), box_area(second)) / 2
 
 
-def ranked(found: Sequence[Judged]) -> list[Judged]:
+def worst_first(found: Sequence[Judged]) -> list[Judged]:
     """By verdict, then by strength; a narrow suspect that does most of what a wide one does goes before it."""
     order = {SERIOUS: 0, LOOK: 1, HARMLESS: 2}
     left = sorted(found, key=lambda one: (order[one.verdict], -one.strength))
@@ -136,4 +136,4 @@ def ranked(found: Sequence[Judged]) -> list[Judged]:
 
 
 def width(one: Judged) -> int:
-    return WIDTH[one.trial.candidate.kind]
+    return BREADTH[one.trial.candidate.kind]
