@@ -41,7 +41,7 @@ class GuidedView:
 
         Of the object's mask only what is asked for is decoded. The random numbers are those of a view without a guide.
         """
-        known = images.object_mask(index) if self.objects and chosen(images.name(index), self.share) else None
+        known = images.object_mask(index) if self.uses_mask(images, index) else None
         whole = Image.new("L", picture.size, 255)
         drawn = [whole if known is None else known.convert("L").resize(picture.size)]
         if self.regions:
@@ -51,6 +51,9 @@ class GuidedView:
         # The object may lie outside of a random part of its picture: then nothing is known of what is left.
         allowed = allowed if known is not None and allowed.any() else torch.ones_like(allowed)
         return pixels, {OBJECT: allowed, AWAY: away[0] if away else nowhere}
+
+    def uses_mask(self, images: ImageSet, index: int) -> bool:
+        return self.objects and chosen(images.name(index), self.share)
 
     def drawn_regions(self, picture: Image.Image, label: str) -> Image.Image:
         """The regions as a mask of the whole picture; they are told, and looked for, as a model sees it."""

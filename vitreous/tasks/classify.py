@@ -3,6 +3,7 @@
 The terms of a teacher are those that DeiT and XCiT add to the loss on labels, for a model with one head.
 """
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Self
@@ -103,6 +104,9 @@ class Classification(PictureResult):
         return "   ".join(f"{name} {probability:.1%}" for name, probability in ranked)
 
 
+GIVE_WAY = 0.8  # share of the pictures without a guide in whose place one with a guide is seen
+
+
 class LabelledViews:
     """Pictures of an image set, seen through a (possibly random) view, with their class label."""
 
@@ -119,13 +123,21 @@ class LabelledViews:
 
 
 class GuidedViews(LabelledViews):
-    """The same, with where a decision about the picture should look."""
+    """The same, with where a decision about the picture should look.
+
+    Where only a share of the masks is used, most of the other pictures give their turn to one that has a mask: a batch
+    of few guided pictures among many that reward the shortcut teaches the shortcut.
+    """
 
     def __init__(self, images: ImageSet, view: GuidedView) -> None:
         super().__init__(images, view.view)
         self.guided = view
+        scarce = view.objects and view.share < 1
+        self.masked = [index for index in range(len(images)) if view.uses_mask(images, index)] if scarce else []
 
     def __getitem__(self, index: int) -> tuple[Tensor, dict[str, Any]]:
+        if self.masked and not self.guided.uses_mask(self.images, index) and random.random() < GIVE_WAY:  # noqa: S311
+            index = random.choice(self.masked)  # noqa: S311
         picture = self.images.picture(index, at_least=self.at_least)
         label = self.images.target(index)["labels"]
         pixels, guide = self.guided.of(self.images, index, picture, self.images.classes[label])
