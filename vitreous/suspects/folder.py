@@ -127,7 +127,8 @@ def regions_of_suspects(suspects: Sequence[Suspect]) -> list[Region]:
 def ways_to_mend(one: Suspect, found: Shortcuts, architecture: str, out: Path) -> list[tuple[str, str]]:
     """What to do next: a sentence and the command."""
     stored, mended = out / SHORTCUTS_JSON, ("--out", "runs/mended")
-    mend, train = ("mend", found.model, "--data", found.data), ("train", architecture, found.data)
+    mend = ("mend", found.model, "--data", found.data)
+    train = ("train", architecture, found.data, "--weights", found.model, "--epochs", 2)
     ways = []
     if one.kind == "place" or one.look is not None:
         quick = "Quick, without training: paint the region over in every picture before the model sees it."
@@ -138,13 +139,13 @@ def ways_to_mend(one: Suspect, found: Shortcuts, architecture: str, out: Path) -
         number = one.name.split()[1].rstrip(",")
         closed = "Quick, without training: close the cluster for good."
         ways.append((closed, command(*mend, "--without-clusters", number, *mended)))
-    if found.masks:
-        looked = "Lasting, as the data know the object: train again, to look at it and nowhere else."
-        ways.append((looked, command(*train, "--attend-to", "masks", *mended)))
-    elif one.kind == "colour":
+    if one.kind == "colour":
         varied = "Lasting: train again with colours that vary, so that they tell nothing."
         ways.append((varied, command(*train, "--color-jitter", "0.4", *mended)))
-    elif one.kind == "background":
-        known = "Lasting: put masks of the objects beside the pictures (docs/data.md), and train again to look at them."
-        ways.append((known, command(*train, "--attend-to", "masks", *mended)))
+    else:
+        known = (
+            "the data know the object" if found.masks else "masks of the objects are beside the pictures (docs/data.md)"
+        )
+        looked = f"Lasting, where {known}: train again, to look at it and nowhere else."
+        ways.append((looked, command(*train, "--attend-to", "masks", *mended)))
     return ways
