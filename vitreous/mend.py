@@ -23,7 +23,7 @@ from vitreous.runs.results import result_folder
 from vitreous.runs.trained_model import TrainedModel, is_classifier
 
 MENDED, MENDED_TABLE = "mended.json", "mended.md"
-MODEL = "model"  # where it is stored until it is complete
+STORED_MODEL = "model"  # where it is stored until it is complete
 NOT_COMPARED = ("images_per_second",)  # it says nothing about what was mended
 
 
@@ -88,30 +88,30 @@ def mend(
     config, trained = read_config(folder), load_model(folder)
     changed = config
     if without_clusters:
-        changed = with_closed(changed, trained, cluster_numbers(without_clusters), stage, block)
+        changed = with_closed(changed, trained, parse_clusters(without_clusters), stage, block)
     if hide is not None:
         changed = with_hidden(changed, trained, hide)
     options: dict[str, Any] = dict(split=split, count=count, batch_size=batch_size, workers=workers, device=device)
     with result_folder(out, MENDED) as staging:
         figures: dict[str, dict[str, float]] = {}
         if data is not None:
-            figures["before"] = measured(folder, data, options)
-        store(staging / MODEL, trained, changed)
+            figures["before"] = measure_figures(folder, data, options)
+        store(staging / STORED_MODEL, trained, changed)
         if data is not None:
-            figures["after"] = measured(staging / MODEL, data, options)
+            figures["after"] = measure_figures(staging / STORED_MODEL, data, options)
         finish(staging, changed, {"from": str(model), "data": data, "split": split, **figures})
     told = "; ".join(changes(changed))
     print(printable(f"mended: {out} ({told})   next: {command('serve', out)}"))
     return out
 
 
-def measured(folder: Path, data: str, options: dict[str, Any]) -> dict[str, float]:
+def measure_figures(folder: Path, data: str, options: dict[str, Any]) -> dict[str, float]:
     """The figures alone; `vitreous evaluate` has the tables."""
     with redirect_stdout(io.StringIO()):
         return evaluate(str(folder), data, **options)
 
 
-def cluster_numbers(given: tuple[str, ...]) -> list[int]:
+def parse_clusters(given: tuple[str, ...]) -> list[int]:
     """From words with commas or spaces between numbers."""
     words = [word for text in given for word in str(text).replace(",", " ").split()]
     if not words or not all(word.isdecimal() for word in words):
@@ -171,8 +171,8 @@ def finish(staging: Path, config: ModelConfig, known: dict[str, Any]) -> None:
     """The model's files in their place, and beside them what was mended and what it brought."""
     files = [WEIGHTS, CONFIG, MANIFEST]
     for name in files:
-        os.replace(staging / MODEL / name, staging / name)
-    (staging / MODEL).rmdir()
+        os.replace(staging / STORED_MODEL / name, staging / name)
+    (staging / STORED_MODEL).rmdir()
     if "after" in known:
         table = comparison(known["before"], known["after"])
         print(table)

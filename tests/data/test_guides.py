@@ -12,6 +12,7 @@ from vitreous.data.image_set import ImageSet
 from vitreous.data.regions import Region
 from vitreous.data.source import open_data
 from vitreous.data.transforms import Augmentation, Preprocess
+from vitreous.tasks.classify import GuidedViews
 
 VIEWS = {
     "crops": dict(scale=0.3, flip=0.5),
@@ -102,3 +103,16 @@ def test_the_object_of_another_picture_is_painted_over() -> None:
     targets = {OBJECT: allowed, AWAY: torch.zeros_like(allowed)}
     changed = exchange_grounds(images, targets, 1.0, np.random.default_rng(0))
     assert torch.equal(changed, images)  # grounds are alike, and neither object is in the other
+
+
+def test_pictures_with_a_mask_come_more_often_where_masks_are_few(images: ImageSet) -> None:
+    view = Augmentation(Preprocess((32, 32)), scale=1.0)
+    all_masks, few = (GuidedViews(images, GuidedView(view, objects=True, share=share)) for share in (1.0, 0.5))
+    assert all_masks.masked == []
+    assert 0 < len(few.masked) < len(images)
+    unmasked = next(index for index in range(len(images)) if index not in few.masked)
+    random.seed(0)
+    guided = [not few[unmasked][1][OBJECT].all() for _ in range(50)]
+    assert 0.6 < sum(guided) / 50 < 0.95
+    with pytest.raises(IndexError):
+        few[len(images)]

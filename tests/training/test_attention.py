@@ -49,6 +49,20 @@ def test_the_term_of_a_readout_is_the_attention_off_the_object() -> None:
     assert all(readout.places is None for readout in loss.readouts)
 
 
+@pytest.mark.slow
+def test_a_compiled_step_gives_the_same_term_and_gradients() -> None:
+    found = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        model = PaCa(**SHAPE, readout="clusters").train()
+        loss = asked(model)
+        learner = torch.compile(model, backend="aot_eager", dynamic=False) if compiled else model
+        learnt = F.cross_entropy(learner(IMAGES), LABELS)
+        (learnt + loss.take(IMAGES, guide(), {})[TERM]).backward()
+        found.append([parameter.grad for parameter in model.parameters()])
+    assert all(torch.allclose(one, other, atol=1e-6) for one, other in zip(*found, strict=True))
+
+
 def test_regions_count_where_they_touch_a_place_and_objects_where_they_do_not() -> None:
     places = torch.full((1, 2, 2), 0.25)
     allowed, away = torch.ones(1, 8, 8, dtype=torch.bool), torch.zeros(1, 8, 8, dtype=torch.bool)
