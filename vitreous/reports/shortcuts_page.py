@@ -1,7 +1,6 @@
 """Pages about shortcuts for people who have never heard of one: all suspects, and each with its examples."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from PIL import Image, ImageDraw
@@ -33,7 +32,7 @@ def render_shortcuts(found: Shortcuts, pages: Mapping[int, str]) -> str:
         "shortcuts",
         styles=STYLES,
         scripts=[],
-        title=f"Does {Path(found.model).name} take shortcuts?",
+        title="Does the model take shortcuts?",
         facts=search_facts(found),
         found=found,
         rows=[suspect_entry(one, pages[number]) for number, one in enumerate(found.suspects, 1) if number in pages],

@@ -17,6 +17,7 @@ from vitreous.suspects.looks import Look, grouped
 
 MOST_PLACES, MOST_OF_CLASSES, MOST_LOOKS, MOST_CLUSTERS = 3, 2, 2, 4
 LARGEST_BOX = GRID_CELLS  # cells: as large as objects, and a box may hold the whole object of a picture
+SMALL_BOX = 4  # cells, up to which a box gets a margin
 LOWER = 0.6  # of a peak's height, above which its neighbours belong to it
 OFTEN = 0.1  # share of the pictures in which a cell must matter to be a peak
 FEWEST_OF_CLASS = 8  # pictures with an answer, for a place of its own
@@ -58,7 +59,7 @@ def place_candidates(evidence: Evidence, classes: tuple[str, ...]) -> list[Candi
     sources += [(f"answers {classes[k]}", by_class[k], 1) for k in first]
     found: list[Candidate] = []
     for source, often_used, most in sources:
-        for box in list(boxes(often_used))[:most]:
+        for box in [with_margin(box) for box in boxes(often_used)][:most]:
             if all(box_iou(box, other.box) < SAME_PLACE for other in found if other.box is not None):
                 found.append(Candidate("place", place_in_words(box), Place(box), box, f"the maps of {source}"))
     return found
@@ -75,6 +76,15 @@ def boxes(often_used: Tensor) -> Iterator[Box]:
             top, bottom, start, end = grown
         left[top:bottom, start:end] = 0
         yield start / GRID_CELLS, top / GRID_CELLS, end / GRID_CELLS, bottom / GRID_CELLS
+
+
+def with_margin(box: Box) -> Box:
+    """A small box with half a cell around it: a mark ends where it likes, and a strip of it left over still tells."""
+    if box_area(box) > SMALL_BOX / GRID_CELLS**2:
+        return box
+    half = 0.5 / GRID_CELLS
+    left, top, right, bottom = box
+    return max(left - half, 0.0), max(top - half, 0.0), min(right + half, 1.0), min(bottom + half, 1.0)
 
 
 Cells = tuple[int, int, int, int]  # top, bottom, left, right
@@ -118,7 +128,9 @@ def look_candidates(evidence: Evidence, classes: tuple[str, ...]) -> list[Candid
             look = Look(centre, float(distance.quantile(0.8)), GRID_CELLS, scale)
             cell = int(evidence.cells[own].mode().values)
             box = cell_box(cell)
-            found.append((lift, Candidate("look", f"a look that goes with {classes[answer]}", Alike(look), box)))
+            found.append(
+                (lift, Candidate("look", f"parts that look alike and go with {classes[answer]}", Alike(look), box))
+            )
     found.sort(key=lambda entry: -entry[0])
     return [candidate for _, candidate in found[:MOST_LOOKS]]
 
