@@ -34,6 +34,7 @@ VERBS = {
     "explain": "why a model answered so: maps, clusters and how faithful they are, as one HTML report",
     "score": "how faithful each explanation method is to a model, over a data set",
     "atlas": "what each cluster of a model does, over a data set",
+    "shortcuts": "what a model's answers hang on besides the object, over a data set",
     "serve": "explore a model in the browser: drop an image, switch clusters off, watch the prediction",
     "mend": "close clusters of a model for good, or paint a region over, without training",
     "plot": "draw the curves of training runs, as a picture and one HTML page",
@@ -117,7 +118,7 @@ def dispatch(arguments: list[str]) -> int:
 
 
 def overview() -> str:
-    rows = "\n".join(f"  {verb:<10}{description}" for verb, description in VERBS.items())
+    rows = "\n".join(f"  {verb:<11}{description}" for verb, description in VERBS.items())
     return (
         "vitreous: efficient vision transformers you can see into\n\n"
         f"usage: vitreous VERB ...\n\nverbs:\n{rows}\n\n"

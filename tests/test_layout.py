@@ -33,6 +33,10 @@ ALLOWED = {  # room -> what of ours its files may import, besides errors, versio
         *("attribution", "clusters", "faithfulness", "reports", "drawing"),
         *("data", "tasks", "runs", "runtime", "files"),
     },
+    "suspects": {
+        *("attribution", "clusters", "faithfulness", "reports", "explanations"),
+        *("data", "tasks", "runs", "runtime", "files"),
+    },
     "web": {
         "drawing",
         "layers",
@@ -45,6 +49,7 @@ ALLOWED = {  # room -> what of ours its files may import, besides errors, versio
         "reports",
         "runs",
         "runtime",
+        "suspects",
     },
     "figures": {"layers", "models", "registry", "files", "runtime"},
 }

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from vitreous.score import score
     from vitreous.serve import serve
     from vitreous.shapes import shapes
+    from vitreous.shortcuts import shortcuts
     from vitreous.tasks.classify import Classification
     from vitreous.tasks.detect import Detections
     from vitreous.tasks.keypoints import Keypoints
@@ -67,6 +68,7 @@ VERBS = (
     "score",
     "serve",
     "shapes",
+    "shortcuts",
     "train",
 )
 HOMES = {  # of everything else that loads when it is first used
@@ -148,6 +150,7 @@ __all__ = [
     "score",
     "serve",
     "shapes",
+    "shortcuts",
     "tap_names",
     "train",
 ]

@@ -142,7 +142,9 @@ def test_how_evenly_a_readout_reads_is_a_term_of_its_own() -> None:
     torch.testing.assert_close(on[2]["cluster_read_entropy"], entropy, rtol=1e-4, atol=1e-6)
     name = "readout.3.attention.score.weight"
     assert not torch.equal(plain[1][name], on[1][name])
-    together = learnt(OFF | dict(cluster_read_entropy=0.5, cluster_overlap=0.5), **reads)  # stages have only one of both
+    together = learnt(
+        OFF | dict(cluster_read_entropy=0.5, cluster_overlap=0.5), **reads
+    )  # stages have only one of both
     assert set(together[2]) == {"cluster_read_entropy", "cluster_overlap"}
     with pytest.raises(InputError, match=r"does not read clusters, but cluster_read_entropy 0\.5 .*readout=clusters"):
         learnt(OFF | dict(cluster_read_entropy=0.5))

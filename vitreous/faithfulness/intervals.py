@@ -31,3 +31,16 @@ def paired(values: Sequence[float], others: Sequence[float], **options: float) -
     if len(values) != len(others):
         raise InputError(f"{len(values)} values and {len(others)} others given; a pair is needed for each image")
     return bootstrap(np.asarray(values) - np.asarray(others), **options)  # type: ignore[arg-type]
+
+
+def bootstrap_counts(
+    values: Sequence[float], counts: Sequence[int], *, resamples: int = RESAMPLES, level: float = LEVEL, seed: int = 0
+) -> Interval:
+    """The same of values that occur so often each: few numbers stand for any number of images."""
+    numbers, often = np.asarray(values, dtype=np.float64), np.asarray(counts, dtype=np.int64)
+    total = int(often.sum())
+    if not total:
+        raise InputError("an interval of no values was asked for; measure at least one image")
+    drawn = np.random.default_rng(seed).multinomial(total, often / total, size=resamples) @ numbers / total
+    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(often @ numbers / total), float(low), float(high))

@@ -217,7 +217,9 @@ class TrainSettings:
     ] = 0.0
     cluster_read_entropy: Annotated[
         float,
-        Doc("PaCa with a readout: loss weight of how evenly the classifier reads clusters; it then reads few; 0 = off."),
+        Doc(
+            "PaCa with a readout: loss weight of how evenly the classifier reads clusters; it then reads few; 0 = off."
+        ),
     ] = 0.0
     cluster_temperature: Annotated[
         float | None, Doc("PaCa: softmax temperature of the cluster maps; default: the model's own, 1.")

@@ -23,6 +23,7 @@ from vitreous.errors import InputError
 from vitreous.web.explorer import Explorer
 from vitreous.web.guard import BROKEN, BUSY, Guard, Limits, RefusedRequest, Uploads, refusal_body
 from vitreous.web.pictures import Pictures, ServedPicture, UnknownPicture
+from vitreous.web.places import place_routes
 from vitreous.web.worker import AnswerCache, Busy, Urgency, Worker
 
 STATIC_FILES = {  # address -> package, file and media type
@@ -32,6 +33,8 @@ STATIC_FILES = {  # address -> package, file and media type
     "/api.js": ("vitreous.web", "static/api.js", "text/javascript"),
     "/draw.js": ("vitreous.web", "static/draw.js", "text/javascript"),
     "/clusters.js": ("vitreous.web", "static/clusters.js", "text/javascript"),
+    "/places.js": ("vitreous.web", "static/places.js", "text/javascript"),
+    "/places.css": ("vitreous.web", "static/places.css", "text/css"),
     "/page.css": ("vitreous.reports", "templates/page.css", "text/css"),  # these are the same as in a report
     "/heat.js": ("vitreous.reports", "templates/heat.js", "text/javascript"),
 }
@@ -105,6 +108,7 @@ def create_app(
     add_refusals(app)
     for routes in (page_routes(), model_routes(service), picture_routes(service), explanation_routes(service)):
         app.include_router(routes)
+    app.include_router(place_routes(service))
     return Guard(app, hosts={"localhost", *hosts}, concurrent=limits.concurrent)
 
 

@@ -83,6 +83,7 @@ class Page {
       button.setAttribute("aria-pressed", String(button.dataset.id === id));
     }
     $("explore").hidden = false;
+    document.dispatchEvent(new CustomEvent("picture-shown", { detail: { id, findings: this.explainsFindings } }));
   }
 
   // The picture, with the finding that is explained outlined.

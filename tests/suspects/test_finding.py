@@ -1,0 +1,80 @@
+"""Shortcuts are found where they are, and nowhere else: by models that are known to read one thing."""
+
+import json
+
+import pytest
+
+from tests.support.marked_pictures import MarkedSquares, reader
+from vitreous.data.regions import read_regions
+from vitreous.errors import InputError
+from vitreous.explanations.default_method import NOT_MEASURED
+from vitreous.suspects.finding import FoundShortcuts, find_shortcuts
+from vitreous.suspects.folder import write_shortcuts
+
+
+def found(reads: str, images: MarkedSquares, limit: int | None = None) -> FoundShortcuts:
+    options = dict(split="val", limit=limit, masks=True, batch_size=64)
+    return find_shortcuts(reads, reader(reads), "squares", images, NOT_MEASURED, **options)
+
+
+@pytest.mark.parametrize("masks", [True, False])
+@pytest.mark.parametrize("agreeing", [1.0, 0.0])
+def test_a_mark_is_the_first_suspect(masks, agreeing):
+    """Whether it goes with the class, and accuracy falls without it, or not, and accuracy rises."""
+    result = found("corner", MarkedSquares(80, agreeing, masks=masks)).result
+    first = result.suspects[0]
+    assert (first.kind, first.name, first.verdict) == ("place", "upper left corner", "serious")
+    assert first.used is not None
+    assert first.used > 0.9
+    assert first.control is not None
+    assert first.changed.mean > 0.4 > 0.1 > first.control.mean
+    assert first.exchanged_alike is not None
+    assert first.exchanged_alike.mean < 0.05
+    assert first.accuracy is not None
+    before, after = first.accuracy
+    assert (before == 1.0 and after < 0.6) if agreeing else before < 0.6
+    assert result.masks == masks
+
+
+@pytest.mark.parametrize("masks", [True, False])
+def test_an_object_that_moves_is_no_shortcut(masks):
+    result = found("object", MarkedSquares(80, 1.0, masks=masks)).result
+    assert result.accuracy == 1.0
+    assert result.serious() == ()
+
+
+@pytest.mark.parametrize("masks", [True, False])
+def test_the_colour_of_the_whole_picture_is_found(masks):
+    first = found("tint", MarkedSquares(80, 1.0, "tint", masks=masks)).result.suspects[0]
+    assert (first.kind, first.verdict) == ("colour", "serious")
+
+
+def test_groups_by_an_attribute_are_measured_with_and_without():
+    first = found("corner", MarkedSquares(120, 0.0)).result.suspects[0]
+    assert first.worst_group is not None
+    name, before, _ = first.worst_group
+    assert name.startswith("mark=")
+    assert before == 0  # a mark that contradicts the class decides every answer of the group
+
+
+def test_the_folder_says_it_to_people_and_to_other_verbs(tmp_path):
+    one, trained, images = found("corner", MarkedSquares(60)), reader("corner"), MarkedSquares(60)
+    result = write_shortcuts(tmp_path, one, trained, images, tmp_path)
+    assert result.page == tmp_path / "index.html"
+    page, index = (tmp_path / "suspect_01.html").read_text(), (tmp_path / "index.html").read_text()
+    assert "In 100 % of the pictures called red the model looks at the upper left corner." in page
+    assert f"vitreous mend corner --data squares --hide {tmp_path}/shortcuts.json" in page
+    assert "--attend-away" in page
+    assert 'href="suspect_01.html"' in index
+    assert 'src="http' not in page + index
+    (region,) = read_regions(tmp_path / "shortcuts.json")
+    assert region.name == "upper left corner"
+    assert region.box[:2] == (0, 0)
+    content = json.loads((tmp_path / "shortcuts.json").read_text())
+    assert content["suspects"][0]["verdict"] == "serious"
+    assert sorted(content["files"]) == sorted(path.name for path in tmp_path.iterdir() if path.suffix == ".html")
+
+
+def test_too_few_pictures_are_refused():
+    with pytest.raises(InputError, match="12 images are too few"):
+        found("corner", MarkedSquares(60), limit=12)

@@ -1,0 +1,98 @@
+"""Which pictures use a place? The user marks one, and it is hidden in all examples, as `vitreous shortcuts` hides it.
+
+The answer also holds the mark as a region, as files of regions keep it (`data.regions`).
+"""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import torch
+from fastapi import APIRouter, Query, Response
+
+from vitreous.data.regions import Box, region_of_picture
+from vitreous.errors import InputError
+from vitreous.suspects.candidates import place_in_words
+from vitreous.suspects.changes import Place, Seen
+from vitreous.web.explorer import Answer, Explorer, Steps
+from vitreous.web.pictures import ServedPicture
+
+if TYPE_CHECKING:
+    from vitreous.web.app import Service
+
+SMALLEST_MARK = 0.02  # of the picture: less was hardly meant, and hides nothing
+
+
+def place_routes(service: "Service") -> APIRouter:
+    router = APIRouter(prefix="/api/images/{id}")
+
+    @router.get("/place")
+    async def place(id: str, box: Annotated[str, Query(max_length=100)]) -> Response:
+        marked, item = parse_box(box), service.pictures[id]
+        others = [one for one in service.pictures.examples.values() if one.id != id]
+        work = partial(pictures_using, service.explorer, item, others, marked)
+        return await service.answer(("place", id, marked), work, later=True)
+
+    return router
+
+
+def pictures_using(explorer: Explorer, item: ServedPicture, others: Sequence[ServedPicture], box: Box) -> Steps:
+    """What hiding a box does to this picture and to others; those that lose most come first."""
+    if explorer.trained.build_task().has_findings:
+        raise InputError("places are hidden for classifiers only; this model finds things")
+    rows = []
+    for one in (item, *others):
+        rows.append(without_place(explorer, one, box))
+        yield  # other questions get a chance between two pictures
+    first, *rest = rows
+    rest.sort(key=lambda row: row["after"] - row["before"])
+    changed = sum(row["changed"] for row in rest)
+    name = place_in_words(box)
+    return {"name": name, "box": list(box), "own": first, "pictures": rest, "changed": changed} | as_regions(
+        item, name, box
+    )
+
+
+def without_place(explorer: Explorer, item: ServedPicture, box: Box) -> Answer:
+    """The answer about a picture with and without what is in the box."""
+    images = explorer.inputs(item)
+    known, everywhere = torch.zeros(1, dtype=torch.bool), torch.ones_like(images[:, :1])
+    with torch.no_grad():
+        before = explorer.model(images).softmax(1)
+        answer = before.argmax(1)
+        hidden = Place(box).hidden(Seen(images, everywhere, known, answer))
+        after = explorer.model(hidden).softmax(1)
+    number, classes = int(answer), explorer.trained.classes
+    return {
+        "id": item.id,
+        "name": item.name,
+        "answer": classes[number],
+        "before": before[0, number].item(),
+        "after": after[0, number].item(),
+        "becomes": classes[int(after.argmax(1))],
+        "changed": bool(after.argmax(1) != answer),
+    }
+
+
+def as_regions(item: ServedPicture, name: str, box: Box) -> Answer:
+    """The mark by its place and, where it has one that can be found again, by its look."""
+    place = {"name": name, "box": list(box), "match": "place"}
+    try:
+        return {"region": place, "look": region_of_picture(name, item.picture, box).to_dict()}
+    except InputError:  # of one colour, it would be found everywhere
+        return {"region": place, "look": None}
+
+
+def parse_box(text: str) -> Box:
+    """A box as written in an address: 0,0,0.25,0.25."""
+    accepted = "write left,top,right,bottom in shares of the picture, as in box=0,0,0.25,0.25"
+    try:
+        left, top, right, bottom = (float(word) for word in text.split(","))
+    except ValueError:
+        raise InputError(f"box={text!r} was given; {accepted}") from None
+    if not all(math.isfinite(side) and 0 <= side <= 1 for side in (left, top, right, bottom)):
+        raise InputError(f"box={text!r} lies outside of the picture; {accepted}")
+    if right - left < SMALLEST_MARK or bottom - top < SMALLEST_MARK:
+        raise InputError(f"box={text!r} is too small to hide anything; drag a larger one")
+    return left, top, right, bottom
