@@ -37,6 +37,10 @@ class GuidedView:
     def at_least(self) -> int:
         return self.view.at_least
 
+    def __call__(self, picture: Image.Image) -> Tensor:
+        """Without a guide, as of any view."""
+        return self.view(picture)
+
     def of(self, images: ImageSet, index: int, picture: Image.Image, label: str) -> tuple[Tensor, dict[str, Any]]:
         """The image, and its guide (H, W): 1 on the object, or everywhere if it is not known; 1 in any of the regions.
 

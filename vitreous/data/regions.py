@@ -49,18 +49,19 @@ CORNER_SHARE, EDGE_SHARE = 0.25, 0.125  # how far a named corner or edge reaches
 
 VERTICAL = {"upper": (0.0, CORNER_SHARE), "lower": (1 - CORNER_SHARE, 1.0)}
 HORIZONTAL = {"left": (0.0, CORNER_SHARE), "right": (1 - CORNER_SHARE, 1.0)}
-PLACES: dict[str, tuple[Box, ...]] = {
+CORNERS: dict[str, tuple[Box, ...]] = {
     f"{row} {column}": ((across[0], down[0], across[1], down[1]),)
     for row, down in VERTICAL.items()
     for column, across in HORIZONTAL.items()
-} | {
+}
+PLACES = CORNERS | {
     "top edge": ((0.0, 0.0, 1.0, EDGE_SHARE),),
     "bottom edge": ((0.0, 1 - EDGE_SHARE, 1.0, 1.0),),
     "left edge": ((0.0, 0.0, EDGE_SHARE, 1.0),),
     "right edge": ((1 - EDGE_SHARE, 0.0, 1.0, 1.0),),
     "centre": ((0.25, 0.25, 0.75, 0.75),),
 }
-PLACES["corners"] = tuple(box for name in PLACES if name.startswith(("upper", "lower")) for box in PLACES[name])
+PLACES["corners"] = tuple(box for boxes in CORNERS.values() for box in boxes)
 PLACES["border"] = tuple(box for name in PLACES if name.endswith("edge") for box in PLACES[name])
 SYNONYMS = {"top": "upper", "bottom": "lower", "center": "centre", "middle": "centre"}
 

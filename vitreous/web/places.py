@@ -17,6 +17,7 @@ from vitreous.suspects.candidates import place_in_words
 from vitreous.suspects.changes import Place, Seen
 from vitreous.web.explorer import Answer, Explorer, Steps
 from vitreous.web.pictures import ServedPicture
+from vitreous.web.worker import Urgency
 
 if TYPE_CHECKING:
     from vitreous.web.app import Service
@@ -32,7 +33,7 @@ def place_routes(service: "Service") -> APIRouter:
         marked, item = parse_box(box), service.pictures[id]
         others = [one for one in service.pictures.examples.values() if one.id != id]
         work = partial(pictures_using, service.explorer, item, others, marked)
-        return await service.answer(("place", id, marked), work, later=True)
+        return await service.answer(("place", id, marked), work, Urgency.LATER)
 
     return router
 
