@@ -13,10 +13,17 @@ from tests.support.explained_models import FAMILIES, counting, family, pictures
 from vitreous.attribution import explainer_folder
 from vitreous.attribution.catalogue import controls_for, find_method, methods_for
 from vitreous.attribution.controls import shuffled
-from vitreous.attribution.explainer import classifier_rows, explained_stages, look_inside, new_explainer
+from vitreous.attribution.explainer import (
+    class_activation,
+    classifier_rows,
+    explained_stages,
+    look_inside,
+    new_explainer,
+)
 from vitreous.attribution.explainer_folder import read_explainer, save_explainer
 from vitreous.attribution.learned import Learned, carry_explainer, explainer_of
 from vitreous.attribution.target import ClassTarget, RegionTarget
+from vitreous.clusters.contributions import contributions
 from vitreous.errors import InputError
 
 FOREIGN = ("test_efficientnet", "test_vit", "test_convnext")
@@ -68,6 +75,20 @@ def test_it_starts_as_the_class_activation_map():
     cam = nn.functional.interpolate(cam[:, None], heat.shape[1:], mode="bilinear")[:, 0]
     cam = (cam - cam.mean((1, 2), keepdim=True)) / cam.flatten(1).std(1)[:, None, None]
     torch.testing.assert_close(heat, cam, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, *FOREIGN])
+def test_a_fresh_one_has_a_map_to_learn_from(name):
+    model = model_of(name)
+    heat = new_explainer(model, pictures(4)).explain(model, pictures(2), torch.tensor([1, 4]))
+    assert heat.flatten(1).std(1).min() > 1e-3  # a constant map has no slope, and nothing would ever be learned
+
+
+def test_where_clusters_are_read_it_starts_from_what_the_classifier_says_about_each_place():
+    model, images, labels = family(readout="clusters"), pictures(2), torch.tensor([1, 4])
+    prior = class_activation(look_inside(model, images), classifier_rows(model)[labels])
+    evidence = contributions(model, images).evidence[torch.arange(2), labels]
+    torch.testing.assert_close(prior, evidence, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", [*FAMILIES, *FOREIGN])

@@ -51,9 +51,13 @@ def classifier_rows(model: Any) -> Tensor | None:
     return head.weight if isinstance(head, nn.Linear) else None
 
 
-def class_activation(final: Any, rows: Tensor | None) -> Tensor | None:
-    """Zhou et al., arXiv 1512.04150: the classifier at every place, (B, h, w) of one class an image, `rows` (B, R)."""
-    if rows is None or not isinstance(final, Tensor) or final.ndim != 4:
+def class_activation(inside: Inside, rows: Tensor | None) -> Tensor | None:
+    """Zhou et al., arXiv 1512.04150: the classifier at every place, (B, h, w) of one class an image, `rows` (B, R).
+
+    A classifier that is given tokens (of clusters, or of a class) is asked about the last map.
+    """
+    final = inside.final if isinstance(inside.final, Tensor) and inside.final.ndim == 4 else inside.maps[-1]
+    if rows is None:
         return None
     if final.shape[1] == rows.shape[1]:
         return torch.einsum("bchw,bc->bhw", final.float(), rows)
@@ -77,8 +81,9 @@ class LearnedExplainer(nn.Module):
         self.told: nn.Module = nn.Linear(row, 2 * WIDTH) if row else nn.Embedding(classes, 2 * WIDTH)
         self.last = nn.Conv2d(WIDTH, 1, 3, padding=1)
         self.trust = nn.Parameter(torch.ones(int(prior)))  # in the class activation map
-        nn.init.zeros_(self.last.weight)
-        nn.init.zeros_(self.last.bias)  # type: ignore[arg-type]
+        if prior:  # else its first map would be the same everywhere, and have no slope
+            nn.init.zeros_(self.last.weight)
+            nn.init.zeros_(self.last.bias)  # type: ignore[arg-type]
 
     def forward(self, maps: Sequence[Tensor], labels: Tensor, rows: Tensor | None, prior: Tensor | None) -> Tensor:
         """The map of one class an image, (B, H, W); `rows` (B, R) are what the classifier has for it."""
@@ -104,7 +109,7 @@ class LearnedExplainer(nn.Module):
         with torch.no_grad():
             inside, all_rows = look_inside(model, images, self.stages), classifier_rows(model)
             rows = None if all_rows is None or not self.row else all_rows[labels].float()
-            prior = class_activation(inside.final, rows) if len(self.trust) else None
+            prior = class_activation(inside, rows) if len(self.trust) else None
         return self(inside.maps, labels, rows, prior)
 
 
@@ -117,7 +122,7 @@ def new_explainer(model: Any, images: Tensor) -> LearnedExplainer:
         inside, rows = look_inside(model, images), classifier_rows(model)
         stages = explained_stages(inside.maps)
         maps = [inside.maps[stage] for stage in stages]
-        prior = class_activation(inside.final, None if rows is None else rows[:1].expand(len(images), -1).float())
+        prior = class_activation(inside, None if rows is None else rows[:1].expand(len(images), -1).float())
         row, channels = 0 if rows is None else rows.shape[1], sum(found.shape[1] for found in maps)
         explainer = LearnedExplainer(stages, channels, model.num_classes, row, prior=prior is not None)
         together = explainer.gather(maps)
