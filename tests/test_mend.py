@@ -14,6 +14,7 @@ from vitreous import load_model
 from vitreous.clusters.gates import cluster_layer, gated, maps_of, without
 from vitreous.data.regions import Region, named_regions, painted_over, write_regions
 from vitreous.errors import InputError
+from vitreous.explanations.dataset import object_mask
 from vitreous.layers.tap import record
 from vitreous.mend import mend
 from vitreous.runs.model_config import read_config
@@ -83,6 +84,10 @@ def test_nothing_of_a_hidden_region_reaches_the_model(plain: str, tmp_path: Path
     one, other = (trained.predict(Image.fromarray(pixels)) for pixels in (ground, marked))
     assert one.probabilities.tolist() == other.probabilities.tolist()
     assert trained.preprocess.hidden[0].name == "mark"
+    mask = object_mask(trained.preprocess, Image.new("L", (64, 64), 255))
+    assert mask is not None
+    assert mask.shape == (64, 64)
+    assert mask.all()  # masks tell where things are, and have nothing to hide
 
 
 def test_a_region_is_filled_from_around_it_and_the_rest_stays() -> None:
