@@ -138,7 +138,7 @@ class GuidedViews(LabelledViews):
         self.masked = [index for index in range(len(images)) if view.uses_mask(images, index)] if scarce else []
         if scarce and not self.masked:
             raise InputError(
-                f"--attend-share {view.share} of {len(images)} images is none of them, so that nothing would be taught; "
+                f"--attend-share {view.share} of {len(images)} images is none of them, so nothing would be taught; "
                 "give a larger share"
             )
 
