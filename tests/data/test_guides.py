@@ -123,6 +123,14 @@ def test_pictures_with_a_mask_come_more_often_where_masks_are_few(images: ImageS
         GuidedViews(images, GuidedView(view, objects=True, share=1e-9))
 
 
+def test_a_region_for_no_class_of_the_data_is_refused(images: ImageSet) -> None:
+    view = Augmentation(Preprocess((32, 32)))
+    for classes in ((), ("cat", "heart")):
+        GuidedViews(images, GuidedView(view, regions=(Region("a", (0, 0, 1, 1), classes=classes),)))
+    with pytest.raises(InputError, match="region 'a' counts for 'hart', which is no class of the data; nearest: heart"):
+        GuidedViews(images, GuidedView(view, regions=(Region("a", (0, 0, 1, 1), classes=("hart",)),)))
+
+
 def test_a_picture_with_a_mask_that_cannot_be_read_spoils_no_other(
     images: ImageSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:

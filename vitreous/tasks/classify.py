@@ -133,6 +133,7 @@ class GuidedViews(LabelledViews):
 
     def __init__(self, images: ImageSet, view: GuidedView) -> None:
         super().__init__(images, view.view)
+        view.require_classes(images.classes)
         self.guided = view
         scarce = view.objects and view.share < 1
         self.masked = [index for index in range(len(images)) if view.uses_mask(images, index)] if scarce else []
