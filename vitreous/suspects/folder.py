@@ -33,7 +33,7 @@ def write_shortcuts(
     """Write everything into `folder`, which will become `out`; comes back with the examples drawn."""
     drawn = draw_examples(found, trained, images)
     suspects = tuple(
-        replace(one, examples=tuple(examples), look=look and look.look, box=look.box if look else one.box)
+        replace(one, examples=tuple(examples), **({} if look is None else {"look": look.look, "box": look.box}))
         for one, (examples, look) in zip(found.result.suspects, drawn, strict=True)
     )
     result = replace(found.result, suspects=suspects, page=out / SHORTCUTS_PAGE)

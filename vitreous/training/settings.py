@@ -180,7 +180,7 @@ class TrainSettings:
         Literal["masks"] | None,
         Doc(
             "Teach where to look: masks = on the object, where the data know its mask. Cheap for models with a readout "
-            "through clusters; for others by the gradient of the loss, which is differentiated twice and makes a step dearer."
+            "through clusters; for others by the gradient of the loss, which makes a step dearer."
         ),
     ] = None
     attend_away: Annotated[
