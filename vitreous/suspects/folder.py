@@ -33,8 +33,7 @@ def write_shortcuts(
     """Write everything into `folder`, which will become `out`; comes back with the examples drawn."""
     drawn = draw_examples(found, trained, images)
     suspects = tuple(
-        replace(one, examples=tuple(examples), **({} if look is None else {"look": look.look, "box": look.box}))
-        for one, (examples, look) in zip(found.result.suspects, drawn, strict=True)
+        with_examples(one, examples, look) for one, (examples, look) in zip(found.result.suspects, drawn, strict=True)
     )
     result = replace(found.result, suspects=suspects, page=out / SHORTCUTS_PAGE)
     pages = {number: f"suspect_{number:02d}.html" for number, one in enumerate(suspects, 1) if one.verdict != HARMLESS}
@@ -48,6 +47,12 @@ def write_shortcuts(
     content = result.to_dict() | {"regions": [region.to_dict() for region in regions], "files": files}
     write_json(folder / SHORTCUTS_JSON, content)
     return result
+
+
+def with_examples(one: Suspect, examples: Sequence[SuspectExample], look: Region | None) -> Suspect:
+    """A look is looked for at the size of its box, so both come from the same picture."""
+    drawn = replace(one, examples=tuple(examples))
+    return drawn if look is None else replace(drawn, look=look.look, box=look.box)
 
 
 def draw_examples(
