@@ -14,6 +14,10 @@ from vitreous import load_model
 from vitreous.clusters.gates import cluster_layer, gated, maps_of, without
 from vitreous.data.regions import Region, named_regions, painted_over, write_regions
 from vitreous.errors import InputError
+from vitreous.explanations.dataset import object_mask
+from vitreous.layers.attention import Gates
+from vitreous.layers.cluster_training import READ_TERM, ClusterTraining
+from vitreous.layers.readout import ClusterReadout
 from vitreous.layers.tap import record
 from vitreous.mend import mend
 from vitreous.runs.model_config import read_config
@@ -61,6 +65,19 @@ def test_gates_do_not_open_what_is_closed(reader: str, tmp_path: Path) -> None:
         assert model(IMAGES).isfinite().all()  # nothing else is there to be read
 
 
+def test_what_is_closed_counts_for_no_term_and_in_half_precision_too() -> None:
+    readout = ClusterReadout(8, 2, 1.0)
+    readout.attention.closed = (0,)
+    readout.train()
+    readout.cluster_training = ClusterTraining(0.0, 0.0, (READ_TERM,))
+    readout(torch.randn(1, 4, 4, 8))
+    assert readout.cluster_terms is not None
+    assert readout.cluster_terms[READ_TERM].item() < 1e-6  # one of two is read: nothing is left to be even about
+    half = Gates(logit=torch.tensor([[1.0, 0.0]], dtype=torch.float16)).closing((0,), 2, torch.device("cpu"))
+    assert half.logit is not None
+    assert half.logit.log()[0, 0].isfinite()
+
+
 def test_mending_again_adds_to_what_was_mended(reader: str, tmp_path: Path) -> None:
     first = mend(reader, out=tmp_path / "first", without_clusters=("5", "1"))
     second = mend(str(first), out=tmp_path / "second", without_clusters=("2",), hide="upper left")
@@ -71,6 +88,10 @@ def test_mending_again_adds_to_what_was_mended(reader: str, tmp_path: Path) -> N
     with pytest.raises(InputError, match="all 8 clusters of readout of stage 4 would be closed"):
         mend(str(third), out=tmp_path / "fourth", without_clusters=("0 3 4 6 7",))
     assert not (tmp_path / "fourth").exists()
+    many = tmp_path / "many.json"
+    write_regions(many, [Region(f"strip {n}", (0, n / 100, 1, (n + 1) / 100)) for n in range(96)])
+    with pytest.raises(InputError, match="would have 101 regions; at most 100"):
+        mend(str(third), out=tmp_path / "fourth", hide=str(many))
 
 
 def test_nothing_of_a_hidden_region_reaches_the_model(plain: str, tmp_path: Path) -> None:
@@ -83,6 +104,10 @@ def test_nothing_of_a_hidden_region_reaches_the_model(plain: str, tmp_path: Path
     one, other = (trained.predict(Image.fromarray(pixels)) for pixels in (ground, marked))
     assert one.probabilities.tolist() == other.probabilities.tolist()
     assert trained.preprocess.hidden[0].name == "mark"
+    mask = object_mask(trained.preprocess, Image.new("L", (64, 64), 255))
+    assert mask is not None
+    assert mask.shape == (64, 64)
+    assert mask.all()  # masks tell where things are, and have nothing to hide
 
 
 def test_a_region_is_filled_from_around_it_and_the_rest_stays() -> None:

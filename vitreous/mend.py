@@ -14,6 +14,7 @@ from vitreous.clusters.gates import attentions, cluster_count, cluster_layer, wi
 from vitreous.data.regions import find_regions
 from vitreous.errors import InputError, command, printable
 from vitreous.evaluate import evaluate
+from vitreous.files.limits import MAX_REGIONS
 from vitreous.files.storage import MANIFEST, write_json
 from vitreous.files.writing import write_text
 from vitreous.metrics.figures import figure_text
@@ -141,6 +142,10 @@ def with_hidden(config: ModelConfig, trained: TrainedModel, hide: str) -> ModelC
     if not is_classifier(trained):
         raise InputError(f"--hide is for classifiers, and this model is for the task '{trained.task}'")
     hidden = tuple(dict.fromkeys((*config.preprocess.hidden, *find_regions(hide))))
+    if len(hidden) > MAX_REGIONS:  # a description with more would not be read again
+        raise InputError(
+            f"with --hide {hide} the model would have {len(hidden)} regions; at most {MAX_REGIONS} are kept"
+        )
     return config._replace(preprocess=replace(config.preprocess, hidden=hidden))
 
 

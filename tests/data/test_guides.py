@@ -1,6 +1,7 @@
 """Guides: masks follow the picture's random view, are chosen by name, and change no random number."""
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,10 +9,12 @@ import torch
 from PIL import Image
 
 from vitreous.data.guides import AWAY, OBJECT, GuidedView, chosen, exchange_grounds
+from vitreous.data.image import ImageError
 from vitreous.data.image_set import ImageSet
 from vitreous.data.regions import Region
 from vitreous.data.source import open_data
 from vitreous.data.transforms import Augmentation, Preprocess
+from vitreous.errors import InputError
 from vitreous.tasks.classify import GuidedViews
 
 VIEWS = {
@@ -116,3 +119,34 @@ def test_pictures_with_a_mask_come_more_often_where_masks_are_few(images: ImageS
     assert 0.6 < sum(guided) / 50 < 0.95
     with pytest.raises(IndexError):
         few[len(images)]
+    with pytest.raises(InputError, match="1e-09 of 6 images is none of them"):
+        GuidedViews(images, GuidedView(view, objects=True, share=1e-9))
+
+
+def test_a_region_for_no_class_of_the_data_is_refused(images: ImageSet) -> None:
+    view = Augmentation(Preprocess((32, 32)))
+    for classes in ((), ("cat", "heart")):
+        GuidedViews(images, GuidedView(view, regions=(Region("a", (0, 0, 1, 1), classes=classes),)))
+    with pytest.raises(InputError, match="region 'a' counts for 'hart', which is no class of the data; nearest: heart"):
+        GuidedViews(images, GuidedView(view, regions=(Region("a", (0, 0, 1, 1), classes=("hart",)),)))
+
+
+def test_a_picture_with_a_mask_that_cannot_be_read_spoils_no_other(
+    images: ImageSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loader goes on to the next picture with the same random numbers, which would choose the same one again."""
+    few = GuidedViews(images, GuidedView(Augmentation(Preprocess((32, 32))), objects=True, share=0.5))
+    read = images.picture
+
+    def picture(index: int, **options: Any) -> Image.Image:
+        if index in few.masked:
+            raise ImageError("damaged")
+        return read(index, **options)
+
+    monkeypatch.setattr(images, "picture", picture)
+    for index in range(len(images)):
+        if index in few.masked:
+            with pytest.raises(ImageError, match="damaged"):
+                few[index]
+        else:
+            assert all(few[index][1][OBJECT].all() for _ in range(10))

@@ -47,6 +47,25 @@ def test_a_tint_is_taken_away_and_exchanged():
     assert torch.allclose(PictureTint(usual).exchanged(one, other).mean((2, 3)), other.images.mean((2, 3)), atol=1e-5)
 
 
+def test_a_picture_that_is_all_object_gets_the_usual_tint_too():
+    one, usual = seen(), torch.tensor([0.1, 0.2, 0.3])
+    whole = one._replace(ground=torch.zeros_like(one.ground))
+    assert torch.allclose(PictureTint(usual).hidden(whole).mean((2, 3)), usual.expand(4, 3), atol=1e-5)
+
+
+def test_the_usual_tint_is_that_of_grounds():
+    """Pictures with equal grounds have nothing to lose, whatever their objects are."""
+    one, evidence = seen(), Evidence(classes=1)
+    one.images[..., :8] = 0.25
+    one.ground[..., 8:] = 0
+    evidence.add(one, torch.ones(4, 16, 16), torch.zeros(4, dtype=torch.long))
+    assert torch.allclose(PictureTint(evidence.colour / 4).hidden(one), one.images, atol=1e-6)
+
+
+def test_the_smallest_mark_is_a_pixel():
+    assert Place((0.5, 0.5, 0.52, 0.52)).mask(seen()).sum((1, 2, 3)).tolist() == [1] * 4
+
+
 def test_pictures_to_take_from_have_the_answer_asked_for():
     donors, one = Donors(), seen(5, [0, 0, 1, 2, 2])
     rows, alike = donors.pick(one, same=True)

@@ -1,20 +1,32 @@
 """Shortcuts are found where they are, and nowhere else: by models that are known to read one thing."""
 
 import json
+from dataclasses import replace
 
 import pytest
+import torch
 
 from tests.support.marked_pictures import MarkedSquares, reader
-from vitreous.data.regions import read_regions
+from vitreous.data.regions import read_regions, region_masks
 from vitreous.errors import InputError
 from vitreous.explanations.default_method import NOT_MEASURED
-from vitreous.suspects.finding import FoundShortcuts, find_shortcuts
-from vitreous.suspects.folder import write_shortcuts
+from vitreous.suspects.candidates import Candidate
+from vitreous.suspects.changes import Alike, Place
+from vitreous.suspects.finding import FoundShortcuts, find_shortcuts, group_in_words
+from vitreous.suspects.folder import ways_to_mend, write_shortcuts
+from vitreous.suspects.looks import Look, grid_of_looks
+from vitreous.suspects.measuring import AnswerFate, Trial, groups_of
+from vitreous.suspects.verdict import judge
 
 
 def found(reads: str, images: MarkedSquares, limit: int | None = None) -> FoundShortcuts:
     options = dict(split="val", limit=limit, masks=True, batch_size=64)
     return find_shortcuts(reads, reader(reads), "squares", images, NOT_MEASURED, **options)
+
+
+@pytest.fixture(scope="module")
+def marked() -> FoundShortcuts:
+    return found("corner", MarkedSquares(60))
 
 
 @pytest.mark.parametrize("masks", [True, False])
@@ -57,9 +69,8 @@ def test_groups_by_an_attribute_are_measured_with_and_without():
     assert before == 0  # a mark that contradicts the class decides every answer of the group
 
 
-def test_the_folder_says_it_to_people_and_to_other_verbs(tmp_path):
-    one, trained, images = found("corner", MarkedSquares(60)), reader("corner"), MarkedSquares(60)
-    result = write_shortcuts(tmp_path, one, trained, images, tmp_path)
+def test_the_folder_says_it_to_people_and_to_other_verbs(marked, tmp_path):
+    result = write_shortcuts(tmp_path, marked, reader("corner"), MarkedSquares(60), tmp_path)
     assert result.page == tmp_path / "index.html"
     page, index = (tmp_path / "suspect_01.html").read_text(), (tmp_path / "index.html").read_text()
     assert "In 100 % of the pictures called red the model looks at the upper left corner." in page
@@ -73,6 +84,48 @@ def test_the_folder_says_it_to_people_and_to_other_verbs(tmp_path):
     content = json.loads((tmp_path / "shortcuts.json").read_text())
     assert content["suspects"][0]["verdict"] == "serious"
     assert sorted(content["files"]) == sorted(path.name for path in tmp_path.iterdir() if path.suffix == ".html")
+
+
+def test_a_look_is_found_again_in_pictures_that_have_it(marked, tmp_path):
+    """The stored patch and the box of its size belong together."""
+    trained, images = reader("corner"), MarkedSquares(60)
+    seen, first = torch.stack([trained.preprocess(images.picture(n)) for n in range(60)]), marked.judged[0]
+    number = marked.lost[0][0].number
+    look = Look(grid_of_looks(seen[[number]], 8)[0, 0, 0], 0.1, 8, torch.ones(6))
+    trial = replace(first.trial, candidate=replace(first.trial.candidate, kind="look", change=Alike(look)))
+    suspects = (replace(marked.result.suspects[0], kind="look"), *marked.result.suspects[1:])
+    judged = [first._replace(trial=trial), *marked.judged[1:]]
+    changed = marked._replace(result=replace(marked.result, suspects=suspects), judged=judged)
+    write_shortcuts(tmp_path, changed, trained, images, tmp_path)
+    (region,) = read_regions(tmp_path / "shortcuts.json")
+    assert (region.match, region.box) == ("look", (0, 0, 0.1875, 0.1875))
+    corners = region_masks([region], seen)[:, :4, :4].flatten(1).all(1)
+    assert corners.nonzero().flatten().tolist() == list(range(number % 3, 60, 3))  # of three colours one
+
+
+def test_only_what_is_stored_is_said_to_be_hidden(marked, tmp_path):
+    result = marked.result
+    known, unknown = (
+        ways_to_mend(result.suspects[0], result, "a", tmp_path, names) for names in (["upper left corner"], [])
+    )
+    assert any("--hide" in line for _, line in known)
+    assert not any("shortcuts.json" in line for _, line in unknown)
+
+
+def test_values_of_attributes_may_be_any_text():
+    group = groups_of({"place": "a, class b"}, 1)
+    assert [group_in_words(one, ("red", "green")) for one in group] == [
+        "place=a, class b",
+        "place=a, class b, class green",
+    ]
+
+
+@pytest.mark.parametrize(("exchanged", "verdict"), [(2, "look at it"), (12, "serious")])
+def test_a_few_exchanges_prove_nothing(exchanged, verdict):
+    trial = Trial(Candidate("place", "here", Place((0.0, 0.0, 0.5, 0.5))), 3)
+    trial.outcomes[AnswerFate(True, 0.0, None, None, None, True, False)] = 30
+    trial.outcomes[AnswerFate(True, 0.0, True, True, False, True, False)] = exchanged
+    assert judge([trial], masks=True, labels=True)[0].verdict == verdict
 
 
 def test_too_few_pictures_are_refused():

@@ -8,6 +8,7 @@ Shapes: B images, H W their sides.
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,8 @@ from torch import Tensor
 from vitreous.data.image_set import ImageSet
 from vitreous.data.regions import Region, region_masks
 from vitreous.data.transforms import Augmentation, Preprocess
+from vitreous.errors import InputError, nearest
+from vitreous.files.reading import excerpt
 
 OBJECT, AWAY = "guide_object", "guide_away"  # keys of the masks among a sample's targets
 
@@ -56,6 +59,16 @@ class GuidedView:
         # The object may lie outside of a random part of its picture: then nothing is known of what is left.
         allowed = allowed if known is not None and allowed.any() else torch.ones_like(allowed)
         return pixels, {OBJECT: allowed, AWAY: away[0] if away else nowhere}
+
+    def require_classes(self, classes: Sequence[str]) -> None:
+        """Refuse a region that counts for no class of the data: it would teach nothing, and nobody would notice."""
+        for region in self.regions:
+            if region.classes and not set(region.classes) & set(classes):
+                given = region.classes[0]
+                raise InputError(
+                    f"region {region.name!r} counts for {excerpt(given)}, which is no class of the data; nearest: "
+                    f"{nearest(given, list(classes), 1)}. Correct its classes, or leave them out to mean all"
+                )
 
     def uses_mask(self, images: ImageSet, index: int) -> bool:
         return self.objects and chosen(images.name(index), self.share)

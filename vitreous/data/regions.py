@@ -118,7 +118,7 @@ class Region:
 
 def region_of_picture(name: str, picture: Image.Image, box: Box, classes: Sequence[str] = ()) -> Region:
     """A region with the look of this part of a picture; the picture is as the model sees it."""
-    rows, columns = _pixels(_checked_box(name, box), picture.height, picture.width)
+    rows, columns = box_pixels(_checked_box(name, box), picture.height, picture.width)
     cut = picture.crop((columns.start, rows.start, columns.stop, rows.stop))
     stored = io.BytesIO()
     cut.save(stored, "PNG")
@@ -218,14 +218,14 @@ def region_masks(regions: Sequence[Region], images: Tensor, labels: Sequence[str
         if not places:
             continue
         if region.match == "place":
-            rows, columns = _pixels(region.box, H, W)
+            rows, columns = box_pixels(region.box, H, W)
             masks[places, rows, columns] = 1
         else:
             masks[places] = torch.maximum(masks[places], _found(region, images[places]))
     return masks
 
 
-def _pixels(box: Box, H: int, W: int) -> tuple[slice, slice]:
+def box_pixels(box: Box, H: int, W: int) -> tuple[slice, slice]:
     """Rows and columns that a box touches by half or more, and at least one of each."""
     left, top, right, bottom = box
     rows, columns = (
@@ -243,7 +243,7 @@ def _pixels_of(picture: Image.Image) -> Tensor:
 def _found(region: Region, images: Tensor) -> Tensor:
     """(B, H, W): the patch's area wherever it is found."""
     H, W = images.shape[-2:]
-    rows, columns = _pixels(region.box, H, W)
+    rows, columns = box_pixels(region.box, H, W)
     h, w = rows.stop - rows.start, columns.stop - columns.start
     patch = region.patch.to(images.device)
     if patch.shape[1:] != (h, w):  # cut from a picture of another size

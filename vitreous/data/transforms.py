@@ -75,10 +75,14 @@ class Preprocess:
 
     def picture(self, image: Image.Image) -> Image.Image:
         """The part of the image that the model sees, at the size at which it sees it."""
+        seen = self.part(image)
+        return painted_over(seen, self.hidden) if self.hidden else seen
+
+    def part(self, image: Image.Image) -> Image.Image:
+        """The same with nothing painted over: of a mask, which tells where things are."""
         # One call with `box` equals resize followed by crop, without drawing what the crop throws away:
         # a 1x20000 picture never becomes a 224x4480000 one.
-        seen = image.resize(self.size[::-1], resampling(self.interpolation), box=self.window(image))
-        return painted_over(seen, self.hidden) if self.hidden else seen
+        return image.resize(self.size[::-1], resampling(self.interpolation), box=self.window(image))
 
     def window(self, image: Image.Image) -> tuple[float, float, float, float]:
         """Left, top, right, bottom of the part of the image that the model sees, in its pixels."""

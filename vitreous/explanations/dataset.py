@@ -67,7 +67,7 @@ def object_mask(preprocess: Preprocess, mask: Image.Image | None) -> Tensor | No
     """The mask as the model would see it, (height, width) of booleans."""
     if mask is None:
         return None
-    return torch.from_numpy(np.array(preprocess.picture(mask.convert("L"))) > 127)
+    return torch.from_numpy(np.array(preprocess.part(mask.convert("L"))) > 127)
 
 
 def selection(count: int, limit: int | None) -> Sequence[int]:

@@ -31,10 +31,13 @@ class Gates(NamedTuple):
     value: Tensor | None = None
 
     def closing(self, closed: Sequence[int], count: int, device: torch.device) -> "Gates":
-        """The same gates, with these of `count` keys closed for good."""
+        """The same gates, with these of `count` keys closed for good.
+
+        In float32 or finer: half precision cannot tell CLOSED from 0.
+        """
         factors = torch.ones(1, count, device=device)
         factors[:, list(closed)] = CLOSED
-        return self._replace(logit=factors if self.logit is None else self.logit * factors.to(self.logit))
+        return self._replace(logit=factors if self.logit is None else self.logit * factors.to(self.logit.device))
 
     def applied(self, v: Tensor) -> tuple[Tensor, Tensor | None]:
         """Gated values (B, h, M, d), and what `attend` takes as `keys`."""

@@ -41,8 +41,7 @@ class ReadoutAttention(nn.Module):
         """`kept` (B, M) is 0 for clusters that training drops from an image, else 1."""
         tokens = self.tokens(x, assignment)
         gates = (self.gates or Gates()) if kept is None else Gates(logit=kept)
-        if self.closed:
-            gates = gates.closing(self.closed, assignment.shape[1], x.device)
+        gates = self.with_closed(gates, assignment)
         weights = self.weights(tokens, gates.logit)
         if gates.value is not None:
             weights = weights * gates.value[..., None].to(weights.dtype)
@@ -55,6 +54,9 @@ class ReadoutAttention(nn.Module):
 
     def tokens(self, x: Tensor, assignment: Tensor) -> Tensor:
         return self.cluster_norm(assignment.flatten(2) @ x.flatten(1, 2))  # (B, M, C)
+
+    def with_closed(self, gates: Gates, assignment: Tensor) -> Gates:
+        return gates.closing(self.closed, assignment.shape[1], assignment.device) if self.closed else gates
 
     def weights(self, tokens: Tensor, gate: Tensor | None = None) -> Tensor:
         """How much of each cluster is read: (B, M, 1), which sums to one over the clusters whose gate is open."""
@@ -83,6 +85,7 @@ class ClusterReadout(nn.Module):
         if learning is not None:
             self.cluster_terms = learning.terms([assignment])
             if READ_TERM in learning.noted:  # reading twice costs next to nothing: there are few tokens
-                weights = self.attention.weights(self.attention.tokens(x, assignment))
+                gate = self.attention.with_closed(Gates(), assignment).logit
+                weights = self.attention.weights(self.attention.tokens(x, assignment), gate)
                 self.cluster_terms[READ_TERM] = read_entropy(weights)
         return self.attention(x, assignment, kept=kept)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 QUANTILE = 1.959964  # of the normal distribution, for 95 %
-FEW_IMAGES = 30  # a group with fewer says little: its interval is 30 points wide or more, unless nearly all are right
+FEW_IMAGES = 30  # a group with fewer says little: its interval may be 34 points wide
 
 
 class GroupFigures(NamedTuple):

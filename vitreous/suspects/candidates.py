@@ -11,6 +11,7 @@ from torch import Tensor
 
 from vitreous.clusters.layer import Layer
 from vitreous.data.regions import Box
+from vitreous.files.reading import truncate
 from vitreous.suspects.changes import Alike, Background, Change, Gate, PictureTint, Place
 from vitreous.suspects.gathering import GRID_CELLS, Evidence
 from vitreous.suspects.looks import Look, grouped
@@ -129,10 +130,14 @@ def look_candidates(evidence: Evidence, classes: tuple[str, ...]) -> list[Candid
             cell = int(evidence.cells[own].mode().values)
             box = cell_box(cell)
             found.append(
-                (lift, Candidate("look", f"parts that look alike and go with {classes[answer]}", Alike(look), box))
+                (lift, Candidate("look", look_in_words(classes[answer]), Alike(look), box, "what the maps point at"))
             )
     found.sort(key=lambda entry: -entry[0])
     return [candidate for _, candidate in found[:MOST_LOOKS]]
+
+
+def look_in_words(answer: str) -> str:
+    return f"parts that look alike and go with {truncate(answer)}"
 
 
 def cluster_candidates(evidence: Evidence, layer: Layer) -> list[Candidate]:

@@ -22,7 +22,7 @@ from vitreous.attribution.fill import BLUR, baseline, blend, blurred
 from vitreous.attribution.method import to_image
 from vitreous.clusters.gates import PartialForward
 from vitreous.clusters.layer import Layer
-from vitreous.data.regions import Box
+from vitreous.data.regions import Box, box_pixels
 from vitreous.suspects.looks import Look, grid_of_looks
 
 CONTROLS = 2  # changes elsewhere for each picture
@@ -104,11 +104,7 @@ class Place(RegionChange):
     def mask(self, seen: Seen) -> Tensor:
         B, _, H, W = seen.images.shape
         mask = torch.zeros(1, 1, H, W, device=seen.images.device)
-        left, top, right, bottom = self.box
-        rows, columns = (
-            slice(round(top * H), max(round(bottom * H), 1)),
-            slice(round(left * W), max(round(right * W), 1)),
-        )
+        rows, columns = box_pixels(self.box, H, W)
         mask[..., rows, columns] = 1
         return mask.expand(B, 1, H, W)
 
@@ -174,19 +170,13 @@ class Background(PixelChange):
 class PictureTint(PixelChange):
     """The mean colour of the picture; hidden, all pictures have the mean colour of the data."""
 
-    usual: Tensor  # (3,)
-
-    def colour(self, seen: Seen) -> Tensor:
-        """Of what is no object, (B, 3, 1, 1)."""
-        return (seen.images * seen.ground).sum((2, 3), keepdim=True) / seen.ground.sum((2, 3), keepdim=True).clamp_min(
-            1
-        )
+    usual: Tensor  # (3,), the mean of `ground_colour` over the data
 
     def hidden(self, seen: Seen) -> Tensor:
-        return seen.images - self.colour(seen) + self.usual.to(seen.images).view(1, 3, 1, 1)
+        return seen.images - ground_colour(seen) + self.usual.to(seen.images).view(1, 3, 1, 1)
 
     def exchanged(self, seen: Seen, others: Seen) -> Tensor:
-        return seen.images - self.colour(seen) + self.colour(others)
+        return seen.images - ground_colour(seen) + ground_colour(others)
 
 
 @dataclass(frozen=True)
@@ -212,6 +202,14 @@ class Gate(Change):
             kept[:, cluster] = 0
             answers.append(rest.without(rows, kept))
         return answers
+
+
+def ground_colour(seen: Seen) -> Tensor:
+    """Mean colour of what is no object, or of the whole picture where it is all object: (B, 3, 1, 1)."""
+    ground = torch.where(
+        seen.ground.any(3, keepdim=True).any(2, keepdim=True), seen.ground, torch.ones(()).to(seen.ground)
+    )
+    return (seen.images * ground).sum((2, 3), keepdim=True) / ground.sum((2, 3), keepdim=True)
 
 
 def filled(images: Tensor, mask: Tensor) -> Tensor:

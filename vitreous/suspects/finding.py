@@ -1,6 +1,6 @@
 """Looking for shortcuts of a classifier over a data set: half of the pictures propose suspects, the others try them."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import torch
@@ -24,7 +24,7 @@ from vitreous.runs.trained_model import TrainedModel, labelled_for
 from vitreous.suspects.candidates import propose
 from vitreous.suspects.changes import Seen
 from vitreous.suspects.gathering import Evidence
-from vitreous.suspects.measuring import Donors, Lost, Measure, Trial, TriedBatch, measure
+from vitreous.suspects.measuring import Donors, Lost, Measure, Trial, TriedBatch, TriedGroup, measure
 from vitreous.suspects.verdict import Judged, judge
 
 FEW_PASSES = 6  # of the stored default map: two of them are computed for every picture
@@ -43,6 +43,7 @@ class FoundShortcuts(NamedTuple):
     lost: Sequence[Sequence[Lost]]  # of each suspect, the most first
     judged: Sequence[Judged]
     method: Method
+    masks: bool  # whether masks were used, where there are any
 
 
 class Looked(NamedTuple):
@@ -75,17 +76,16 @@ def find_shortcuts(
     images, numbers = labelled_for(trained, images), selection(len(images), limit)
     if len(numbers) < FEWEST:
         raise InputError(f"{len(numbers)} images are too few to tell a habit from chance; give {FEWEST} or more")
-    layer = cluster_layer_of(trained.model, Plan())
+    layer, attributes = cluster_layer_of(trained.model, Plan()), group_attributes(images, numbers[1::2])
     method, reason = choose_map(trained, images, numbers, default, batch_size)
     evidence = gather_evidence(trained, images, numbers[::2], method, layer, masks=masks, batch_size=batch_size)
     trials = [Trial(one, len(trained.classes)) for one in propose(evidence, trained.classes, layer)]
-    donors, attributes = Donors(), group_attributes(images, numbers[1::2])
-    known = pictures = 0
+    donors, known, pictures = Donors(), 0, 0
     for batch in read_batches(trained, images, numbers[1::2], batch_size, label="try suspects"):
         looked = seen_with_map(trained, batch, method, masks=masks)
         seen = looked.seen
         known, pictures = known + int(seen.known.sum()), pictures + len(seen.answers)
-        groups = [{name: images.attributes(int(n)).get(name, "") for name in attributes} for n in batch.numbers]
+        groups = [group_values(images, int(number), attributes) for number in batch.numbers]
         measure(trained.model, trials, TriedBatch(seen, batch.numbers, batch.labels, looked.heat, groups), donors)
     judged = judge(trials, masks=known == pictures, labels=True)
     right = sum(count for outcome, count in trials[0].outcomes.items() if outcome.right)
@@ -101,7 +101,7 @@ def find_shortcuts(
         reason=reason,
         suspects=tuple(as_suspect(one, trained.classes) for one in judged),
     )
-    return FoundShortcuts(result, [sorted(one.trial.lost, reverse=True) for one in judged], judged, method)
+    return FoundShortcuts(result, [sorted(one.trial.lost, reverse=True) for one in judged], judged, method, masks)
 
 
 def choose_map(
@@ -176,6 +176,11 @@ def group_attributes(images: ImageSet, numbers: Sequence[int]) -> tuple[str, ...
     return tuple(name for name, found in values.items() if len(found) > 1)
 
 
+def group_values(images: ImageSet, number: int, attributes: Collection[str]) -> dict[str, str]:
+    """Those of the attributes that a picture has."""
+    return {name: value for name, value in images.attributes(number).items() if name in attributes}
+
+
 def as_suspect(one: Judged, classes: Sequence[str]) -> Suspect:
     trial, candidate = one.trial, one.trial.candidate
 
@@ -215,12 +220,11 @@ def as_suspect(one: Judged, classes: Sequence[str]) -> Suspect:
         tells=one.tells,
         accuracy=None if right is None or without is None else (right.mean, without.mean),
         gain=one.gain,
-        worst_group=worst if worst is None else (named_group(worst[0], classes), worst[1], worst[2]),
+        worst_group=None if worst is None else (group_in_words(worst[0], classes), worst[1], worst[2]),
         by_class=by_class,
     )
 
 
-def named_group(name: str, classes: Sequence[str]) -> str:
-    """The group with its class by name."""
-    attribute, _, number = name.partition(", class ")
-    return f"{attribute}, class {classes[int(number)]}" if number else attribute
+def group_in_words(group: TriedGroup, classes: Sequence[str]) -> str:
+    named = f"{group.attribute}={group.value}"
+    return named if group.label is None else f"{named}, class {classes[group.label]}"

@@ -1,6 +1,6 @@
 """Suspects as a folder: a page for all, one for each that deserves a look, and all numbers with the regions to mend."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,13 +33,13 @@ def write_shortcuts(
     """Write everything into `folder`, which will become `out`; comes back with the examples drawn."""
     drawn = draw_examples(found, trained, images)
     suspects = tuple(
-        replace(one, examples=tuple(examples), look=look)
-        for one, (examples, look) in zip(found.result.suspects, drawn, strict=True)
+        with_examples(one, examples, look) for one, (examples, look) in zip(found.result.suspects, drawn, strict=True)
     )
     result = replace(found.result, suspects=suspects, page=out / SHORTCUTS_PAGE)
     pages = {number: f"suspect_{number:02d}.html" for number, one in enumerate(suspects, 1) if one.verdict != HARMLESS}
     regions = regions_of_suspects(suspects)
-    ways = {number: ways_to_mend(suspects[number - 1], result, trained.name, out) for number in pages}
+    stored = {region.name for region in regions}
+    ways = {number: ways_to_mend(suspects[number - 1], result, trained.name, out, stored) for number in pages}
     write_text(folder / SHORTCUTS_PAGE, render_shortcuts(result, pages))
     for number, page in pages.items():
         write_text(folder / page, render_suspect(result, suspects[number - 1], ways[number], SHORTCUTS_PAGE))
@@ -49,19 +49,25 @@ def write_shortcuts(
     return result
 
 
+def with_examples(one: Suspect, examples: Sequence[SuspectExample], look: Region | None) -> Suspect:
+    """A look is looked for at the size of its box, so both come from the same picture."""
+    drawn = replace(one, examples=tuple(examples))
+    return drawn if look is None else replace(drawn, look=look.look, box=look.box)
+
+
 def draw_examples(
     found: FoundShortcuts, trained: TrainedModel, images: ImageSet
-) -> list[tuple[list[SuspectExample], bytes | None]]:
+) -> list[tuple[list[SuspectExample], Region | None]]:
     """Of suspects that get a page: the pictures whose answers lost most, read once more, and what they look like."""
     with_page = [one.verdict != HARMLESS for one in found.judged]
     numbers = sorted({one.number for lost, page in zip(found.lost, with_page, strict=True) if page for one in lost})
     known = labelled_for(trained, images)
     looked: dict[int, Looked] = {}
     for batch in read_batches(trained, known, numbers, 16, label="draw") if numbers else ():
-        seen = seen_with_map(trained, batch, found.method, masks=found.result.masks)
+        seen = seen_with_map(trained, batch, found.method, masks=found.masks)
         for row, number in enumerate(batch.numbers.tolist()):
             looked[number] = seen.row(row)
-    drawn: list[tuple[list[SuspectExample], bytes | None]] = []
+    drawn: list[tuple[list[SuspectExample], Region | None]] = []
     for judged, lost, page in zip(found.judged, found.lost, with_page, strict=True):
         change, own = judged.trial.candidate.change, [one for one in lost if page and one.number in looked]
         examples = []
@@ -93,11 +99,11 @@ def shown(trained: TrainedModel, image: Tensor) -> Image.Image:
     return picture_of_pixels(pixels.cpu())
 
 
-def look_of(change: Alike, looked: Looked, example: SuspectExample) -> bytes | None:
-    """The part of a picture that looks most like the suspect, with a margin, as a PNG."""
+def look_of(change: Alike, looked: Looked, example: SuspectExample) -> Region | None:
+    """The part of a picture that looks most like the suspect, with a margin."""
     distance = change.look.distance(grid_of_looks(looked.seen.images, change.look.cells))[0]
     try:
-        return region_of_picture("look", example.picture, around(int(distance.argmin()), change.look.cells)).look
+        return region_of_picture("look", example.picture, around(int(distance.argmin()), change.look.cells))
     except InputError:  # of one colour: it would be found everywhere
         return None
 
@@ -124,13 +130,15 @@ def regions_of_suspects(suspects: Sequence[Suspect]) -> list[Region]:
     return regions
 
 
-def ways_to_mend(one: Suspect, found: Shortcuts, architecture: str, out: Path) -> list[tuple[str, str]]:
-    """What to do next: a sentence and the command."""
+def ways_to_mend(
+    one: Suspect, found: Shortcuts, architecture: str, out: Path, regions: Collection[str]
+) -> list[tuple[str, str]]:
+    """What to do next: a sentence and the command; `regions` are the names of those that are stored."""
     stored, mended = out / SHORTCUTS_JSON, ("--out", "runs/mended")
     mend = ("mend", found.model, "--data", found.data)
     train = ("train", architecture, found.data, "--weights", found.model, "--epochs", 2)
     ways = []
-    if one.kind == "place" or one.look is not None:
+    if one.kind in HIDEABLE and one.name in regions:
         quick = "Quick, without training: paint the region over in every picture before the model sees it."
         ways.append((quick, command(*mend, "--hide", stored, *mended)))
         lasting = "Lasting: train again, so that what lies there counts for nothing."

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitreous.attribution.method import to_image
-from vitreous.suspects.changes import Seen
+from vitreous.suspects.changes import Seen, ground_colour
 from vitreous.suspects.looks import grid_of_looks
 
 GRID_CELLS = 8  # a side: an eighth of a picture is about the smallest thing that a small map can point at
@@ -22,15 +22,11 @@ class Evidence:
 
     def __init__(self, classes: int, clusters: int = 0) -> None:
         self.pictures = torch.zeros(classes)  # by answer
-        self.used = torch.zeros(
-            classes, GRID_CELLS, GRID_CELLS
-        )  # pictures in which a cell has more than its share of the map
-        self.share = torch.zeros(classes, GRID_CELLS, GRID_CELLS)  # of the map, summed
+        # pictures in which a cell has more than its share of the map
+        self.used = torch.zeros(classes, GRID_CELLS, GRID_CELLS)
         self.used_wrongly = torch.zeros(GRID_CELLS, GRID_CELLS)  # by wrong answers
         self.wrong = 0
-        self.object = torch.zeros(GRID_CELLS, GRID_CELLS)  # share of each cell that objects cover, where they are known
-        self.known = 0
-        self.colour = torch.zeros(3)
+        self.colour = torch.zeros(3)  # of what is no object
         self.clusters = torch.zeros(clusters, GRID_CELLS, GRID_CELLS)  # their maps, summed
         self.looks = torch.zeros(0, 6)  # of the cells that are kept ...
         self.answers = torch.zeros(0, dtype=torch.long)  # ... the answer of their pictures ...
@@ -44,14 +40,10 @@ class Evidence:
         used = (share > USED / GRID_CELLS**2).float()
         self.pictures += torch.bincount(answers, minlength=len(self.pictures))
         self.used.index_add_(0, answers, used)
-        self.share.index_add_(0, answers, share)
         wrong = labels != answers
         self.wrong += int(wrong.sum())
         self.used_wrongly += used[wrong].sum(0)
-        known = seen.known.cpu()
-        self.known += int(known.sum())
-        self.object += F.adaptive_avg_pool2d(1 - seen.ground[seen.known], GRID_CELLS).sum((0, 1)).cpu()
-        self.colour += seen.images.mean((2, 3)).sum(0).cpu()
+        self.colour += ground_colour(seen).sum((0, 2, 3)).cpu()
         if clusters is not None:
             self.clusters += coarse(clusters.flatten(0, 1)).unflatten(0, clusters.shape[:2]).sum(0).cpu()
         self.keep(grid_of_looks(seen.images, GRID_CELLS).cpu().flatten(1, 2), share.flatten(1), answers)

@@ -49,6 +49,14 @@ class Lost(NamedTuple):
     probability_without: float
 
 
+class TriedGroup(NamedTuple):
+    """Pictures with a value of an attribute, of all classes or of one."""
+
+    attribute: str
+    value: str
+    label: int | None = None
+
+
 @dataclass
 class Trial:
     """Counts of one candidate."""
@@ -59,28 +67,27 @@ class Trial:
     used: Tensor = field(init=False)  # (K,), pictures by answer in which the map lies there
     pictures: Tensor = field(init=False)  # (K,)
     changed: Tensor = field(init=False)  # (K,)
-    became: Tensor = field(init=False)  # (K,), by the answer that it changed to
     area: float = 0.0  # share of pictures that it covers, summed
-    groups: dict[str, list[int]] = field(default_factory=dict)  # pictures, right with and without it
+    groups: dict[TriedGroup, list[int]] = field(default_factory=dict)  # pictures, right with and without it
     lost: list[Lost] = field(default_factory=list)  # a heap
 
     def __post_init__(self) -> None:
-        self.used, self.pictures, self.changed, self.became = (torch.zeros(self.classes) for _ in range(4))
+        self.used, self.pictures, self.changed = (torch.zeros(self.classes) for _ in range(3))
 
-    def interval(self, value: "Measure", level: float) -> Interval | None:
-        """Mean over the pictures for which it is known."""
+    def interval(self, value: "Measure", level: float, *, fewest: int = 1) -> Interval | None:
+        """Mean over the pictures for which it is known; None if these are fewer than `fewest`."""
         known = [(value(outcome), count) for outcome, count in self.outcomes.items() if value(outcome) is not None]
-        if not known:
+        if sum(count for _, count in known) < fewest:
             return None
         values, counts = zip(*known, strict=True)
         return bootstrap_counts(values, counts, level=level)
 
-    def worst_group(self) -> tuple[str, float, float] | None:
+    def worst_group(self) -> tuple[TriedGroup, float, float] | None:
         """The group with the lowest accuracy, and the lowest accuracy of any without the suspect."""
-        large = {name: row for name, row in self.groups.items() if row[0] >= FEWEST_OF_GROUP}
+        large = {group: row for group, row in self.groups.items() if row[0] >= FEWEST_OF_GROUP}
         if not large:
             return None
-        worst = min(large, key=lambda name: large[name][1] / large[name][0])
+        worst = min(large, key=lambda group: large[group][1] / large[group][0])
         return worst, large[worst][1] / large[worst][0], min(row[2] / row[0] for row in large.values())
 
 
@@ -177,7 +184,7 @@ def count(trial: Trial, batch: TriedBatch, before: Tensor, after: Tensor, column
         label, answer, without = int(labels[row]), int(answers[row]), int(now[row])
         outcome = AnswerFate(bool(changed[row]), controls, other, followed, same, answer == label, without == label)
         trial.outcomes[outcome] += 1
-        for group in group_names(batch.groups[row], label):
+        for group in groups_of(batch.groups[row], label):
             counted = trial.groups.setdefault(group, [0, 0, 0])
             for place, one in enumerate((True, outcome.right, outcome.right_without)):
                 counted[place] += one
@@ -187,7 +194,6 @@ def count(trial: Trial, batch: TriedBatch, before: Tensor, after: Tensor, column
         (heapq.heappush if len(trial.lost) < KEPT_EXAMPLES else heapq.heappushpop)(trial.lost, lost)
     trial.pictures += torch.bincount(answers, minlength=trial.classes)
     trial.changed += torch.bincount(answers[changed], minlength=trial.classes)
-    trial.became += torch.bincount(now[changed], minlength=trial.classes)
     if isinstance(trial.candidate.change, RegionChange | Background):
         mask = trial.candidate.change.mask(seen)
         used, area = use_of(batch.heat, mask)
@@ -204,7 +210,6 @@ def use_of(heat: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     return ((inside > torch.minimum(USED * area, (1 + area) / 2)) & (area > 0)).cpu(), area.cpu()
 
 
-def group_names(attributes: Mapping[str, str], label: int) -> list[str]:
+def groups_of(attributes: Mapping[str, str], label: int) -> list[TriedGroup]:
     """The groups of a picture: by each attribute, and by it and the class."""
-    alone = [f"{name}={value}" for name, value in attributes.items()]
-    return [*alone, *(f"{one}, class {label}" for one in alone)]
+    return [TriedGroup(*one, known) for one in attributes.items() for known in (None, label)]

@@ -19,7 +19,8 @@ questions, each answered by counting answers:
 "serious": the first two beyond doubt and above LEAST, and the third; or the fourth. "look at it": the first two beyond
 chance; a person decides whether it is the truth: eyes lie at a fixed place in passport photographs. "harmless": all
 else. Beyond chance means by a bootstrap interval over pictures, wider for as many suspects as were tried, of pictures
-that did not propose the suspect.
+that did not propose the suspect. Where fewer than FEWEST_EXCHANGED pictures could be exchanged both ways, the second
+question has no answer, and nothing is serious by it.
 
 A cluster is a part of the model and not of the picture, and reads true and false things alike. It is serious only with
 a serious place that it looks at.
@@ -35,6 +36,7 @@ from vitreous.suspects.measuring import Measure, Trial
 SERIOUS, LOOK, HARMLESS = "serious", "look at it", "harmless"
 LEAST = 0.05  # of the answers: one in twenty is what a careful user would want to know about
 LEAST_HARM = 0.02  # of the accuracy
+FEWEST_EXCHANGED = 10  # pictures with both exchanges; the bootstrap of two that agree has no width, and proves nothing
 INTERCHANGEABLE = 0.25  # at most so many change within a class, for each that changes between classes
 SPECIFIC = 0.6  # of what a wider suspect does, done by a narrower one: that explains it
 BREADTH = {"place": 0, "look": 0, "cluster": 1, "colour": 2, "background": 3}  # narrow suspects before wide ones
@@ -69,7 +71,7 @@ def judge(trials: Sequence[Trial], *, masks: bool, labels: bool) -> list[Judged]
 
 
 def judge_alone(trial: Trial, level: float, *, masks: bool, labels: bool) -> Judged:
-    hangs, tells = trial.interval(HANGS, level), trial.interval(TELLS, level)
+    hangs, tells = trial.interval(HANGS, level), trial.interval(TELLS, level, fewest=FEWEST_EXCHANGED)
     gain = trial.interval(GAIN, level) if labels else None
     harm = gain is not None and gain.low > LEAST_HARM
     beyond_chance = all(one is not None and one.low > 0 for one in (hangs, tells))

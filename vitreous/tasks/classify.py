@@ -5,6 +5,7 @@ The terms of a teacher are those that DeiT and XCiT add to the loss on labels, f
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -16,6 +17,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vitreous.data.guides import GuidedView, exchange_grounds
+from vitreous.data.image import ImageError
 from vitreous.data.mixup import Mixup
 from vitreous.data.regions import find_regions
 from vitreous.data.source import ImageSet
@@ -131,13 +133,23 @@ class GuidedViews(LabelledViews):
 
     def __init__(self, images: ImageSet, view: GuidedView) -> None:
         super().__init__(images, view.view)
+        view.require_classes(images.classes)
         self.guided = view
         scarce = view.objects and view.share < 1
         self.masked = [index for index in range(len(images)) if view.uses_mask(images, index)] if scarce else []
+        if scarce and not self.masked:
+            raise InputError(
+                f"--attend-share {view.share} of {len(images)} images is none of them, so nothing would be taught; "
+                "give a larger share"
+            )
 
     def __getitem__(self, index: int) -> tuple[Tensor, dict[str, Any]]:
         if self.masked and not self.guided.uses_mask(self.images, index) and random.random() < GIVE_WAY:  # noqa: S311
-            index = random.choice(self.masked)  # noqa: S311
+            with suppress(ImageError):  # told when it is that picture's own turn; here it would be this one's fault
+                return self.guided_sample(random.choice(self.masked))  # noqa: S311
+        return self.guided_sample(index)
+
+    def guided_sample(self, index: int) -> tuple[Tensor, dict[str, Any]]:
         picture = self.images.picture(index, at_least=self.at_least)
         label = self.images.target(index)["labels"]
         pixels, guide = self.guided.of(self.images, index, picture, self.images.classes[label])

@@ -180,7 +180,7 @@ class TrainSettings:
         Literal["masks"] | None,
         Doc(
             "Teach where to look: masks = on the object, where the data know its mask. Cheap for models with a readout "
-            "through clusters; for others by the gradient of the loss, at twice to three times the price of a step."
+            "through clusters; for others by the gradient of the loss, which makes a step dearer."
         ),
     ] = None
     attend_away: Annotated[
@@ -188,9 +188,7 @@ class TrainSettings:
         Doc("Teach where not to look: a regions file, as the explorer writes it, or a place such as 'upper left'."),
     ] = None
     attend_weight: Annotated[float, Doc("Loss weight of the share of the decision that lies elsewhere.")] = 1.0
-    attend_share: Annotated[
-        float, Doc("Share of the object masks that is used, chosen by the pictures' names: often few will do.")
-    ] = 1.0
+    attend_share: Annotated[float, Doc("Share of the object masks that is used, chosen by the pictures' names.")] = 1.0
     attend_hide: Annotated[
         float, Doc("Share of the pictures with a mask or region in which what lies elsewhere is another picture's.")
     ] = 0.9
