@@ -53,7 +53,7 @@ def test_padding_moves_whole_pictures_and_adds_black():
     places = set()
     for seed in range(60):
         random.seed(seed)
-        seen = view.crop(Image.fromarray(pixels))
+        seen = view(Image.fromarray(pixels))
         fits = [(y, x) for y in range(5) for x in range(5) if torch.equal(framed[:, y : y + 8, x : x + 8], seen)]
         assert len(fits) == 1
         places |= set(fits)

@@ -20,6 +20,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from vitreous.data.image import ImageError
 from vitreous.data.image_set import ImageSet, Wrapped
 from vitreous.errors import InputError
 from vitreous.files.limits import MAX_METADATA_BYTES, MAX_METADATA_COLUMNS
@@ -105,7 +106,10 @@ def _folders(images: ImageSet, root: Path) -> Iterator[Path]:
 
 def in_files(images: ImageSet) -> bool:
     """Whether each picture is a file of its own."""
-    return len(images) > 0 and not images.file_lengths and isinstance(images.encoded(0), Path)
+    try:
+        return len(images) > 0 and not images.file_lengths and isinstance(images.encoded(0), Path)
+    except ImageError:  # whoever wants the picture is told what is wrong with it
+        return False
 
 
 def read_metadata(file: Path) -> MetadataRows:
