@@ -70,9 +70,9 @@ def main(
         f"{platform.machine()}, torch {torch.__version__}"
     )
     if chart is not None:
-        draw_frontier(together, heading=f"{len(together.of(REFERENCE)[DECIDES])} pictures of {Path(data).name}").save(
-            chart
-        )
+        model = load_classifier(runs[0], size=None, device="cpu").name
+        heading = f"{model}: {len(together.of(REFERENCE)[DECIDES])} pictures of {Path(data).name}"
+        draw_frontier(together, heading=heading, also=(REFERENCE,)).save(chart)
 
 
 def measure(

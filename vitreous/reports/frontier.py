@@ -1,5 +1,6 @@
 """The frontier: how faithful a map can be for how many passes, as a picture."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from PIL import Image
@@ -23,8 +24,11 @@ LINE_GAP = 0.045  # between two labels, in heights of the axes
 FRONTIER_KEY = "line and names: the best for so many passes; bars: 95 % intervals; orange: does not beat its controls"
 
 
-def draw_frontier(scores: MethodScores, *, heading: str) -> Image.Image:
-    """Insertion − deletion of every method against the passes of a map, on a log scale; the controls are lines."""
+def draw_frontier(scores: MethodScores, *, heading: str, also: Sequence[str] = ()) -> Image.Image:
+    """Insertion − deletion of every method against the passes of a map, on a log scale; the controls are lines.
+
+    `also` are named though they are not the best for their passes.
+    """
     found = {name: scores.interval(name) for name in scores.values if name not in scores.controls}
     lines = {name: scores.interval(name).mean for name in IGNORANT if name in scores.values}
     best = [name for cost, name in scores.envelope().items() if scores.passes[name] == cost]
@@ -40,6 +44,10 @@ def draw_frontier(scores: MethodScores, *, heading: str) -> Image.Image:
         strength: dict[str, Any] = {"color": colour, "alpha": 1.0 if first else 0.35}
         axes.plot([passes, passes], [here.low, here.high], linewidth=3 if first else 2, **strength)
         axes.plot(passes, here.mean, marker="o", markersize=9 if first else 6, **strength)
+    for name in also:
+        axes.text(
+            scores.passes[name], found[name].mean, f"  {name}", color=QUIET, fontsize=TEXT_POINTS - 3, va="center"
+        )
     most = 3 * max(PASS_TICKS[2], *(scores.passes[name] for name in found))  # room for the last name
     ends = [*(max(1, scores.passes[name]) for name in best), most]
     heights = [found[name].mean for name in best]
