@@ -315,6 +315,7 @@ def test_a_run_whose_loader_is_stopped_ends_and_keeps_what_it_has_learnt(tmp_pat
 
 
 def on_terminal(terminal: str, out: Path) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup, which is respected
     os.setsid()
     handle = os.open(terminal, os.O_RDWR)  # the first one that a session opens is its terminal
     for stream in (0, 1, 2):
