@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from functools import partial
 
 import pytest
 
@@ -74,20 +75,24 @@ def test_cancelled_work_ends_after_its_step_and_leaves_room(worker):
     assert order == ["end"]
 
 
+def endless(begun, ended):
+    """Work that goes on until it is abandoned; it tells when it begins and ends."""
+    try:
+        begun.set()
+        while True:
+            yield
+    finally:
+        ended.append(1)
+
+
 def test_what_nobody_waits_for_any_more_is_abandoned(worker):
     ended, begun = [], threading.Event()
 
-    def steps():
-        try:
-            begun.set()
-            while True:
-                yield
-        finally:
-            ended.append(1)
-
     async def asking():
         answers = AnswerCache(worker, kept_bytes=100)
-        first, second = (asyncio.ensure_future(answers.get("a", steps, Urgency.IDLE)) for _ in range(2))
+        first, second = (
+            asyncio.ensure_future(answers.get("a", partial(endless, begun, ended), Urgency.IDLE)) for _ in range(2)
+        )
         await asyncio.to_thread(begun.wait, 30)
         first.cancel()
         await asyncio.sleep(0)
@@ -106,15 +111,7 @@ def test_what_nobody_waits_for_any_more_is_abandoned(worker):
 def test_closing_ends_work_that_is_not_done():
     worker, ended, begun = Worker(waiting=3), [], threading.Event()
 
-    def steps():
-        try:
-            begun.set()
-            while True:
-                yield
-        finally:
-            ended.append(1)
-
-    long = worker.submit(steps, Urgency.IDLE)
+    long = worker.submit(partial(endless, begun, ended), Urgency.IDLE)
     assert begun.wait(30)
     worker.close()
     assert ended == [1]
