@@ -24,11 +24,14 @@ from torch import Tensor, nn
 
 from vitreous.data.source import open_data
 from vitreous.data.transforms import Preprocess, to_bytes
-from vitreous.models.weights import load_weights
+from vitreous.models.weights import read_state
 from vitreous.runtime.device import keep_freed_memory
 
-ARCHITECTURE, TEACHER_VIEW = "tf_efficientnet_lite0", Preprocess(mean=(127 / 255,) * 3, std=(128 / 255,) * 3)
-PUPIL_VIEW = Preprocess()
+ARCHITECTURE, TEACHER_VIEW = (
+    "tf_efficientnet_lite0",
+    Preprocess((224, 224), mean=(127 / 255,) * 3, std=(128 / 255,) * 3),
+)
+PUPIL_VIEW = Preprocess((224, 224))
 TEMPERATURE, WEIGHT_DECAY, WARM_UP_STEPS = 2.0, 0.02, 200
 SMALLEST_CROP, MOST_STRETCHED = 0.25, 4 / 3  # shares of the area, and the ratio of the sides
 
@@ -54,7 +57,7 @@ def main(
     images = open_data(data, "train", size=(2 * seen, 2 * seen))
     pictures = torch.stack([to_bytes(images.picture(i).resize((2 * seen, 2 * seen))) for i in range(len(images))])
     wise = timm.create_model(ARCHITECTURE).eval().to(memory_format=torch.channels_last)
-    load_weights(wise, teacher)
+    wise.load_state_dict(read_state(teacher))
     start = time.perf_counter()
     views, logits = taught_views(wise, pictures, crops, seen)
     print(f"{crops} crops of {len(pictures)} pictures: {time.perf_counter() - start:.0f} s", flush=True)

@@ -4,6 +4,7 @@ import ast
 import importlib
 import itertools
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,13 @@ def test_functions_can_be_read_at_once() -> None:
                 assert (node.end_lineno or 0) - node.lineno < 80, f"{where} is too long"
                 taken = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
                 assert verb or len(taken) <= 15, f"{where} has {len(taken)} parameters"
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE.parent / "benchmarks").glob("*.py")), ids=lambda path: path.stem)
+def test_benchmarks_find_what_they_import(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They run for minutes, so no test runs them; a name that moved would else be noticed too late."""
+    monkeypatch.syspath_prepend(str(path.parent))  # as Python does for a script
+    assert callable(runpy.run_path(str(path), run_name="imported")["main"])
 
 
 def test_walks_are_short_and_never_turn_back() -> None:
