@@ -233,5 +233,12 @@ def test_the_recipe_is_for_models_with_clusters() -> None:
         with torch.device("meta"):
             model = create_model(name, num_classes=3, **own)
         assert model.readout is not None
+    for name in ("paca_tiny", "paca_b0"):  # on photographs: four stages whose published weights fit
+        own = model_arguments(with_recipe(name, "photos", recipe="finetune_explainable"))
+        with torch.device("meta"):
+            model, published = create_model(name, num_classes=3, **own), create_model(name)
+        assert model.readout is not None
+        kept = {key: value.shape for key, value in published.state_dict().items() if not key.startswith("head.")}
+        assert kept.items() <= {key: value.shape for key, value in model.state_dict().items()}.items()
     with pytest.raises(InputError, match="made for the family paca, and xcit_nano_12_p16 is not of it"):
         with_recipe("xcit_nano_12_p16", "shapes", recipe="explainable")
