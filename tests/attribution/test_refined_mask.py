@@ -1,15 +1,19 @@
 """The refined mask: its parts by hand, that it is better than its start, and what every costly method must keep."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from tests.support.explained_models import family, pictures, trained
+from vitreous.attribution.explainer import new_explainer
 from vitreous.attribution.fill import baseline, soft_mask, standardised
 from vitreous.attribution.frame import Framed
 from vitreous.attribution.gradient import GradCam
 from vitreous.attribution.gradient_contrast import GradientContrast
+from vitreous.attribution.learned import Learned, carry_explainer
 from vitreous.attribution.method import to_image
 from vitreous.attribution.refined_mask import (
     AREAS,
@@ -21,10 +25,12 @@ from vitreous.attribution.refined_mask import (
 from vitreous.attribution.segment_shapley import SegmentShapley
 from vitreous.attribution.target import BoxTarget, ClassTarget, RegionTarget
 from vitreous.errors import InputError
+from vitreous.explanations.learning import Lessons, teach
 from vitreous.faithfulness.curves import curves
 
 IMAGES = pictures(2)
 TARGET = ClassTarget(labels=torch.tensor([1, 3]))
+FROM_LEARNED = RefinedMask(steps=1, rate=0.8, priors=(Learned(),))
 CHEAP = (GradientContrast(points=2), SegmentShapley(pairs=8, count=4), RefinedMask(steps=2))
 
 
@@ -51,7 +57,7 @@ def test_one_step_by_hand():
         prior = best_prior(model, IMAGES, hidden, TARGET)
     grid = torch.zeros(2, 10, 10, requires_grad=True)
     heat = prior + F.interpolate(grid[:, None], (64, 64), mode="bilinear")[:, 0]
-    ends = sum(success(model, IMAGES, hidden, TARGET, heat, 0.05, shown).sum() for shown in (True, False))
+    ends = sum(success(model, IMAGES, hidden, TARGET, heat, AREAS[0], shown).sum() for shown in (True, False))
     slope = torch.autograd.grad(ends, grid)[0]
     moved = 0.4 * slope / (slope.abs() + 0.01 * slope.abs().mean((1, 2), keepdim=True))
     expected = prior + to_image(moved, (64, 64))
@@ -82,11 +88,26 @@ def test_it_is_more_faithful_than_its_priors():
     assert refined > max(priors) + 0.02
 
 
+def test_it_starts_from_a_learned_map_where_there_is_one():
+    model, images, labels, _ = trained()
+    model, target = copy.deepcopy(model), ClassTarget(labels=labels)
+    assert "learned" in FROM_LEARNED.missing(model)
+    carry_explainer(model, teach(model, images, Lessons(steps=20, batch_size=8))[0])
+    assert FROM_LEARNED.missing(model) is None
+    assert (FROM_LEARNED.name, FROM_LEARNED.needs.passes) == ("refined_learned_7", 7)
+    refined, learned = (
+        curves(model, images, method(model, images, target), target).difference.mean()
+        for method in (FROM_LEARNED, Learned())
+    )
+    assert refined > learned + 0.02
+
+
 def test_passes_are_counted():
-    for method in (RefinedMask(steps=2), GradientContrast(points=2)):
-        model, forward, backward = family(), [], []
-        model.register_forward_pre_hook(lambda _module, inputs, seen=forward: seen.append(inputs[0].requires_grad))
-        model.register_full_backward_hook(lambda *_, seen=backward: seen.append(True))
+    for method in (RefinedMask(steps=2), GradientContrast(points=2), FROM_LEARNED):
+        model, forward = family(), []
+        carry_explainer(model, new_explainer(model, IMAGES))
+        first = next(module for module in model.modules() if isinstance(module, nn.Conv2d))
+        first.register_forward_pre_hook(lambda _module, inputs, seen=forward: seen.append(inputs[0].requires_grad))
         method(model, IMAGES[:1], TARGET.select(torch.tensor([0])))
         assert len(forward) + 2 * sum(forward) == method.needs.passes
     with pytest.raises(InputError, match="1 step and 2 cells"):

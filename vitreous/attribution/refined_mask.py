@@ -15,15 +15,15 @@ from torch import Tensor, nn
 from vitreous.attribution.fill import Fill, baseline, blend, soft_mask, standardised
 from vitreous.attribution.gradient import GradCam
 from vitreous.attribution.gradient_contrast import GradientContrast
+from vitreous.attribution.learned import Learned
 from vitreous.attribution.method import Method, Needs, to_image
 from vitreous.attribution.target import Target
 from vitreous.errors import InputError
 
 # From pixels, and from a network's last map: which is the better start depends on the model.
-PRIORS = (GradientContrast(), GradCam())
+PRIORS: tuple[Method, ...] = (GradientContrast(), GradCam())
 TRIAL_AREA = 0.2  # share of the image by which priors are compared
-PRIOR_PASSES = sum(prior.needs.passes + 2 for prior in PRIORS)
-AREAS = (0.05, 0.1, 0.2, 0.35, 0.5)  # shares of the image that steps show or hide in turn
+AREAS = (0.35, 0.2, 0.1, 0.05, 0.5)  # shares of the image that steps show or hide in turn; few steps take the first
 QUIET_CELL = 0.01  # of the mean slope: a cell that matters so little hardly moves, or rounding would push it about
 ADAM_BETAS = (0.9, 0.999)  # arXiv 1412.6980
 
@@ -40,6 +40,7 @@ class RefinedMask(Method):
     rate: float = 0.4
     ridge: float = 0.01  # without it the grid drifts where nothing matters
     fill: Fill = "blur"
+    priors: tuple[Method, ...] = PRIORS
 
     order = 20
     summary = "The places that must be shown to keep the target and hidden to lose it, found step by step."
@@ -50,15 +51,21 @@ class RefinedMask(Method):
 
     @property
     def name(self) -> str:
-        return "refined_mask" if self.steps == RefinedMask.steps else f"refined_mask_{self.needs.passes}"
+        name = "refined_mask" if self.priors == PRIORS else f"refined_{'_'.join(prior.name for prior in self.priors)}"
+        return name if self.steps == RefinedMask.steps else f"{name}_{self.needs.passes}"
 
     @property
     def needs(self) -> Needs:
-        return Needs(passes=6 * self.steps + PRIOR_PASSES, gradient=True)
+        trial = 2 if len(self.priors) > 1 else 0
+        return Needs(passes=6 * self.steps + sum(prior.needs.passes + trial for prior in self.priors), gradient=True)
+
+    def missing(self, model: nn.Module) -> str | None:
+        reasons = [prior.missing(model) for prior in self.priors]
+        return reasons[0] if all(reasons) else None
 
     def heat(self, model: nn.Module, images: Tensor, target: Target) -> Tensor:
         hidden = baseline(images, self.fill)
-        prior = best_prior(model, images, hidden, target)
+        prior = best_prior(model, images, hidden, target, self.priors)
         cell = min(images.shape[2:]) / self.cells
         grid = torch.zeros(len(images), *(max(2, round(side / cell)) for side in images.shape[2:])).to(prior)
         slopes, squares = torch.zeros_like(grid), torch.zeros_like(grid)
@@ -95,10 +102,12 @@ class RefinedMask(Method):
             return torch.autograd.grad(success(model, images, hidden, target, heat, area, shown).sum(), grid)[0]
 
 
-def best_prior(model: nn.Module, images: Tensor, hidden: Tensor, target: Target) -> Tensor:
+def best_prior(
+    model: nn.Module, images: Tensor, hidden: Tensor, target: Target, priors: tuple[Method, ...] = PRIORS
+) -> Tensor:
     """Of each image the standardised map, (B, height, width), that shows and hides best at one area."""
     size = (images.shape[2], images.shape[3])
-    maps = [standardised(to_image(prior(model, images, target), size)) for prior in PRIORS if not prior.missing(model)]
+    maps = [standardised(to_image(prior(model, images, target), size)) for prior in priors if not prior.missing(model)]
     if len(maps) == 1:
         return maps[0]
     worth = [
@@ -117,4 +126,10 @@ def success(
     return F.logsigmoid(odds if shown else -odds)
 
 
-METHODS = (RefinedMask(), RefinedMask(steps=4), RefinedMask(steps=15))
+METHODS = (
+    RefinedMask(),
+    RefinedMask(steps=4),
+    RefinedMask(steps=15),
+    RefinedMask(steps=1, rate=0.8, priors=(Learned(),)),
+    RefinedMask(priors=(Learned(),)),
+)
