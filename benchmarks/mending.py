@@ -50,6 +50,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "tuned 1, 10 %": dict(MASKS, epochs=1, attend_share=0.1),
     "tuned 2, 10 %": dict(MASKS, epochs=2, attend_share=0.1),
     "last layer": dict(train_only="head", epochs=20, train_count=400),  # on pictures whose marks tell nothing
+    "group-balanced": dict(balance_groups=("class", "mark")),  # every class with every mark equally often
     "erasing": dict(erasing=0.5),
     "overlap": dict(cluster_overlap=0.5),
     CLOSED: dict(cluster_overlap=0.5),  # `overlap` without the clusters that look into corners
