@@ -14,6 +14,7 @@ from vitreous.clusters.gates import attentions, cluster_count, cluster_layer, wi
 from vitreous.data.regions import find_regions
 from vitreous.errors import InputError, command, printable
 from vitreous.evaluate import evaluate
+from vitreous.explanations.model_card import CARD, MENDED, changes, origin_of, write_model_card
 from vitreous.files.limits import MAX_REGIONS
 from vitreous.files.storage import MANIFEST, write_json
 from vitreous.files.writing import write_text
@@ -24,7 +25,7 @@ from vitreous.runs.model_folder import find_model_folder, load_model, save_model
 from vitreous.runs.results import result_folder
 from vitreous.runs.trained_model import TrainedModel, is_classifier
 
-MENDED, MENDED_TABLE = "mended.json", "mended.md"
+MENDED_TABLE = "mended.md"
 STORED_MODEL = "model"  # where it is stored until it is complete
 NOT_COMPARED = ("images_per_second",)  # it says nothing about what was mended
 
@@ -100,7 +101,7 @@ def mend(
         store(staging / STORED_MODEL, trained, changed)
         if data is not None:
             figures["after"] = measure_figures(staging / STORED_MODEL, data, options)
-        known = {"from": str(model), "data": data, "split": split, "groups": list(groups)}
+        known = {"from": str(model), "data": data, "split": split, "groups": list(groups), "origin": origin_of(folder)}
         finish(staging, changed, known | figures)
     told = "; ".join(changes(changed))
     print(printable(f"mended: {out} ({told})   next: {command('serve', out)}"))
@@ -174,14 +175,6 @@ def with_hidden(config: ModelConfig, trained: TrainedModel, hide: str) -> ModelC
     return config._replace(preprocess=replace(config.preprocess, hidden=hidden))
 
 
-def changes(config: ModelConfig) -> list[str]:
-    """What was mended in a model of this description, for the reader."""
-    closed = config.model_args.get("closed_clusters") or {}
-    told = [f"closed in {path}: clusters {', '.join(map(str, numbers))}" for path, numbers in closed.items()]
-    names = dict.fromkeys(region.name for region in config.preprocess.hidden)
-    return told + ([f"painted over: {', '.join(names)}"] if names else [])
-
-
 def store(folder: Path, trained: TrainedModel, config: ModelConfig) -> None:
     """The same weights under another description."""
     save_model(
@@ -210,7 +203,8 @@ def finish(staging: Path, config: ModelConfig, known: dict[str, Any]) -> None:
             staging / MENDED_TABLE, f"{'; '.join(changes(config))}, on {known['data']} ({known['split']})\n\n{table}"
         )
         files.append(MENDED_TABLE)
-    write_json(staging / MENDED, {"changes": changes(config), **known, "files": files})
+    write_json(staging / MENDED, {"changes": changes(config), **known, "files": [*files, CARD]})
+    write_model_card(staging)
 
 
 def comparison(before: dict[str, float], after: dict[str, float]) -> str:
