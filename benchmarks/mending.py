@@ -1,12 +1,14 @@
-"""Does teaching where to look remove a planted shortcut? A small PaCa that reads clusters, row by row and seed by seed.
+"""Does teaching where to look remove a planted shortcut? A small PaCa, row by row and seed by seed.
 
     python benchmarks/mending.py --out runs/mending
     python benchmarks/mending.py --rows plain "masks" "masks 10 %" "tuned 1" --strengths 0.8 0.95 --seeds 0
+    python benchmarks/mending.py --no-readout --epochs 2 --out runs/mending_mean
 
 A mark in a corner tells the class in a share of the training pictures, the strength. Every run is trained with one
 thread, and measured on test pictures with random marks and without any; `worst group` is the class with the lowest
 share of right answers among pictures whose mark is another class's. Runs and figures that exist are kept, so that the
-command can be interrupted and given again. It ends with the table of docs/benchmarks.md.
+command can be interrupted and given again; other --epochs or --no-readout need another --out. It ends with the table of
+docs/benchmarks.md.
 """
 
 import json
@@ -30,8 +32,8 @@ from vitreous.train import train
 
 MODEL = "paca_b0"
 TRUNK = "dims=(48,96) depths=(1,2) heads=(1,3) clusters=4 recluster=0 mlp_ratios=(2,4) stem_stride=4"
-ARGUMENTS = (*TRUNK.split(), "readout=clusters", "readout_clusters=8")
-BASE: dict[str, Any] = dict(recipe="quick", epochs=6, val_count=100, workers=0, device="cpu")
+READOUT = ("readout=clusters", "readout_clusters=8")
+BASE: dict[str, Any] = dict(recipe="quick", val_count=100, workers=0, device="cpu")
 MASKS: dict[str, Any] = dict(attend_to="masks")
 PLAIN, CLEAN, CLOSED = "plain", "no shortcut", "overlap, closed"
 FROM_PLAIN = ("tuned 1", "tuned 2", "tuned 1, 10 %", "tuned 2, 10 %", "last layer")
@@ -50,6 +52,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "tuned 1, 10 %": dict(MASKS, epochs=1, attend_share=0.1),
     "tuned 2, 10 %": dict(MASKS, epochs=2, attend_share=0.1),
     "last layer": dict(train_only="head", epochs=20, train_count=400),  # on pictures whose marks tell nothing
+    "group-balanced": dict(balance_groups=("class", "mark")),  # every class with every mark equally often
     "erasing": dict(erasing=0.5),
     "overlap": dict(cluster_overlap=0.5),
     CLOSED: dict(cluster_overlap=0.5),  # `overlap` without the clusters that look into corners
@@ -62,13 +65,16 @@ def main(
     rows: tuple[str, ...] = tuple(ROWS),
     strengths: tuple[float, ...] = (0.8, 0.95),
     seeds: tuple[int, ...] = (0, 1, 2),
+    epochs: int = 6,
+    readout: bool = True,
 ) -> None:
     torch.set_num_threads(1)
+    base = dict(BASE, epochs=epochs, model_args=(*TRUNK.split(), *(READOUT if readout else ())))
     found: dict[tuple[str, float], list[dict[str, float]]] = {}
     for seed in seeds:  # in turns, so that partial results can be compared
         for strength in strengths:
             for row in rows:
-                figures = measured(out, row, strength, seed)
+                figures = measured(out, row, strength, seed, base)
                 found.setdefault((row, strength), []).append(figures)
                 print(f"{row}, {strength:g}, seed {seed}: {figures}", flush=True)
     table = as_table(found, rows, strengths)
@@ -81,7 +87,7 @@ def place(out: Path, row: str, strength: float, seed: int) -> Path:
     return out / f"{name}_{strength:g}_{seed}"
 
 
-def measured(out: Path, row: str, strength: float, seed: int) -> dict[str, float]:
+def measured(out: Path, row: str, strength: float, seed: int, base: dict[str, Any]) -> dict[str, float]:
     """Train and measure what is not there yet."""
     run = place(out, row, strength, seed)
     stored = run / "mending.json"
@@ -89,11 +95,11 @@ def measured(out: Path, row: str, strength: float, seed: int) -> dict[str, float
         return json.loads(stored.read_text(encoding="utf-8"))
     start = time.process_time()
     if row == CLOSED:
-        before = measured(out, "overlap", strength, seed)
+        before = measured(out, "overlap", strength, seed, base)
         close_corner_clusters(place(out, "overlap", strength, seed), run, strength)
         seconds = before["seconds"]
     else:
-        train_row(out, row, strength, seed)
+        train_row(out, row, strength, seed, base)
         seconds = time.process_time() - start
     trained = load_classifier(run if row == CLOSED else run / "final", size=None, device="cpu")
     figures = {"seconds": seconds, **right_answers(trained, strength)}
@@ -101,14 +107,14 @@ def measured(out: Path, row: str, strength: float, seed: int) -> dict[str, float
     return figures
 
 
-def train_row(out: Path, row: str, strength: float, seed: int) -> None:
+def train_row(out: Path, row: str, strength: float, seed: int, base: dict[str, Any]) -> None:
     told = strength if row not in (CLEAN, "last layer") else 0
     changes = dict(ROWS[row])
     if row in FROM_PLAIN:
-        measured(out, PLAIN, strength, seed)
+        measured(out, PLAIN, strength, seed, base)
         changes["weights"] = str(place(out, PLAIN, strength, seed) / "final")
-    settings = {**BASE, "model_args": ARGUMENTS, **changes}
-    train(MODEL, f"shapes:corner_mark={told:g}", out=place(out, row, strength, seed), seed=seed, **settings)
+    marked = f"shapes:corner_mark={told:g}"
+    train(MODEL, marked, out=place(out, row, strength, seed), seed=seed, **{**base, **changes})
 
 
 def right_answers(trained: TrainedModel, strength: float) -> dict[str, float]:

@@ -14,12 +14,13 @@ from vitreous import load_model
 from vitreous.clusters.gates import cluster_layer, gated, maps_of, without
 from vitreous.data.regions import Region, named_regions, painted_over, write_regions
 from vitreous.errors import InputError
+from vitreous.evaluate import evaluate
 from vitreous.explanations.dataset import object_mask
 from vitreous.layers.attention import Gates
 from vitreous.layers.cluster_training import READ_TERM, ClusterTraining
 from vitreous.layers.readout import ClusterReadout
 from vitreous.layers.tap import record
-from vitreous.mend import mend
+from vitreous.mend import comparison, mend
 from vitreous.runs.model_config import read_config
 
 IMAGES = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
@@ -133,6 +134,27 @@ def test_the_effect_is_measured_and_kept(reader: str, tmp_path: Path, capsys: py
     assert not (mended / "mended.md").exists()
 
 
+def test_groups_stand_in_the_table_as_evaluate_measures_them(reader: str, tmp_path: Path) -> None:
+    data, options = "shapes:corner_mark=0.5,test=train", dict(groups=("agrees",), count=20, workers=0, device="cpu")
+    mended = mend(reader, out=tmp_path / "mended", hide="upper left", data=data, **options)
+    known = json.loads((mended / "mended.json").read_text())
+    assert known["groups"] == ["agrees"]
+    for when, model in (("before", reader), ("after", str(mended))):
+        measured = evaluate(model, data, **options)
+        for name in ("top1", "group_mean", "worst_group", "agrees=no", "agrees=yes"):
+            assert known[when][name] == measured[name], (when, name)
+        assert known[when]["worst_group"] == min(known[when]["agrees=no"], known[when]["agrees=yes"])
+    table = (mended / "mended.md").read_text()
+    worst = [f"{known[when]['worst_group']:.2%}" for when in ("before", "after")]
+    assert f"| worst_group | {worst[0]} | {worst[1]} |" in table
+    assert "| agrees=no |" in table
+
+
+def test_a_group_of_any_name_is_a_share_in_the_table() -> None:
+    rows = comparison({"loss": 0.5, "kind=glossy | a": 0.5}, {"loss": 0.25, "kind=glossy | a": 1.0}).splitlines()[2:]
+    assert rows == ["| loss | 0.5000 | 0.2500 |", "| kind=glossy \\| a | 50.00% | 100.00% |"]
+
+
 def test_bad_requests_are_one_line_and_write_nothing(reader: str, plain: str, tmp_path: Path) -> None:
     pure = save_tiny_model(tmp_path / "pure", clusters=0)
     dense = save_tiny_dense(tmp_path / "dense", "segment", ("a", "b"))
@@ -150,11 +172,15 @@ def test_bad_requests_are_one_line_and_write_nothing(reader: str, plain: str, tm
         (plain, {}, "nothing to mend"),
         (plain, dict(hide="border", stage=1), "add --without-clusters"),
         ("paca_tiny", dict(hide="border"), "is a name"),
+        (plain, dict(hide="border", groups=("agrees",)), "--groups agrees says .*; add --data"),
+        (plain, dict(hide="border", data="shapes", groups=("place",), workers=0), "--groups place: .* no such column"),
+        (plain, dict(hide="border", data="shapes:stripe=1,test=absent", groups=("agrees",), workers=0), "one group"),
+        (dense, dict(without_clusters=("0",), data="shapes", groups=("class",)), "--groups is for classifiers"),
         (plain, dict(hide="border", data=str(tmp_path / "none"), workers=0), "none"),
     ):
         with pytest.raises(InputError, match=says) as caught:
             mend(source, out=tmp_path / "out", **options)
-        assert "data" in options or "\n" not in str(caught.value)  # the layouts of data are a list
+        assert says == "none" or "\n" not in str(caught.value)  # the layouts of data are a list
         assert not (tmp_path / "out").exists()
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").touch()

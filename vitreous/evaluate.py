@@ -23,6 +23,7 @@ from vitreous.data.loader import WORKER_TIMEOUT, BatchSampler, Loader, Unreadabl
 from vitreous.data.source import describe, open_data, recognise
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError, printable
+from vitreous.explanations.model_card import refresh_card
 from vitreous.files.storage import json_text, write_json
 from vitreous.files.writing import write_output, write_text
 from vitreous.metrics.accuracy import DetailedMetrics, unique_names
@@ -263,6 +264,8 @@ def evaluate(settings: EvaluateSettings) -> dict[str, float]:
             write_evaluation(staging, evaluation, content)
     if out is not None and staging is not None:
         print(printable(f"report: {out / _REPORT}"))
+        if settings.out is None:  # it is in the run's own folder
+            refresh_card(settings.model)
     return evaluation.values | {"images_per_second": evaluation.speed.images_per_second} | evaluation.by_group()
 
 

@@ -23,6 +23,7 @@ from vitreous.explanations.default_method import read_default_method
 from vitreous.explanations.dense import explain_finding, finding_plan, inspect_input, inspect_picture
 from vitreous.explanations.explaining import Plan, chosen_methods, cluster_layer_of, without_clusters
 from vitreous.explanations.folder import EXPLANATION_JSON, REPORT_PAGE, print_summary, write_explanations
+from vitreous.explanations.model_card import shortcuts_known
 from vitreous.explanations.picture import explain_picture, explain_with, model_in_memory, picture_name
 from vitreous.reports.explanation import Explanation
 from vitreous.runs.model_folder import is_weights_file, load_model
@@ -107,12 +108,18 @@ def explain_run(
     loaded = load_runs((model,) if compare is None else (model, compare), architecture, model_args, size, device)
     with result_folder(out, EXPLANATION_JSON) as staging:
         runs = [ready(run, one, plan, ranking is not None, query) for run, one in loaded]
-        first, *others = explain_pictures(runs, images, limit, query)
+        (first, *others), known = explain_pictures(runs, images, limit, query), shortcuts_of([run for run, _ in loaded])
         about = {"model": model} | ({} if compare is None else {"compare": compare}) | {"ranking": plan.ranking}
-        beside = others[0] if others else ()
-        write_explanations(staging, first, about=about, hole=plan.masking.hole, top_k=top_k, beside=beside)
+        beside, hole = others[0] if others else (), plan.masking.hole
+        write_explanations(staging, first, about=about, hole=hole, top_k=top_k, beside=beside, shortcuts=known)
     print_summary(first, out / REPORT_PAGE)
     return out / REPORT_PAGE
+
+
+def shortcuts_of(runs: Sequence[str]) -> list[str]:
+    """What is known of the models' shortcuts; of several models with the name of each."""
+    found = {run: shortcuts_known(run) for run in runs}
+    return [note if len(runs) == 1 else f"{run}: {note}" for run, notes in found.items() for note in notes]
 
 
 def plan_of(methods: tuple[str, ...], ranking: str | Masking | None, stage: int | None, **layer: Any) -> Plan:

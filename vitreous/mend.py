@@ -14,16 +14,18 @@ from vitreous.clusters.gates import attentions, cluster_count, cluster_layer, wi
 from vitreous.data.regions import find_regions
 from vitreous.errors import InputError, command, printable
 from vitreous.evaluate import evaluate
+from vitreous.explanations.model_card import CARD, MENDED, changes, origin_of, write_model_card
 from vitreous.files.limits import MAX_REGIONS
 from vitreous.files.storage import MANIFEST, write_json
 from vitreous.files.writing import write_text
 from vitreous.metrics.figures import figure_text
+from vitreous.reports.evaluation import plain
 from vitreous.runs.model_config import CONFIG, WEIGHTS, ModelConfig, read_config
 from vitreous.runs.model_folder import find_model_folder, load_model, save_model
 from vitreous.runs.results import result_folder
 from vitreous.runs.trained_model import TrainedModel, is_classifier
 
-MENDED, MENDED_TABLE = "mended.json", "mended.md"
+MENDED_TABLE = "mended.md"
 STORED_MODEL = "model"  # where it is stored until it is complete
 NOT_COMPARED = ("images_per_second",)  # it says nothing about what was mended
 
@@ -38,6 +40,7 @@ def mend(
     hide: str | None = None,
     data: str | None = None,
     split: str = "val",
+    groups: tuple[str, ...] = (),
     count: int | None = None,
     batch_size: int = 64,
     workers: int = 2,
@@ -50,13 +53,15 @@ def mend(
     the folder's config.json, so that predict, evaluate, explain, serve and all who load the folder use the mended
     model; the weights are the same. An explainer that was taught for the old model is not taken along.
 
-    With --data the model is measured before and after, and the table is kept in the folder as mended.md. What cannot be
-    mended this way can be mended by training: vitreous train --attend-to or --attend-away (docs/shortcuts.md).
+    With --data the model is measured before and after, and the table is kept in the folder as mended.md; with --groups
+    also in every group of images, with the mean over groups and the worst. What cannot be mended this way can be mended
+    by training: vitreous train --attend-to or --attend-away (docs/shortcuts.md).
 
     Examples:
         vitreous mend runs/demo --without-clusters 3,7 --out runs/mended
         vitreous mend runs/demo --without-clusters 0 --stage 2 --out runs/mended --data shapes
         vitreous mend runs/photos --hide "upper left" --out runs/mended --data photos
+        vitreous mend runs/birds --hide border --out runs/mended --data birds --groups place class
         vitreous mend runs/photos --hide regions.json --out runs/mended
 
     Args:
@@ -69,6 +74,8 @@ def mend(
         hide: A regions file, as the explorer writes it, or places: upper left, lower right, top edge, border, centre.
         data: Measure before and after on these data: shapes, a folder with val/<class>/, or another layout.
         split: Split to measure on.
+        groups: With --data: accuracy in groups of images too, by columns of metadata.csv (of shapes with a planted
+            shortcut: mark, agrees) or by class, as `vitreous evaluate` measures it; several columns combine.
         count: How many images of `shapes` to draw.
         batch_size: Images per forward pass.
         workers: Processes that prepare images.
@@ -77,6 +84,40 @@ def mend(
     Returns:
         The folder of the mended model.
     """
+    folder = checked_request(model, without_clusters, stage, block, hide, data, groups)
+    config, trained = read_config(folder), load_model(folder)
+    changed = config
+    if without_clusters:
+        changed = with_closed(changed, trained, parse_clusters(without_clusters), stage, block)
+    if hide is not None:
+        changed = with_hidden(changed, trained, hide)
+    options: dict[str, Any] = dict(
+        split=split, groups=groups, count=count, batch_size=batch_size, workers=workers, device=device
+    )
+    with result_folder(out, MENDED) as staging:
+        figures: dict[str, dict[str, float]] = {}
+        if data is not None:
+            figures["before"] = measure_figures(folder, data, options)
+        store(staging / STORED_MODEL, trained, changed)
+        if data is not None:
+            figures["after"] = measure_figures(staging / STORED_MODEL, data, options)
+        known = {"from": str(model), "data": data, "split": split, "groups": list(groups), "origin": origin_of(folder)}
+        finish(staging, changed, known | figures)
+    told = "; ".join(changes(changed))
+    print(printable(f"mended: {out} ({told})   next: {command('serve', out)}"))
+    return out
+
+
+def checked_request(
+    model: str,
+    without_clusters: tuple[str, ...],
+    stage: int | None,
+    block: int | None,
+    hide: str | None,
+    data: str | None,
+    groups: tuple[str, ...],
+) -> Path:
+    """The model's folder, if what is asked for goes together."""
     folder = find_model_folder(model)
     if folder is None:
         raise InputError(
@@ -86,24 +127,9 @@ def mend(
         raise InputError("nothing to mend was given; add --without-clusters 3,7 or --hide 'upper left'")
     if (stage is not None or block is not None) and not without_clusters:
         raise InputError("--stage and --block say whose clusters are closed; add --without-clusters")
-    config, trained = read_config(folder), load_model(folder)
-    changed = config
-    if without_clusters:
-        changed = with_closed(changed, trained, parse_clusters(without_clusters), stage, block)
-    if hide is not None:
-        changed = with_hidden(changed, trained, hide)
-    options: dict[str, Any] = dict(split=split, count=count, batch_size=batch_size, workers=workers, device=device)
-    with result_folder(out, MENDED) as staging:
-        figures: dict[str, dict[str, float]] = {}
-        if data is not None:
-            figures["before"] = measure_figures(folder, data, options)
-        store(staging / STORED_MODEL, trained, changed)
-        if data is not None:
-            figures["after"] = measure_figures(staging / STORED_MODEL, data, options)
-        finish(staging, changed, {"from": str(model), "data": data, "split": split, **figures})
-    told = "; ".join(changes(changed))
-    print(printable(f"mended: {out} ({told})   next: {command('serve', out)}"))
-    return out
+    if groups and data is None:
+        raise InputError(f"--groups {' '.join(groups)} says in which groups of images to measure; add --data")
+    return folder
 
 
 def measure_figures(folder: Path, data: str, options: dict[str, Any]) -> dict[str, float]:
@@ -149,14 +175,6 @@ def with_hidden(config: ModelConfig, trained: TrainedModel, hide: str) -> ModelC
     return config._replace(preprocess=replace(config.preprocess, hidden=hidden))
 
 
-def changes(config: ModelConfig) -> list[str]:
-    """What was mended in a model of this description, for the reader."""
-    closed = config.model_args.get("closed_clusters") or {}
-    told = [f"closed in {path}: clusters {', '.join(map(str, numbers))}" for path, numbers in closed.items()]
-    names = dict.fromkeys(region.name for region in config.preprocess.hidden)
-    return told + ([f"painted over: {', '.join(names)}"] if names else [])
-
-
 def store(folder: Path, trained: TrainedModel, config: ModelConfig) -> None:
     """The same weights under another description."""
     save_model(
@@ -185,14 +203,16 @@ def finish(staging: Path, config: ModelConfig, known: dict[str, Any]) -> None:
             staging / MENDED_TABLE, f"{'; '.join(changes(config))}, on {known['data']} ({known['split']})\n\n{table}"
         )
         files.append(MENDED_TABLE)
-    write_json(staging / MENDED, {"changes": changes(config), **known, "files": files})
+    write_json(staging / MENDED, {"changes": changes(config), **known, "files": [*files, CARD]})
+    write_model_card(staging)
 
 
 def comparison(before: dict[str, float], after: dict[str, float]) -> str:
     """Figures before and after, as a Markdown table."""
-    rows = [
-        f"| {name} | {figure_text(name, value)} | {figure_text(name, after[name])} |"
-        for name, value in before.items()
-        if name in after and name not in NOT_COMPARED
-    ]
+    rows = []
+    for name in before:
+        if name in after and name not in NOT_COMPARED:
+            in_group = "=" in name  # its accuracy; the group may be called anything
+            cells = (figure_text("" if in_group else name, figures[name]) for figures in (before, after))
+            rows.append(f"| {plain(name) if in_group else name} | {' | '.join(cells)} |")
     return "\n".join(["| | before | after |", "|---|---:|---:|", *rows, ""])

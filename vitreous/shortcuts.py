@@ -7,6 +7,7 @@ from pathlib import Path
 
 from vitreous.errors import printable
 from vitreous.explanations.default_method import read_default_method
+from vitreous.explanations.model_card import refresh_card
 from vitreous.reports.shortcuts import Shortcuts, shortcuts_in_words
 from vitreous.runs.model_folder import load_model
 from vitreous.runs.results import require_positive, result_folder
@@ -39,7 +40,8 @@ def shortcuts(
 
     Written to --out: index.html, a page for each suspect that deserves a look, and shortcuts.json with all numbers and
     the regions, which vitreous mend --hide and vitreous train --attend-away read. An earlier result there is replaced;
-    any other content is left alone and refused.
+    any other content is left alone and refused. What deserves a look is also noted beside the model's weights, for its
+    card (README.md) and for reports of vitreous explain.
 
     Examples:
         vitreous shortcuts runs/demo shapes
@@ -79,6 +81,7 @@ def shortcuts(
             batch_size=batch_size,
         )
         result = write_shortcuts(staging, found, trained, images, out)
+    refresh_card(model, result)
     for line in shortcuts_in_words(result):
         print(printable(f"\n{line}", keep="\n"))
     print(printable(f"\nshortcuts: {result.page}", keep="\n"))

@@ -27,11 +27,12 @@ from vitreous.data.loader import (
 from vitreous.data.source import ImageSet, describe
 from vitreous.errors import InputError, command, printable
 from vitreous.evaluate import Scores, evaluation_loader, score_loader
+from vitreous.explanations.model_card import write_model_card
 from vitreous.files.storage import folder_bytes, json_text, require_space
 from vitreous.metrics.figures import figure_text
 from vitreous.registry import is_stored, resolve_name, stored_arguments
 from vitreous.runs.model_config import make_config
-from vitreous.runs.model_folder import save_model
+from vitreous.runs.model_folder import PREFERRED, save_model
 from vitreous.runs.run_folder import RunFolder, TensorBoard, require_tensorboard
 from vitreous.runs.trained_model import in_batches
 from vitreous.runtime.calling import takes
@@ -84,7 +85,7 @@ def train(settings: TrainSettings) -> Path:
     vitreous train xcit_tiny_12_p16 imagenet --recipe xcit_imagenet --teacher regnety_160.deit_in1k
 
     The same command again continues a run that was interrupted, to the same bits. The run folder holds `best/` and
-    `final/`, which every other verb accepts, `metrics.jsonl`, and `checkpoints/`.
+    `final/`, which every other verb accepts, each with a model card, `metrics.jsonl`, and `checkpoints/`.
     """
     resolve_name(settings.model)  # a mistyped name should fail before the data is read
     if settings.print:
@@ -303,6 +304,7 @@ class Training:
                 say(f"checkpoint written at step {self.state.position.step}; the same command continues from there")
             raise
         self.save_model("final")
+        self.world.on_main(self.write_cards)
 
     def train_epoch(self, epoch: int) -> None:
         position = self.state.position
@@ -447,6 +449,10 @@ class Training:
 
     def save_model(self, name: str) -> None:
         save_model(self.run.path / name, self.state.evaluated_model, **self.description(), world=self.world)
+
+    def write_cards(self) -> None:
+        for name in PREFERRED:
+            write_model_card(self.run.path / name)
 
     def description(self) -> dict[str, Any]:
         """What is stored beside the weights."""

@@ -27,7 +27,11 @@ VIEWS = {
 
 @pytest.fixture(scope="module")
 def images() -> ImageSet:
-    return open_data("shapes", "train", size=(48, 48), count=6, targets="labels")
+    return open_data("shapes", "train", size=(48, 48), count=40, targets="labels")
+
+
+def label_of(images: ImageSet, index: int) -> int:
+    return images.target(index)["labels"]
 
 
 @pytest.mark.parametrize("kind", VIEWS)
@@ -111,16 +115,39 @@ def test_the_object_of_another_picture_is_painted_over() -> None:
 def test_pictures_with_a_mask_come_more_often_where_masks_are_few(images: ImageSet) -> None:
     view = Augmentation(Preprocess((32, 32)), scale=1.0)
     all_masks, few = (GuidedViews(images, GuidedView(view, objects=True, share=share)) for share in (1.0, 0.5))
-    assert all_masks.masked == []
-    assert 0 < len(few.masked) < len(images)
-    unmasked = next(index for index in range(len(images)) if index not in few.masked)
+    assert all_masks.masked == {}
+    used = sorted(index for same in few.masked.values() for index in same)
+    assert used == [index for index in range(len(images)) if chosen(images.name(index), 0.5)]
+    unmasked = next(
+        index for index in range(len(images)) if index not in used and label_of(images, index) in few.masked
+    )
+    random.seed(0)
+    assert {few[unmasked][1]["labels"] for _ in range(20)} == {label_of(images, unmasked)}  # turns stay in the class
     random.seed(0)
     guided = [not few[unmasked][1][OBJECT].all() for _ in range(50)]
     assert 0.6 < sum(guided) / 50 < 0.95
     with pytest.raises(IndexError):
         few[len(images)]
-    with pytest.raises(InputError, match="1e-09 of 6 images is none of them"):
+    with pytest.raises(InputError, match="1e-09 of the masks of 40 images is none of them"):
         GuidedViews(images, GuidedView(view, objects=True, share=1e-9))
+
+
+def test_a_share_of_masks_is_one_of_the_pictures_that_have_one(
+    images: ImageSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others, whatever their names, neither count nor take another's turn."""
+    view = GuidedView(Augmentation(Preprocess((32, 32))), objects=True, share=0.5)
+    named = [index for index in range(len(images)) if chosen(images.name(index), 0.5)]
+    known = named[::2]
+    monkeypatch.setattr(
+        images, "object_mask", lambda index, read=images.object_mask: read(index) if index in known else None
+    )
+    monkeypatch.setattr(images, "has_object_mask", lambda index: index in known)
+    views = GuidedViews(images, view)
+    assert sorted(index for same in views.masked.values() for index in same) == known
+    monkeypatch.setattr(images, "has_object_mask", lambda index: index not in named)
+    with pytest.raises(InputError, match="is none of them"):
+        GuidedViews(images, view)
 
 
 def test_a_region_for_no_class_of_the_data_is_refused(images: ImageSet) -> None:
@@ -136,16 +163,16 @@ def test_a_picture_with_a_mask_that_cannot_be_read_spoils_no_other(
 ) -> None:
     """A loader goes on to the next picture with the same random numbers, which would choose the same one again."""
     few = GuidedViews(images, GuidedView(Augmentation(Preprocess((32, 32))), objects=True, share=0.5))
-    read = images.picture
+    read, used = images.picture, {index for same in few.masked.values() for index in same}
 
     def picture(index: int, **options: Any) -> Image.Image:
-        if index in few.masked:
+        if index in used:
             raise ImageError("damaged")
         return read(index, **options)
 
     monkeypatch.setattr(images, "picture", picture)
     for index in range(len(images)):
-        if index in few.masked:
+        if index in used:
             with pytest.raises(ImageError, match="damaged"):
                 few[index]
         else:

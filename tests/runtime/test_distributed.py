@@ -38,8 +38,9 @@ def losses(out: Path, split: str = "train") -> list[float]:
     [
         TINY_EMSNET | dict(batch_size=9, accumulate=2),  # shares of 2 and 3 images, pieces of 4 and 5
         TINY_PACA | dict(mixup=0.8, cutmix=1.0, ema=0.9, shard=True),
+        TINY_PACA | dict(attend_to="masks", attend_hide=0.0),  # grounds are exchanged within a process
     ],
-    ids=["emsnet, copies", "paca, parts"],
+    ids=["emsnet, copies", "paca, parts", "paca, where to look"],
 )
 def test_two_processes_follow_the_curve_of_one(tmp_path, changes):
     """Sums in another order: the bound is on how far 50 steps spread a rounding error."""

@@ -27,7 +27,8 @@ class MarkedSquares(ImageSet):
     fingerprint = "marked squares"
     attribute_names = ("mark",)
 
-    def __init__(self, count: int = 60, agreeing: float = 1.0, mark: str = "corner", masks: bool = True) -> None:
+    def __init__(self, count: int = 60, agreeing: float = 1.0, mark: str = "corner", masks: bool | int = True) -> None:
+        """`masks` may be a number: every so many pictures one has no mask."""
         self.count, self.agreeing, self.mark, self.masks = count, agreeing, mark, masks
 
     def __len__(self) -> int:
@@ -58,7 +59,7 @@ class MarkedSquares(ImageSet):
         return Image.fromarray(pixels)
 
     def object_mask(self, index: int) -> Image.Image | None:
-        if not self.masks:
+        if not self.masks or (self.masks is not True and index % self.masks == 0):
             return None
         mask = np.zeros((SIDE, SIDE), np.uint8)
         mask[self.place(index)] = 255

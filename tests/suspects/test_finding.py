@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from tests.support.marked_pictures import MarkedSquares, reader
+from tests.support.tiny_model import save_tiny_model
 from vitreous.data.regions import read_regions, region_masks
 from vitreous.errors import InputError
 from vitreous.explanations.default_method import NOT_MEASURED
+from vitreous.reports.shortcuts_page import search_facts
 from vitreous.suspects.candidates import Candidate
 from vitreous.suspects.changes import Alike, Place
 from vitreous.suspects.finding import FoundShortcuts, find_shortcuts, group_in_words
@@ -69,12 +71,35 @@ def test_groups_by_an_attribute_are_measured_with_and_without():
     assert before == 0  # a mark that contradicts the class decides every answer of the group
 
 
-def test_the_folder_says_it_to_people_and_to_other_verbs(marked, tmp_path):
-    result = write_shortcuts(tmp_path, marked, reader("corner"), MarkedSquares(60), tmp_path)
+def test_one_picture_without_a_mask_is_left_out_alone():
+    result = found("corner", MarkedSquares(80, masks=40)).result
+    assert (result.masks, result.unmasked, result.pictures + result.proposing) == (True, 2, 78)
+    assert result.suspects[0].verdict == "serious"
+    assert "it lies off the object" in " ".join(result.suspects[0].reasons)
+    assert "2 other pictures without a mask were left out" in search_facts(result)["objects"]
+    assert result.to_dict()["unmasked"] == 2
+    few = MarkedSquares(80, masks=True)
+    few.object_mask = lambda index, read=few.object_mask: read(index) if index < 19 else None  # type: ignore
+    result = found("corner", few).result
+    assert (result.masks, result.unmasked, result.pictures + result.proposing) == (False, 0, 80)
+
+
+def test_what_is_proposed_for_a_name_works_for_names(marked, tmp_path):
+    """`mend` changes the description of a folder, and a name has none."""
+    result = replace(marked.result, model="resnet18")
+    said = [line for _, line in ways_to_mend(result.suspects[0], result, "resnet18", tmp_path, ["upper left corner"])]
+    assert len(said) == 2
+    assert all(line.startswith("vitreous train resnet18 squares --pretrained --epochs 2 --attend-") for line in said)
+
+
+def test_the_folder_says_it_to_people_and_to_other_verbs(marked, tmp_path_factory, tmp_path):
+    folder = save_tiny_model(tmp_path_factory.mktemp("models") / "corner")
+    known = marked._replace(result=replace(marked.result, model=folder))
+    result = write_shortcuts(tmp_path, known, reader("corner"), MarkedSquares(60), tmp_path)
     assert result.page == tmp_path / "index.html"
     page, index = (tmp_path / "suspect_01.html").read_text(), (tmp_path / "index.html").read_text()
     assert "In 100 % of the pictures called red the model looks at the upper left corner." in page
-    assert f"vitreous mend corner --data squares --hide {tmp_path}/shortcuts.json" in page
+    assert f"vitreous mend {folder} --data squares --hide {tmp_path}/shortcuts.json" in page
     assert "--attend-away" in page
     assert 'href="suspect_01.html"' in index
     assert 'src="http' not in page + index
@@ -104,7 +129,7 @@ def test_a_look_is_found_again_in_pictures_that_have_it(marked, tmp_path):
 
 
 def test_only_what_is_stored_is_said_to_be_hidden(marked, tmp_path):
-    result = marked.result
+    result = replace(marked.result, model=save_tiny_model(tmp_path / "model"))
     known, unknown = (
         ways_to_mend(result.suspects[0], result, "a", tmp_path, names) for names in (["upper left corner"], [])
     )

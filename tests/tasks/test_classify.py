@@ -1,12 +1,16 @@
 """Learning from a teacher: the loss by hand, and images as the teacher would have seen them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from vitreous.data.mixup import Mixup
-from vitreous.data.transforms import Preprocess
+from vitreous.data.regions import named_regions
+from vitreous.data.transforms import Preprocess, to_bytes
 from vitreous.tasks.classify import ClassifyTask, Distillation, Teacher
 
 OURS = Preprocess((8, 8))
@@ -71,6 +75,22 @@ def test_the_teacher_sees_what_its_own_preprocessing_would_have_shown():
     assert torch.allclose(translated, THEIRS.normalise(pixels), atol=1e-5)  # rounding of the way there and back
     same = OURS.normalise(pixels)
     assert teacher().translate(same) is same
+
+
+def test_a_mended_teacher_does_not_see_what_is_hidden_from_it():
+    for theirs in (OURS, THEIRS):
+        hidden = replace(theirs, hidden=named_regions("upper left"))
+        asked, images = teacher(hidden), torch.rand(2, 3, 8, 8)
+        marked = images.clone()
+        marked[:, :, :2, :2] = 1
+        one, other = (asked.translate(OURS.normalise(pixels)) for pixels in (images, marked))
+        assert torch.equal(one, other)
+        plain = teacher(theirs).translate(OURS.normalise(images))
+        assert torch.allclose(one[:, :, 2:], plain[:, :, 2:], atol=1e-5)  # the rest stays
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (8, 8, 3), np.uint8))
+    shown = Preprocess((8, 8), hidden=named_regions("upper left"))
+    seen = teacher(shown).translate(OURS.normalise_bytes(to_bytes(picture)[None]))
+    assert torch.allclose(seen[0], shown(picture), atol=0.5 / 255 / min(shown.std) + 1e-5)  # it rounds to bytes
 
 
 def test_a_teacher_of_one_size_gets_it():

@@ -71,7 +71,8 @@ class GuidedView:
                 )
 
     def uses_mask(self, images: ImageSet, index: int) -> bool:
-        return self.objects and chosen(images.name(index), self.share)
+        """Whether the object's mask is asked for; of a share, pictures without a mask are no part."""
+        return self.objects and chosen(images.name(index), self.share) and images.has_object_mask(index)
 
     def drawn_regions(self, picture: Image.Image, label: str) -> Image.Image:
         """The regions as a mask of the whole picture; they are told, and looked for, as a model sees it."""

@@ -70,6 +70,10 @@ class ImageSet(ABC):
         """Mask of the object that gives the picture its class, white on black; None if unknown."""
         return None
 
+    def has_object_mask(self, index: int) -> bool:
+        """Whether there is such a mask; layouts can tell without decoding it, and it may turn out to be empty."""
+        return self.object_mask(index) is not None
+
     def attributes(self, index: int) -> Mapping[str, str]:
         """What else is known about the picture, such as where it was taken: those of `attribute_names` it has."""
         return {}
@@ -191,6 +195,9 @@ class Wrapped(ImageSet):
 
     def object_mask(self, index: int) -> Image.Image | None:
         return self.images.object_mask(self.inner_index(index))
+
+    def has_object_mask(self, index: int) -> bool:
+        return self.images.has_object_mask(self.inner_index(index))
 
     @property
     def attribute_names(self) -> tuple[str, ...]:  # type: ignore[override]  # of a file that is read when it is needed

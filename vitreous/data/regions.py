@@ -286,12 +286,18 @@ def painted_over(picture: Image.Image, regions: Sequence[Region]) -> Image.Image
     What stands there afterwards depends on nothing in the region.
     """
     pixels = _pixels_of(picture)[None]
-    masks = region_masks(regions, pixels)[:, None]  # (1, 1, H, W)
-    if not masks.any():
+    shown = images_painted_over(pixels, regions)
+    if shown is pixels:
         return picture
-    filled = _filled(pixels.float() * (1 - masks), 1 - masks)
-    shown = torch.where(masks > 0, filled.round().clamp(0, 255), pixels.float())[0]
-    return Image.fromarray(shown.to(torch.uint8).permute(1, 2, 0).numpy())
+    return Image.fromarray(shown[0].round().clamp(0, 255).to(torch.uint8).permute(1, 2, 0).numpy())
+
+
+def images_painted_over(images: Tensor, regions: Sequence[Region]) -> Tensor:
+    """The same of images (B, 3, H, W), bytes or floats from 0 to 1; themselves if the regions are in none of them."""
+    masks = region_masks(regions, images)[:, None]  # (B, 1, H, W)
+    if not masks.any():
+        return images
+    return torch.where(masks > 0, _filled(images.float() * (1 - masks), 1 - masks), images.float())
 
 
 def _filled(weighted: Tensor, weight: Tensor) -> Tensor:

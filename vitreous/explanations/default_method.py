@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 from vitreous.errors import InputError, command
 from vitreous.explanations.explaining import Plan
+from vitreous.explanations.model_card import DEFAULT_METHOD_FILE, data_name
 from vitreous.faithfulness.intervals import Interval
 from vitreous.faithfulness.scoring import IGNORANT, MethodScores, below_every_method
 from vitreous.files.reading import reason_of
 from vitreous.files.storage import read_stored_json, replace_file
 from vitreous.runs.model_folder import find_model_folder, is_weights_file
 
-DEFAULT_METHOD_FILE = "explain.json"
 BUDGETS = (1, 3, 10, 50, 100)  # passes a map may take, for each of which a default is stored
 FEW = 30  # images: with fewer an interval says little
 FEW_REMARK = " So few images prove little: score more."
@@ -128,11 +128,6 @@ def store_default_method(model: str, chosen: DefaultMethod) -> DefaultMethod:
 def as_json(chosen: DefaultMethod) -> dict[str, Any]:
     measured = {method: found._asdict() for method, found in chosen.measured.items()}
     return chosen._asdict() | {"by_budget": dict(chosen.by_budget), "measured": measured}
-
-
-def data_name(data: str) -> str:
-    """Without the folders above: the reason is shown to others, in reports and on the page."""
-    return Path(data).name or data
 
 
 def difference_text(found: Interval) -> str:

@@ -23,9 +23,10 @@ def write_explanations(
     hole: str,
     top_k: int,
     beside: Sequence[Explanation] = (),
+    shortcuts: Sequence[str] = (),
 ) -> None:
     """`about` goes into the JSON, `hole` is what hidden places look like, `beside` are the same pictures explained for
-    another model.
+    another model, `shortcuts` what is known of the model's shortcuts.
     """
     sheets = []
     for index, item in enumerate(explanations, 1):
@@ -39,10 +40,12 @@ def write_explanations(
         hidden_with=hole,
         top_k=top_k,
         beside=beside,
+        shortcuts=shortcuts,
     )
     write_text(folder / REPORT_PAGE, page)
     numbers = [item.to_dict() | {"sheet": sheet} for item, sheet in zip(explanations, sheets, strict=True)]
     others = {"beside": [item.to_dict() for item in beside]} if beside else {}
+    about |= {"shortcuts": list(shortcuts)} if shortcuts else {}
     write_json(folder / EXPLANATION_JSON, {**about, "images": numbers, **others, "files": [*sheets, REPORT_PAGE]})
 
 

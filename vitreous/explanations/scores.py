@@ -16,6 +16,7 @@ from vitreous.explanations.dataset import read_batches, selection
 from vitreous.explanations.default_method import DefaultMethod, as_json, most_faithful, store_default_method
 from vitreous.explanations.dense import explained_model_for, inputs_of
 from vitreous.explanations.explaining import ALL_METHODS, FEWER_PASSES, lighter
+from vitreous.explanations.model_card import refresh_card
 from vitreous.faithfulness.curves import PORTIONS
 from vitreous.faithfulness.scoring import DECIDES, MethodScores, ScoringBatch, score_methods
 from vitreous.files.storage import write_json
@@ -70,6 +71,7 @@ def score_run(
             about |= {"with_known_object": tally.with_known_object}
         write_scores(staging, scores, default, about)
     before = store_default_method(model, default)
+    refresh_card(model)
     Console().print(
         console_table(
             charts.faithfulness_table(scores, title=f"{trained.name}: faithfulness on {count} images of {data}")

@@ -5,8 +5,8 @@ other, and `final` and `pool` if it has a class token. Classification, pyramids 
 intermediates, layer groups and weight loading all follow from that.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -311,18 +311,24 @@ def run_block(block: nn.Module, *inputs, recompute: bool):
     if torch.compiler.is_compiling():  # a compiled program recomputes without updating statistics twice
         return checkpoint(block, *inputs, use_reentrant=False)
     return checkpoint(
-        block, *inputs, use_reentrant=False, context_fn=lambda: (nullcontext(), frozen_batch_statistics(block))
+        block, *inputs, use_reentrant=False, context_fn=lambda: (nullcontext(), FrozenBatchStatistics(block))
     )
 
 
-@contextmanager
-def frozen_batch_statistics(block: nn.Module) -> Iterator[None]:
-    """Keep batch norms from counting the same images twice when a block is recomputed."""
-    kept = [(norm, dict(norm._buffers)) for norm in block.modules() if isinstance(norm, _BatchNorm) and norm.training]
-    for norm, buffers in kept:
-        norm._buffers.update({name: value if value is None else value.clone() for name, value in buffers.items()})
-    try:
-        yield
-    finally:
-        for norm, buffers in kept:
+class FrozenBatchStatistics:
+    """Keep batch norms from counting the same images twice when a block is recomputed, as often as it is."""
+
+    def __init__(self, block: nn.Module) -> None:
+        self.block = block
+        self.kept: list[tuple[_BatchNorm, dict[str, Any]]] = []
+
+    def __enter__(self) -> None:
+        norms = [norm for norm in self.block.modules() if isinstance(norm, _BatchNorm) and norm.training]
+        self.kept = [(norm, dict(norm._buffers)) for norm in norms]
+        for norm, buffers in self.kept:
+            norm._buffers.update({name: value if value is None else value.clone() for name, value in buffers.items()})
+
+    def __exit__(self, *_failure: object) -> None:
+        for norm, buffers in self.kept:
             norm._buffers.update(buffers)
+        self.kept = []

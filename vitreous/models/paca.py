@@ -93,6 +93,8 @@ class ClusterAttention(nn.Module):
 
     gates: Gates | None = None  # `vitreous.clusters.gates.gated` sets it on the instance, to remove clusters
     closed: tuple[int, ...] = ()  # clusters that are removed for good, whatever the gates are
+    note_clusters: bool = False  # training sets it on the instance, to learn where decisions look
+    noted: tuple[Tensor, Tensor] | None = None  # assignment and values of the latest pass, until the loss takes them
 
     def __init__(self, dim: int, heads: int, clusters: int, settings: BlockSettings) -> None:
         super().__init__()
@@ -116,6 +118,8 @@ class ClusterAttention(nn.Module):
         if self.closed and assignment is not None:
             gates = (gates or Gates()).closing(self.closed, assignment.shape[1], x.device)
         v, keys = (v, None) if gates is None else gates.applied(v)
+        if self.note_clusters and assignment is not None:
+            self.noted = assignment, v
         dropout = self.dropout if self.training else 0.0
         out = attend(q, k, v, self.map, (H, W), dropout=dropout, keys=keys)  # (B, N, C)
         return self.proj_dropout(self.proj(out)).unflatten(1, (H, W))

@@ -59,6 +59,7 @@ def render_explanations(
     top_k: int,
     hidden_with: str = "grey",
     beside: Sequence[Explanation] = (),
+    shortcuts: Sequence[str] = (),
 ) -> str:
     """The page as a string.
 
@@ -69,6 +70,7 @@ def render_explanations(
         top_k: Number of clusters drawn per picture.
         hidden_with: What masked areas are filled with: "black".
         beside: The same pictures explained for another model, shown to the right of the first.
+        shortcuts: What is known of the model's shortcuts, a sentence each.
     """
     columns = [explanations, beside] if beside else [explanations]
     rows = [
@@ -87,6 +89,7 @@ def render_explanations(
         scale=png_uri(Image.fromarray(colourise(np.linspace(0, 1, 200)[None]))),
         rows=rows,
         compared=bool(beside),
+        shortcuts=shortcuts,
         hidden_with=hidden_with,
         shown={  # what the reader must be told about
             "parts": any(item.parts is not None for item in shown),

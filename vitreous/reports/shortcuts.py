@@ -119,12 +119,13 @@ class Shortcuts:
     reason: str  # ... and why it
     suspects: tuple[Suspect, ...]
     page: Path | None = None  # where it was written
+    unmasked: int = 0  # pictures that were left out, because others have masks
 
     def serious(self) -> tuple[Suspect, ...]:
         return tuple(one for one in self.suspects if one.verdict == "serious")
 
     def to_dict(self) -> dict[str, Any]:
-        about = ("model", "data", "split", "pictures", "proposing", "accuracy", "masks", "method", "reason")
+        about = ("model", "data", "split", "pictures", "proposing", "accuracy", "masks", "unmasked", "method", "reason")
         return {key: as_plain(getattr(self, key)) for key in about} | {
             "suspects": [one.to_dict() for one in self.suspects]
         }

@@ -68,6 +68,8 @@ def search_facts(found: Shortcuts) -> dict[str, str]:
     if found.accuracy is not None:
         shown["right"] = share(found.accuracy)
     shown["objects"] = "known by masks, and left untouched" if found.masks else "not known"
+    if found.unmasked:
+        shown["objects"] += f"; {found.unmasked} other pictures without a mask were left out"
     shown["maps"] = f"{found.method}, {found.reason}"
     return shown
 

@@ -1,6 +1,6 @@
 """Looking for shortcuts of a classifier over a data set: half of the pictures propose suspects, the others try them."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -11,6 +11,7 @@ from vitreous.attribution.method import Method, to_image
 from vitreous.attribution.target import ClassTarget
 from vitreous.clusters.gates import cluster_count, maps_of
 from vitreous.clusters.layer import Layer
+from vitreous.data.image import ImageError
 from vitreous.data.image_set import ImageSet
 from vitreous.errors import InputError
 from vitreous.explanations.dataset import ImageBatch, read_batches, selection
@@ -76,18 +77,21 @@ def find_shortcuts(
     images, numbers = labelled_for(trained, images), selection(len(images), limit)
     if len(numbers) < FEWEST:
         raise InputError(f"{len(numbers)} images are too few to tell a habit from chance; give {FEWEST} or more")
+    numbers, masks, unmasked = choose_pictures(images, numbers, masks=masks)
     layer, attributes = cluster_layer_of(trained.model, Plan()), group_attributes(images, numbers[1::2])
     method, reason = choose_map(trained, images, numbers, default, batch_size)
     evidence = gather_evidence(trained, images, numbers[::2], method, layer, masks=masks, batch_size=batch_size)
     trials = [Trial(one, len(trained.classes)) for one in propose(evidence, trained.classes, layer)]
-    donors, known, pictures = Donors(), 0, 0
-    for batch in read_batches(trained, images, numbers[1::2], batch_size, label="try suspects"):
+    donors, pictures = Donors(), 0
+    for batch in usable_batches(trained, images, numbers[1::2], batch_size, masks=masks, label="try suspects"):
         looked = seen_with_map(trained, batch, method, masks=masks)
         seen = looked.seen
-        known, pictures = known + int(seen.known.sum()), pictures + len(seen.answers)
+        pictures += len(seen.answers)
         groups = [group_values(images, int(number), attributes) for number in batch.numbers]
         measure(trained.model, trials, TriedBatch(seen, batch.numbers, batch.labels, looked.heat, groups), donors)
-    judged = judge(trials, masks=known == pictures, labels=True)
+    if not pictures:
+        raise InputError(f"the object is in none of the {len(numbers)} images as the model sees them; add --no-masks")
+    judged = judge(trials, masks=masks, labels=True)
     right = sum(count for outcome, count in trials[0].outcomes.items() if outcome.right)
     result = Shortcuts(
         model=model,
@@ -96,7 +100,8 @@ def find_shortcuts(
         pictures=pictures,
         proposing=int(evidence.pictures.sum()),
         accuracy=right / pictures,
-        masks=known == pictures,
+        masks=masks,
+        unmasked=unmasked,
         method=method.name,
         reason=reason,
         suspects=tuple(as_suspect(one, trained.classes) for one in judged),
@@ -146,12 +151,40 @@ def gather_evidence(
     batch_size: int,
 ) -> Evidence:
     evidence = Evidence(len(trained.classes), 0 if layer is None else cluster_count(trained.model, layer))
-    for batch in read_batches(trained, images, numbers, batch_size, label="look for suspects"):
+    for batch in usable_batches(trained, images, numbers, batch_size, masks=masks, label="look for suspects"):
         seen, heat = seen_with_map(trained, batch, method, masks=masks)
         with torch.no_grad():
             maps = None if layer is None else maps_of(trained.model, seen.images, layer)[1]
         evidence.add(seen, heat, batch.labels, maps)
     return evidence
+
+
+def choose_pictures(images: ImageSet, numbers: Sequence[int], *, masks: bool) -> tuple[Sequence[int], bool, int]:
+    """The pictures to look at, whether their masks are used, and how many are left out because they have none.
+
+    Where enough pictures have a mask, these are looked at alone: of the others nobody knows what lies off the object.
+    """
+    known = [number for number in numbers if shows_object(images, number)] if masks else []
+    if len(known) < FEWEST:
+        return numbers, False, 0
+    return known, True, len(numbers) - len(known)
+
+
+def shows_object(images: ImageSet, number: int) -> bool:
+    try:
+        return images.object_mask(number) is not None
+    except ImageError:  # told when the picture is read
+        return False
+
+
+def usable_batches(
+    trained: TrainedModel, images: ImageSet, numbers: Sequence[int], batch_size: int, *, masks: bool, label: str
+) -> Iterator[ImageBatch]:
+    """The pictures; where masks are used, without those whose object is not in the part that the model sees."""
+    for batch in read_batches(trained, images, numbers, batch_size, label=label):
+        rows = batch.objects.flatten(1).any(1) if masks else torch.ones(len(batch.labels), dtype=torch.bool)
+        if rows.any():
+            yield ImageBatch(*(part[rows.to(part.device)] for part in batch))
 
 
 def seen_with_map(trained: TrainedModel, batch: ImageBatch, method: Method, *, masks: bool) -> Looked:

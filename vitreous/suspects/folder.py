@@ -17,6 +17,7 @@ from vitreous.files.storage import write_json
 from vitreous.files.writing import write_text
 from vitreous.reports.shortcuts import Shortcuts, Suspect, SuspectExample
 from vitreous.reports.shortcuts_page import render_shortcuts, render_suspect
+from vitreous.runs.model_folder import find_model_folder, is_weights_file
 from vitreous.runs.trained_model import TrainedModel, labelled_for
 from vitreous.suspects.changes import Alike
 from vitreous.suspects.finding import FoundShortcuts, Looked, seen_with_map
@@ -136,14 +137,17 @@ def ways_to_mend(
     """What to do next: a sentence and the command; `regions` are the names of those that are stored."""
     stored, mended = out / SHORTCUTS_JSON, ("--out", "runs/mended")
     mend = ("mend", found.model, "--data", found.data)
-    train = ("train", architecture, found.data, "--weights", found.model, "--epochs", 2)
+    in_folder = find_model_folder(found.model) is not None  # whose description `mend` can change
+    weights = ("--weights", found.model) if in_folder or is_weights_file(found.model) else ("--pretrained",)
+    train = ("train", architecture, found.data, *weights, "--epochs", 2)
     ways = []
     if one.kind in HIDEABLE and one.name in regions:
         quick = "Quick, without training: paint the region over in every picture before the model sees it."
-        ways.append((quick, command(*mend, "--hide", stored, *mended)))
+        if in_folder:
+            ways.append((quick, command(*mend, "--hide", stored, *mended)))
         lasting = "Lasting: train again, so that what lies there counts for nothing."
         ways.append((lasting, command(*train, "--attend-away", stored, *mended)))
-    if one.kind == "cluster":
+    if one.kind == "cluster" and in_folder:
         number = one.name.split()[1].rstrip(",")
         closed = "Quick, without training: close the cluster for good."
         ways.append((closed, command(*mend, "--without-clusters", number, *mended)))

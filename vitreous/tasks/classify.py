@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from vitreous.data.guides import GuidedView, exchange_grounds
 from vitreous.data.image import ImageError
 from vitreous.data.mixup import Mixup
-from vitreous.data.regions import find_regions
+from vitreous.data.regions import find_regions, images_painted_over
 from vitreous.data.source import ImageSet
 from vitreous.data.transforms import Preprocess
 from vitreous.drawing.annotate import enlarge_small
@@ -55,6 +55,8 @@ class Teacher:
             images = theirs.normalise(ours.denormalise(images))
         if self.resized:
             images = F.interpolate(images, theirs.size, mode="bilinear", antialias=True)
+        if theirs.hidden:
+            images = theirs.normalise(images_painted_over(theirs.denormalise(images), theirs.hidden))
         return images
 
 
@@ -127,8 +129,8 @@ class LabelledViews:
 class GuidedViews(LabelledViews):
     """The same, with where a decision about the picture should look.
 
-    Where only a share of the masks is used, most of the other pictures give their turn to one that has a mask: a batch
-    of few guided pictures among many that reward the shortcut teaches the shortcut.
+    Where only a share of the masks is used, most of the other pictures give their turn to one of their class that has a
+    mask: a batch of few guided pictures among many that reward the shortcut teaches the shortcut.
     """
 
     def __init__(self, images: ImageSet, view: GuidedView) -> None:
@@ -136,17 +138,21 @@ class GuidedViews(LabelledViews):
         view.require_classes(images.classes)
         self.guided = view
         scarce = view.objects and view.share < 1
-        self.masked = [index for index in range(len(images)) if view.uses_mask(images, index)] if scarce else []
+        self.masked: dict[int, list[int]] = {}  # label -> pictures whose masks are used, where not all are
+        for index in range(len(images)) if scarce else ():
+            if view.uses_mask(images, index):
+                self.masked.setdefault(images.target(index)["labels"], []).append(index)
         if scarce and not self.masked:
             raise InputError(
-                f"--attend-share {view.share} of {len(images)} images is none of them, so nothing would be taught; "
-                "give a larger share"
+                f"--attend-share {view.share} of the masks of {len(images)} images is none of them, so nothing would "
+                "be taught; give a larger share"
             )
 
     def __getitem__(self, index: int) -> tuple[Tensor, dict[str, Any]]:
-        if self.masked and not self.guided.uses_mask(self.images, index) and random.random() < GIVE_WAY:  # noqa: S311
+        masked = self.masked.get(self.images.target(index)["labels"]) if self.masked else None
+        if masked and not self.guided.uses_mask(self.images, index) and random.random() < GIVE_WAY:  # noqa: S311
             with suppress(ImageError):  # told when it is that picture's own turn; here it would be this one's fault
-                return self.guided_sample(random.choice(self.masked))  # noqa: S311
+                return self.guided_sample(random.choice(masked))  # noqa: S311
         return self.guided_sample(index)
 
     def guided_sample(self, index: int) -> tuple[Tensor, dict[str, Any]]:

@@ -31,7 +31,7 @@ from vitreous.training.optim import layered_part
 from vitreous.training.settings import TrainSettings
 
 INITIAL_WEIGHTS, INITIAL_HEAD = 0, 3  # first number of the key, as in train.py
-MASKS_TRIED = 50  # pictures, spread over the data, of which one must have a mask where masks are asked for
+MASKS_TRIED = 50  # of the masks, spread over the data, of which one must show an object where masks are asked for
 
 
 class TrainingParts(NamedTuple):
@@ -237,9 +237,11 @@ def freeze_all_but_head(model: Any) -> None:
 
 def require_masks(settings: TrainSettings, images: ImageSet) -> None:
     """Refuse to teach looking at objects from data that know none; some pictures without a mask are fine."""
-    step = max(1, len(images) // MASKS_TRIED)
-    tried = range(0, len(images), step)
-    if settings.attend_to == "masks" and not any(images.object_mask(index) is not None for index in tried):
+    if settings.attend_to != "masks":
+        return
+    known = [index for index in range(len(images)) if images.has_object_mask(index)]
+    tried = known[:: max(1, len(known) // MASKS_TRIED)]
+    if not any(images.object_mask(index) is not None for index in tried):
         raise InputError(
             f"--attend-to masks given, but '{settings.data}' has no masks of objects; use shapes, Oxford pets or class "
             "folders with masks beside them (docs/data.md), or --attend-away with regions"

@@ -180,7 +180,8 @@ class TrainSettings:
         Literal["masks"] | None,
         Doc(
             "Teach where to look: masks = on the object, where the data know its mask. Cheap for models with a readout "
-            "through clusters; for others by the gradient of the loss, which makes a step dearer."
+            "through clusters; for other PaCas by their cluster maps; for others by the gradient of the loss, which "
+            "makes a step dearer."
         ),
     ] = None
     attend_away: Annotated[

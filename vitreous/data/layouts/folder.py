@@ -84,6 +84,9 @@ class ClassFolder(EncodedSet):
             )
         return Image.fromarray(shown) if shown.any() else None
 
+    def has_object_mask(self, index: int) -> bool:
+        return self.files[index][0] in self.masks
+
     def __len__(self) -> int:
         return len(self.files)
 

@@ -109,6 +109,9 @@ class ShapesImages(ImageSet):
         scene = self._scene(index)
         return Image.fromarray(scene.semantic == scene.label + 1)
 
+    def has_object_mask(self, index: int) -> bool:
+        return True
+
     def picture(self, index: int, *, at_least: int | None = None) -> Image.Image:
         return Image.fromarray(self._scene(index).image)
 
