@@ -25,7 +25,7 @@ ALLOWED = {  # room -> what of ours its files may import, besides errors, versio
     "drawing": set(),
     "tasks": {"data", "metrics", "heads", "drawing", "attribution", *TRUNK},
     "runs": {"data", "tasks", "runtime", "attribution", *TRUNK},
-    "training": {"data", "metrics", "heads", "tasks", "runs", "runtime", *TRUNK},
+    "training": {"data", "metrics", "heads", "tasks", "runs", "runtime", "attribution", *TRUNK},
     "attribution": {"layers", "models", "files"},
     "clusters": {"layers", "attribution", "runtime"},
     "faithfulness": {"attribution", "clusters"},

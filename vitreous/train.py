@@ -53,6 +53,7 @@ from vitreous.training.build import (
     teacher_fingerprint,
 )
 from vitreous.training.clusters import ClusterLoss
+from vitreous.training.faithful import FaithfulLoss
 from vitreous.training.optim import build_optimizer, set_lr
 from vitreous.training.recipe import as_recipe, with_recipe
 from vitreous.training.settings import FREE, TrainSettings
@@ -173,7 +174,8 @@ class Training:
             freeze_all_but_head(self.model)
         self.cluster_loss = ClusterLoss(self.model, settings)
         self.attention_loss = AttentionLoss(self.model, settings, world.size)
-        self.term_weights = self.cluster_loss.weights | self.attention_loss.weights
+        self.faithful_loss = FaithfulLoss(self.model, settings)
+        self.term_weights = self.cluster_loss.weights | self.attention_loss.weights | self.faithful_loss.weights
         self.watched_terms: dict[str, Tensor] = {}  # of the latest piece
         self.layout = torch.channels_last if settings.channels_last else torch.contiguous_format
         self.val_images = images["val"]
@@ -383,7 +385,8 @@ class Training:
         images = self.attention_loss.watched(images)
         with autocast(self.device, self.settings.amp), self.attention_loss.differentiable():
             losses = self.task.losses(self.learner, images, targets)
-        terms = self.cluster_loss.take() | self.attention_loss.take(images, targets, losses)
+            faithful = self.faithful_loss.take(images, targets)
+        terms = self.cluster_loss.take() | self.attention_loss.take(images, targets, losses) | faithful
         self.watched_terms = {name: term.detach() for name, term in terms.items()}
         losses |= {name: self.term_weights[name] * term for name, term in terms.items()}
         return torch.stack(list(losses.values())).sum()

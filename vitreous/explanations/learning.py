@@ -2,8 +2,7 @@
 
 At every step the explainer marks areas of some pictures for a class: the answer of the model, or now and then another
 of its likeliest, so that it also explains what the model did not choose. What it marks is to keep the class when it
-alone is shown, and to lose it when it alone is hidden. How much is shown is drawn anew for every picture, since
-insertion and deletion ask for all shares. Nothing of the model changes.
+alone is shown, and to lose it when it alone is hidden (`attribution.marking`). Nothing of the model changes.
 
 The loop is here and not in `training`, which trains models from data by recipes and stands above `runs`: explanations
 may not import it, and it shares nothing but the word.
@@ -23,10 +22,8 @@ from torch import Tensor, nn
 
 from vitreous.attribution.explainer import LearnedExplainer, new_explainer, unreadable
 from vitreous.attribution.explainer_folder import save_explainer
-from vitreous.attribution.fill import Fill, baseline, blend, soft_mask, standardised
 from vitreous.attribution.learned import carry_explainer
-from vitreous.attribution.method import to_image
-from vitreous.attribution.target import ClassTarget
+from vitreous.attribution.marking import marking_loss
 from vitreous.data.image import ImageError
 from vitreous.data.image_set import ImageSet
 from vitreous.errors import InputError
@@ -37,10 +34,7 @@ from vitreous.runtime.console import track
 FEWEST_PICTURES = 64
 MOST_BYTES = 300_000_000  # of pictures that are kept in memory
 MEASURED_PICTURES = 64  # from which the scale of features is taken
-SHARES = 0.05, 0.6  # of the picture that is shown or hidden
 OTHER_CLASSES, AMONG = 0.25, 5  # how often another class is explained, and among how many of the likeliest
-TAUGHT_FILLS: tuple[tuple[Fill, float], ...] = (("blur", 0.75), ("mean", 0.25))  # what hides, and how often
-CERTAINTY_WEIGHT = 0.05  # of log-probabilities beside probabilities: without them no slope is left where one is near 0
 WARM_UP = 0.1  # share of the steps in which the learning rate rises
 
 
@@ -172,19 +166,7 @@ def lesson(
     explainer: LearnedExplainer, model: nn.Module, images: Tensor, labels: Tensor, random: torch.Generator
 ) -> Tensor:
     """The loss of one step: the class is to be found where only the marked area shows, and nowhere else."""
-    heat = standardised(explainer.explain(model, images, labels))  # or training diverges on photographs
-    low, high = SHARES
-    share = low + (high - low) * torch.rand(len(images), generator=random).to(images)
-    shown = soft_mask(to_image(heat, (images.shape[2], images.shape[3])), share)[:, None]
-    hidden = baseline(images, draw_fill(random))
-    both = torch.cat([blend(images, shown, hidden), blend(images, 1 - shown, hidden)])
-    target = ClassTarget(labels=labels.repeat(2), scale="probability")
-    output = model(both.contiguous(memory_format=torch.channels_last))
-    with_it, without_it = target(output).chunk(2)
-    certainty = target.on("log_odds")(output).chunk(2)
-    # log p and log (1 - p), from log-odds
-    unsure = nn.functional.softplus(-certainty[0]) + nn.functional.softplus(certainty[1])
-    return (without_it - with_it + CERTAINTY_WEIGHT * unsure).mean()
+    return marking_loss(model, images, explainer.explain(model, images, labels), labels, random)
 
 
 def likeliest_classes(model: nn.Module, inputs: Callable[[Tensor], Tensor], count: int, at_once: int) -> Tensor:
@@ -199,11 +181,6 @@ def labels_to_explain(likeliest: Tensor, random: torch.Generator) -> Tensor:
     other = torch.rand(len(likeliest), generator=random) < OTHER_CLASSES
     place = torch.randint(1, likeliest.shape[1], (len(likeliest),), generator=random) * other
     return likeliest.gather(1, place[:, None])[:, 0]
-
-
-def draw_fill(random: torch.Generator) -> Fill:
-    fills, shares = zip(*TAUGHT_FILLS, strict=True)
-    return fills[int(torch.multinomial(torch.tensor(shares), 1, generator=random))]
 
 
 @contextmanager

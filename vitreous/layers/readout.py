@@ -30,6 +30,8 @@ class ReadoutAttention(nn.Module):
     closed: tuple[int, ...] = ()
     note_places: bool = False  # training may set it on the instance, to learn where decisions look
     places: Tensor | None = None  # (B, H, W) of the latest forward pass in training, until the loss takes it
+    note_read: bool = False  # the same for what contributions are made of
+    read: tuple[Tensor, Tensor] | None = None  # places, and the features (B, H, W, C) that were read there
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -47,9 +49,11 @@ class ReadoutAttention(nn.Module):
             weights = weights * gates.value[..., None].to(weights.dtype)
         if self.map.listening:
             self.map((weights[..., None] * assignment)[:, None])  # (B, 1, M, H, W)
-        if self.note_places and self.training:
+        if (self.note_places or self.note_read) and self.training:
             shares = weights.transpose(1, 2) @ assignment.flatten(2)  # (B, 1, N): sum over m of a_m Z_m
-            self.places = shares[:, 0].unflatten(1, assignment.shape[2:])
+            places = shares[:, 0].unflatten(1, assignment.shape[2:])
+            self.places = places if self.note_places else None
+            self.read = (places, x) if self.note_read else None
         return weights * tokens
 
     def tokens(self, x: Tensor, assignment: Tensor) -> Tensor:

@@ -38,8 +38,8 @@ SETTING_LIMITS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "at least 1": ("size epochs batch_size accumulate repeats log_every train_count val_count", lambda x: x >= 1),
     "0 or more": (
         "min_lr warmup_lr warmup_epochs cooldown_epochs lr_batch weight_decay clip_grad mixup cutmix color_jitter pad "
-        "cluster_overlap cluster_map_entropy cluster_place_entropy cluster_read_entropy attend_weight workers seed "
-        "checkpoint_steps",
+        "cluster_overlap cluster_map_entropy cluster_place_entropy cluster_read_entropy cluster_faithful attend_weight "
+        "workers seed checkpoint_steps",
         lambda x: x >= 0,
     ),
     "above 0": (
@@ -218,6 +218,13 @@ class TrainSettings:
         float,
         Doc(
             "PaCa with a readout: loss weight of how evenly the classifier reads clusters; it then reads few; 0 = off."
+        ),
+    ] = 0.0
+    cluster_faithful: Annotated[
+        float,
+        Doc(
+            "PaCa with a readout: loss weight of whether what its contributions put first keeps the class when shown "
+            "alone and takes it away when hidden; a step takes three times as long; 0 = off."
         ),
     ] = 0.0
     cluster_temperature: Annotated[
