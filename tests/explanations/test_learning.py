@@ -52,7 +52,6 @@ def test_it_explains_unseen_pictures_better_than_what_it_starts_from(taught):
         ]
     before, after = (difference.mean() for difference in differences)
     assert after > before + 0.05
-    assert after > 0.1
 
 
 def test_the_model_stays_as_it_was():
