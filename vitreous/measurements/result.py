@@ -163,6 +163,13 @@ class BenchResult:
                 found.setdefault((m.setting, m.busy), []).append(ParetoPoint(m.model, m.throughput, known))
         return {key: points for key, points in found.items() if len(points) > 1}
 
+    def conditions(self) -> str:
+        """How often was measured, and how busy the machine was meanwhile."""
+        rounds = {len(m.seconds) for m in self.measurements}
+        loads = [load for m in self.measurements for load in (m.load_before, m.load_after) if load is not None]
+        told = [f"{max(rounds)} rounds"] if max(rounds) else ["counted, not run"]
+        return ", ".join([*told, *([f"load {min(loads):.1f} to {max(loads):.1f}"] if loads else [])])
+
     def content(self) -> dict[str, Any]:
         """All of it, for a JSON file."""
         rows = []
