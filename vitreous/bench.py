@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -58,7 +58,7 @@ def bench(
     Each round times every model once, in turns with a large product of matrices, so that a busy moment of the machine
     hits all of them; a ratio is the median over the rounds' own ratios, with the range of the middle half. Memory is
     counted without running anything. Models that are given by name have fresh weights, on which neither depends. A
-    training step is forward, backward and AdamW's update.
+    training step is forward, backward and AdamW's update, in a process that keeps freed memory, as vitreous train does.
 
     With two or more sizes, exponents of time and memory over the number of pixels are fitted. With --out, bench.json
     has every single time, bench.md the tables, and charts show growth over sizes and, where two or more models have a
@@ -140,7 +140,7 @@ def read_settings(sizes: Sequence[int | str], batches: Sequence[int], steps: Seq
     for name, given in (("size", sizes), ("batch-size", batches), ("step", steps)):
         if not given:
             raise InputError(f"--{name} given without a value; give one or more")
-    for step in steps:
+    for step in sorted(steps):  # training changes how the process keeps its memory, so it comes last
         for text in sizes:
             form = SIZE_FORM.fullmatch(str(text))
             if form is None:
@@ -216,8 +216,11 @@ def hint(result: BenchResult, out: Path | None) -> str:
     """Where the result is, or what to ask next."""
     if out is not None:
         return printable(f"bench: {out / BENCH_TABLE}")
-    first = result.measurements[0].model
-    words: tuple[Any, ...] = (first, "convnext_tiny", "--baseline", "convnext_tiny")
-    if result.baseline is None:
-        return printable(f"next: {command('bench', *words)}")
-    return printable("next: --out FOLDER keeps every time, tables and charts")
+    names = list(dict.fromkeys(measurement.model for measurement in result.measurements))
+    if len(names) == 1 and result.measurements[0].seconds:
+        words = (*names, "convnext_tiny", "--baseline", "convnext_tiny")
+        task = () if result.task == "classify" else ("--task", result.task)
+        return printable(f"next: {command('bench', *words, *task)}")
+    if len(names) > 1 and result.baseline is None and result.measurements[0].seconds:
+        return printable(f"next: --baseline {names[-1]} gives ratios, --out FOLDER keeps every time, tables and charts")
+    return "next: --out FOLDER keeps all figures, tables and charts"

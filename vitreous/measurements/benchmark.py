@@ -18,6 +18,7 @@ from vitreous.measurements.result import Measurement
 from vitreous.measurements.rounds import WARM_UP_RUNS, TimedRun, seconds, turns
 from vitreous.measurements.runners import Runner
 from vitreous.runtime.console import track
+from vitreous.runtime.device import keep_freed_memory
 
 PRODUCT = "matrix product"
 GIGABYTE = 10**9
@@ -74,6 +75,8 @@ def measure_all(
             found += [counted_only(contender, memory) for contender, memory in zip(contenders, counted, strict=True)]
             continue
         require_memory(contenders, counted)
+        if setting.step == "train":
+            keep_freed_memory(contenders[0].device)  # as training does
         with ExitStack() as sessions:
             for runner in runners:
                 sessions.enter_context(runner.session())

@@ -36,8 +36,8 @@ COLUMNS = {  # heading -> what it means
     "images/s": "median over the rounds, and in brackets the range of the middle half",
     "p50 ms": "median time of a batch",
     "p95 ms": "19 of 20 batches took at most as long",
-    "MB": "all tensors that a pass makes, at the moment when they are most, counted; of a compiled model, by how much "
-    "the process grew",
+    "MB": "millions of bytes of all tensors that a pass makes, at the moment when they are most, counted; of a "
+    "compiled model, by how much the process grew",
     "whole MB": "with the weights and, in training, the gradients and AdamW's two moments",
     "params": "",
     "MACs": "multiply-adds of one image; a training step counts three times",
@@ -139,7 +139,7 @@ def print_result(result: BenchResult) -> None:
         console.print(Text(f"\n{GROWTH_MEANING}", style="bold"))
         table = Table(box=None, header_style="bold")
         for name in GROWTH_TITLES:
-            table.add_column(name, justify="right" if name in ("time", "memory") else "left")
+            table.add_column(name, justify="right" if name in ("time", "memory") else "left", overflow="fold")
         for row in growth_rows(growth):
             table.add_row(*map(Text, row))
         console.print(table)
