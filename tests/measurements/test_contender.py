@@ -78,6 +78,11 @@ def test_timms_models_of_a_fixed_size_are_built_for_the_size() -> None:
     assert model(torch.zeros(1, 3, 64, 96)).shape == (1, 1000)
 
 
+def test_classifiers_of_larger_data_have_the_classes_of_imagenet() -> None:
+    assert open_source("tiny_vit_5m_224", "classify", None, {}, CPU, "off").build((224, 224)).num_classes == 1000
+    assert open_source("paca_b0_cifar", "classify", None, {}, CPU, "off").build((32, 32)).num_classes == 100
+
+
 def test_folders_bring_their_own_task(tmp_path: Path) -> None:
     plain, dense = save_tiny_model(tmp_path / "plain"), save_tiny_dense(tmp_path / "dense", "segment", ("a", "b"))
     assert open_source(plain, "classify", None, {}, CPU, "off").task.name == "classify"

@@ -1,5 +1,7 @@
 """Tables and charts of `vitreous bench`, of measurements that are made up."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -46,7 +48,11 @@ def test_figures_are_those_of_the_times(result: BenchResult) -> None:
     assert base.p95 == pytest.approx(1.82)  # between the fourth and the fifth
     assert result.ratio(base) == (1, 1, 1)
     assert result.ratio(other) == pytest.approx((2, 2, 2))
+    assert other.peak_share is not None
     assert other.peak_share.middle == pytest.approx(8 * other.macs / 0.5 / (2048**3 / 0.1))
+    assumed = replace(other, macs_assumed=True)
+    assert assumed.peak_share is None
+    assert assumed.row()["peak_share"] is None
     for growth in result.growth():
         assert growth.time == pytest.approx(1)
         assert growth.memory == pytest.approx(1)

@@ -176,6 +176,7 @@ def measure_setting(prepared: Sequence[Prepared], rounds: int, busy: bool) -> li
             prepare_seconds=one.prepare_seconds,
             load_before=before,
             load_after=after,
+            macs_assumed=one.contender.regions_assumed,
         )
         for one in prepared
     ]

@@ -36,7 +36,7 @@ Recomputed = Literal["off", "blocks", "mlp"]
 STEP_NAMES = {"infer": "inference", "train": "training step"}
 TRAINING_WORK = 3  # a backward pass takes about twice the multiply-adds of a forward pass
 CLASS_NUMBERS = {"boxes": 80, "semantic": 150, "keypoints": 1}  # those of COCO and ADE20K
-JOINTS = 17
+JOINTS, IMAGENET_CLASSES = 17, 1000
 OBJECTS = 8  # in an image that a detector learns from
 TRAINED_REGIONS, TRAINED_MASKS = 512, 128  # of an image; the most that a two-stage detector samples in training
 
@@ -81,6 +81,9 @@ class Source:
     def _fresh(self, arguments: dict[str, Any]) -> nn.Module:
         torch.manual_seed(0)
         if not self.task.on_feature_maps:
+            config = get_pretrained_cfg(resolve_name(self.label))
+            if config is not None and config.num_classes > IMAGENET_CLASSES:  # of a larger data set
+                arguments["num_classes"] = IMAGENET_CLASSES
             return create_model(self.label, **arguments)
         try:
             backbone = create_model(self.label, features_only=True, **arguments)
@@ -122,7 +125,7 @@ def open_source(
 def fresh_task(name: str, head: str | None, head_args: Mapping[str, Any]) -> Task:
     """A task for as many classes as its best-known data have."""
     kind = load_task(name)
-    classes = number_names(CLASS_NUMBERS.get(kind.targets, 1000))
+    classes = number_names(CLASS_NUMBERS.get(kind.targets, IMAGENET_CLASSES))
     if not issubclass(kind, TaskWithHead):
         if head is not None or head_args:
             raise InputError(
@@ -208,6 +211,11 @@ class Contender:
         copied = Outputs(copied) if isinstance(copied, Detector) else copied
         counted = count_model(copied, (3, *self.setting.size))
         return counted._replace(macs=counted.macs * (TRAINING_WORK if self.setting.step == "train" else 1))
+
+    @property
+    def regions_assumed(self) -> bool:
+        """Whether the multiply-adds are those of as many regions as published counts assume: real ones depend on it."""
+        return isinstance(self.model, RCNN)
 
     def memory(self) -> PassMemory | None:
         """Counted on tensors without values; None where what a model does depends on the values."""

@@ -32,6 +32,7 @@ class Measurement:
     prepare_seconds: float = 0.0  # until the first answer
     load_before: float | None = None
     load_after: float | None = None
+    macs_assumed: bool = False  # counted for as many regions as published counts assume, not for those that are found
 
     @property
     def p50(self) -> float:
@@ -47,8 +48,10 @@ class Measurement:
         return spread_of([self.setting.batch / each for each in self.seconds])
 
     @property
-    def peak_share(self) -> Spread:
+    def peak_share(self) -> Spread | None:
         """Multiply-adds a second, as a share of those of the matrix product of the same round."""
+        if self.macs_assumed:
+            return None
         own, most = self.setting.batch * self.macs, self.product_macs
         return ratio_by_round(self.product_seconds, self.seconds, own / most)
 
@@ -67,6 +70,7 @@ class Measurement:
             "busy": self.busy,
             "params": self.params,
             "macs": self.macs,
+            "macs_assumed": self.macs_assumed,
             "activation_bytes": self.activation_bytes,
             "whole_bytes": self.whole_bytes,
             "memory_by": self.memory_by,
@@ -80,7 +84,7 @@ class Measurement:
             "p50_seconds": self.p50,
             "p95_seconds": self.p95,
             "images_per_second": self.throughput._asdict(),
-            "peak_share": self.peak_share._asdict(),
+            "peak_share": None if self.peak_share is None else self.peak_share._asdict(),
             "product_macs_per_second": self.product_macs / percentile(self.product_seconds, 50),
             "prepare_seconds": self.prepare_seconds,
             "seconds": list(self.seconds),
@@ -128,7 +132,7 @@ class BenchResult:
     def ratio_per_mac(self, one: Measurement) -> Spread | None:
         """The same for images a second times the multiply-adds of an image, for models of different cost."""
         other = None if self.baseline is None else self.other(one, model=self.baseline)
-        if other is None or not one.seconds:
+        if other is None or not one.seconds or one.macs_assumed:
             return None
         return ratio_by_round(other.seconds, one.seconds, one.macs / other.macs)
 
@@ -167,7 +171,7 @@ class BenchResult:
         """How often was measured, and how busy the machine was meanwhile."""
         rounds = {len(m.seconds) for m in self.measurements}
         loads = [load for m in self.measurements for load in (m.load_before, m.load_after) if load is not None]
-        told = [f"{max(rounds)} rounds"] if max(rounds) else ["counted, not run"]
+        told = [count_rounds(max(rounds))] if max(rounds) else ["counted, not run"]
         return ", ".join([*told, *([f"load {min(loads):.1f} to {max(loads):.1f}"] if loads else [])])
 
     def content(self) -> dict[str, Any]:
@@ -193,6 +197,10 @@ class BenchResult:
                 if self.task == "classify" and (known := published_accuracy(m.model)) is not None
             },
         }
+
+
+def count_rounds(number: int) -> str:
+    return f"{number} round{'s' if number != 1 else ''}"
 
 
 def exponent_of(points: Sequence[tuple[int, float | None]]) -> float | None:

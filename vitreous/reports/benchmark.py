@@ -12,7 +12,7 @@ from rich.text import Text
 
 from vitreous.drawing.panels import INK, QUIET
 from vitreous.errors import printable
-from vitreous.measurements.result import BenchResult, MeasuredGrowth, Measurement, ParetoPoint
+from vitreous.measurements.result import BenchResult, MeasuredGrowth, Measurement, ParetoPoint, count_rounds
 from vitreous.measurements.statistics import Spread
 from vitreous.reports.chart import COLOURS, axis
 from vitreous.reports.figure import (
@@ -84,7 +84,7 @@ def measurement_cells(result: BenchResult, one: Measurement) -> dict[str, str]:
         "MACs": f"{one.macs / 1e9:.2f} G",
     }
     if one.seconds:
-        cells["of peak"] = f"{one.peak_share.middle:.0%}"
+        cells["of peak"] = NONE if one.peak_share is None else f"{one.peak_share.middle:.0%}"
     if result.baseline is not None and one.seconds:
         cells[f"/ {result.baseline}"] = spread_text(result.ratio(one))
         cells["per MAC"] = spread_text(result.ratio_per_mac(one))
@@ -101,7 +101,7 @@ def measured_together(result: BenchResult) -> Iterable[tuple[str, list[Measureme
         told = str(setting) + (", beside a competing load on all cores" if busy else "")
         if first.seconds:
             peak = first.product_macs / 1e9 / sorted(first.product_seconds)[len(first.product_seconds) // 2]
-            told += f"; {len(first.seconds)} rounds, matrix products {peak:.0f} GMAC/s"
+            told += f"; {count_rounds(len(first.seconds))}, matrix products {peak:.0f} GMAC/s"
         if first.load_before is not None:
             told += f", load {first.load_before:.1f} to {first.load_after:.1f}"
         yield told, together
