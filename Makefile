@@ -48,7 +48,7 @@ format: $(DEV)
 figures: $(CORE)
 	$(BIN)/python -m vitreous.figures.counting
 
-# The comparisons of docs/benchmarks.md: about 20 minutes on two quiet cores; tables and charts in runs/bench.
+# The comparisons of docs/benchmarks.md; the last measures dozens of models. Tables and charts are in runs/bench.
 bench: $(CORE)
 	$(BIN)/vitreous bench paca_tiny convnext_tiny pvt_v2_b1 --baseline convnext_tiny --size 224:8 1024:1 --out runs/bench/paca
 	$(BIN)/vitreous bench paca_tiny convnext_tiny pvt_v2_b1 --baseline convnext_tiny --size 224:8 --step train --out runs/bench/train

@@ -229,18 +229,19 @@ class Contender:
             except RuntimeError:
                 return None
 
-    def _infer(self, model: Any, images: Tensor) -> None:
+    def _infer(self, model: Any, images: Tensor) -> list[Tensor]:
         Outputs(model)(images) if isinstance(model, Detector) else model(images)
+        return []
 
-    def _loss(self, model: Any, images: Tensor) -> Tensor:
+    def _loss(self, model: Any, images: Tensor) -> list[Tensor]:
         if isinstance(model, Detector):  # what objects are found depends on values: all layers, with the most regions
-            return torch.stack([tensor.sum() for tensor in tree_leaves(Outputs(model)(images))]).sum()
+            return tree_leaves(Outputs(model)(images))
         targets = self.targets()
         if isinstance(model, Segmenter):  # without looking at the labels, which have no values
             output = model.output(images)
             maps = [output.logits] if output.auxiliary is None else [output.logits, output.auxiliary]
-            return torch.stack([pixel_loss(each, targets["semantic"], ignore=IGNORE_LABEL) for each in maps]).sum()
-        return torch.stack([term.sum() for term in self.task.losses(model, images, targets).values()]).sum()
+            return [pixel_loss(each, targets["semantic"], ignore=IGNORE_LABEL) for each in maps]
+        return list(self.task.losses(model, images, targets).values())
 
 
 class Outputs(nn.Module):

@@ -10,7 +10,7 @@ import ctypes
 import gc
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
@@ -110,11 +110,12 @@ def without_values(model: _Module, mode: FakeTensorMode) -> _Module:
 
 
 def pass_memory(
-    model: nn.Module, images: Callable[[], Tensor], run: Callable[[Any, Tensor], Tensor | None]
+    model: nn.Module, images: Callable[[], Tensor], run: Callable[[Any, Tensor], Sequence[Tensor]]
 ) -> PassMemory:
     """Memory of one pass; nothing is computed.
 
-    `images` makes the batch. `run` is given a copy of the model and the images; in training it returns the loss.
+    `images` makes the batch. `run` is given a copy of the model and the images. In training it returns the tensors
+    whose sum is minimised, which are held until the end as losses hold them; otherwise none.
     """
     weights = sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
     mode = FakeTensorMode(allow_non_fake_inputs=True)
@@ -122,10 +123,10 @@ def pass_memory(
     with mode:
         batch = images()
         with counting(copied, batch) as counted:
-            loss = run(copied, batch)
-            if loss is not None:
-                loss.backward()
-    moments = 2 * sum(p.nbytes for p in model.parameters() if p.requires_grad) if loss is not None else 0
+            terms = run(copied, batch)
+            if terms:
+                torch.stack([term.sum() for term in terms]).sum().backward()
+    moments = 2 * sum(p.nbytes for p in model.parameters() if p.requires_grad) if terms else 0
     return PassMemory(counted.peak, counted.whole + weights + moments)
 
 
