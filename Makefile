@@ -48,8 +48,14 @@ format: $(DEV)
 figures: $(CORE)
 	$(BIN)/python -m vitreous.figures.counting
 
-bench: $(DEV)
-	$(BIN)/python benchmarks/speed.py
+# The comparisons of docs/benchmarks.md; the last measures dozens of models. Tables and charts are in runs/bench.
+bench: $(CORE)
+	$(BIN)/vitreous bench paca_tiny convnext_tiny pvt_v2_b1 --baseline convnext_tiny --size 224:8 1024:1 --out runs/bench/paca
+	$(BIN)/vitreous bench paca_tiny convnext_tiny pvt_v2_b1 --baseline convnext_tiny --size 224:8 --step train --out runs/bench/train
+	$(BIN)/vitreous bench xcit_tiny_12_p16 xcit_tiny_12_p16_224 --baseline xcit_tiny_12_p16_224 --size 224:8 1024:1 --out runs/bench/xcit_tiny
+	$(BIN)/vitreous bench xcit_small_12_p16 xcit_small_12_p16_224 --baseline xcit_small_12_p16_224 --size 224:8 1024:1 --out runs/bench/xcit_small
+	$(BIN)/vitreous bench mat_2 partialformer_b1 emsnet_xtiny pvt_v2_b0 --baseline pvt_v2_b0 --size 224:8 --out runs/bench/small
+	$(BIN)/vitreous bench paca_tiny --pareto --size 224:8 --out runs/bench/pareto
 
 # The pages of docs/ as a site in site/, which can be read offline; a dead link or an unknown name fails.
 docs: $(DEV)

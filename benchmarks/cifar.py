@@ -14,11 +14,12 @@ import statistics
 import timm
 import torch
 import tyro
-from speed import seconds
 from torch import nn
 
 import vitreous
 from vitreous.figures.counting import count_model
+from vitreous.measurements.benchmark import time_rounds
+from vitreous.measurements.statistics import ratio_by_round
 from vitreous.training.optim import build_optimizer
 
 DROP_PATH = 0.1  # as in the recipe paca_cifar100
@@ -55,13 +56,11 @@ def main(batch: int = 64, rounds: int = 15, threads: int = 2) -> None:
         "pvt_v2_b0, all": pvt(last=True),
     }
     steps = {name: Step(model, batch) for name, model in models.items()}
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for turn in range(rounds + 2):  # the first two warm up
-        for name in sorted(steps, reverse=bool(turn % 2)):
-            times[name].append(seconds(steps[name]))
-    ours, *peers = ([*taken[2:]] for taken in times.values())
-    for (name, model), taken in zip(models.items(), (ours, *peers), strict=True):
-        low, middle, high = statistics.quantiles([t / o for t, o in zip(taken, ours, strict=True)], n=4)
+    times = time_rounds(steps, rounds, label="training steps")
+    ours = times["paca_b0_cifar"]
+    for name, model in models.items():
+        taken = times[name]
+        middle, low, high = ratio_by_round(taken, ours)
         macs, rate = count_model(model, (3, 32, 32)).macs / 1e6, batch / statistics.median(taken)
         print(f"{name:<16} {macs:4.0f} M multiply-adds {rate:7.1f} images/s", end="")
         print("" if taken is ours else f"   PaCa trains {middle:.2f} [{low:.2f}, {high:.2f}] times as fast", flush=True)

@@ -30,6 +30,7 @@ from vitreous.version import __version__
 if TYPE_CHECKING:
     from vitreous.atlas import atlas
     from vitreous.attribution.target import Target
+    from vitreous.bench import bench
     from vitreous.check import check
     from vitreous.demo import demo
     from vitreous.evaluate import evaluate
@@ -57,6 +58,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())  # verbs show what
 
 VERBS = (
     "atlas",
+    "bench",
     "check",
     "demo",
     "evaluate",
@@ -133,6 +135,7 @@ __all__ = [
     "TrainedModel",
     "__version__",
     "atlas",
+    "bench",
     "build_detector",
     "check",
     "create_model",

@@ -168,8 +168,12 @@ class Growth:
 
 def exponent(macs: Sequence[int]) -> float:
     """The power of the number of pixels that fits the multiply-adds at the last sizes best, by least squares."""
-    pixels = [size * size for size in GROWTH_SIZES[-len(macs) :]]
-    return linear_regression([log(count) for count in pixels], [log(count) for count in macs]).slope
+    return fitted_power([size * size for size in GROWTH_SIZES[-len(macs) :]], macs)
+
+
+def fitted_power(pixels: Sequence[float], values: Sequence[float]) -> float:
+    """The power of the number of pixels that fits the values best, by least squares on a log scale."""
+    return linear_regression([log(count) for count in pixels], [log(value) for value in values]).slope
 
 
 def work_at(model: Any, size: int) -> dict[str, int]:

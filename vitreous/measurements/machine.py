@@ -1,0 +1,101 @@
+"""The machine that figures belong to: hardware, versions, threads, load; its free memory; its matrix products."""
+
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import timm
+import torch
+
+from vitreous.measurements.load import usable_cores
+from vitreous.version import __version__
+
+PRODUCT_SIDE = 2048  # of the square matrices whose product is the measured peak
+CGROUP = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What every figure carries."""
+
+    processor: str
+    cores: int
+    memory_bytes: int | None
+    system: str
+    device: str
+    threads: int
+    precision: str
+    versions: dict[str, str]
+
+    def __str__(self) -> str:
+        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        held = "" if self.memory_bytes is None else f", {self.memory_bytes / 2**30:.0f} GB"
+        where = "" if self.device == "cpu" else f", on {self.device}"
+        threads = f"{self.threads} thread{'s' if self.threads != 1 else ''}"
+        return f"{self.processor}, {self.cores} cores{held}{where}, {threads}, {self.precision}; {versions}"
+
+    def row(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def this_machine(device: torch.device) -> Machine:
+    return Machine(
+        processor=_processor(),
+        cores=usable_cores(),
+        memory_bytes=_meminfo("MemTotal"),
+        system=f"{platform.system()} {platform.release()}",
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
+        threads=torch.get_num_threads(),
+        precision="fp32",
+        versions={
+            "vitreous": __version__,
+            "torch": torch.__version__,
+            "timm": timm.__version__,
+            "Python": platform.python_version(),
+        },
+    )
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def _meminfo(name: str) -> int | None:
+    """Bytes of an entry of /proc/meminfo; None where there is none."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
+    except (OSError, StopIteration, ValueError):
+        return None
+
+
+def load_average() -> float | None:
+    """Programs that wanted a core, on average over the last minute; None where the system does not tell."""
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+
+
+def free_bytes() -> int | None:
+    """Memory that this process can still take, also within a container; None where the system does not tell."""
+    left = [_meminfo("MemAvailable"), _container_bytes()]
+    return min((count for count in left if count is not None), default=None)
+
+
+def _container_bytes() -> int | None:
+    try:
+        limit, used = ((CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        return None if limit == "max" else max(0, int(limit) - int(used))
+    except (OSError, ValueError):
+        return None
+
+
+def matrix_product(device: torch.device, side: int | None = None) -> tuple[Callable[[], object], int]:
+    """A run of one product of square matrices, the most that a processor can do, and its multiply-adds."""
+    side = side or PRODUCT_SIDE
+    left, right, out = (torch.rand(side, side, device=device) for _ in range(3))
+    return lambda: torch.mm(left, right, out=out), side**3
