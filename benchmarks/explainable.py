@@ -58,6 +58,9 @@ KINDS: dict[str, dict[str, Any]] = {
     "4 read": kind((*READ, "readout_clusters=4")),
     "4 read, overlap 0.5": kind((*READ, "readout_clusters=4"), cluster_overlap=0.5),
     "read 0.1": kind((*READ, "readout_clusters=4"), cluster_overlap=0.5, cluster_read_entropy=0.1),  # the recipe
+    "faithful": kind(
+        (*READ, "readout_clusters=4"), cluster_overlap=0.5, cluster_read_entropy=0.1, cluster_faithful=1.0
+    ),
     "16 read": kind((*READ, "readout_clusters=16")),
     "both stages": kind((*READ, "readout_stages=(1,2)")),
     "temperature 0.5": kind((*READ, "readout_temperature=0.5")),

@@ -19,6 +19,7 @@ from vitreous.explanations.learning import (
     picture_checksum,
     share_of_rate,
     teach,
+    usual_steps,
 )
 from vitreous.faithfulness.curves import curves
 
@@ -125,3 +126,8 @@ def test_the_rate_rises_and_falls_to_nothing():
     assert 0 < rates[0] < rates[5] < rates[10]
     assert rates[10:] == sorted(rates[10:], reverse=True)
     assert rates[-1] == pytest.approx(0)
+
+
+def test_small_pictures_get_more_steps():
+    assert [usual_steps(side * side) for side in (32, 64, 128, 224)] == [3000, 3000, 1000, 1000]
+    assert 1000 < usual_steps(96 * 96) < 3000

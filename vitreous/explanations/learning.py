@@ -36,13 +36,14 @@ MOST_BYTES = 300_000_000  # of pictures that are kept in memory
 MEASURED_PICTURES = 64  # from which the scale of features is taken
 OTHER_CLASSES, AMONG = 0.25, 5  # how often another class is explained, and among how many of the likeliest
 WARM_UP = 0.1  # share of the steps in which the learning rate rises
+FEWEST_STEPS, MOST_STEPS = 1000, 3000
 
 
 @dataclass(frozen=True)
 class Lessons:
     """How long, and with what, an explainer is taught."""
 
-    steps: int = 1000
+    steps: int | None = None  # as many as `usual_steps` says
     limit: int = 3000  # most pictures to learn from
     seed: int = 0
     batch_size: int = 8
@@ -59,7 +60,13 @@ def learn_explainer(
     require_explainable(trained)
     pixels = pictures_to_learn_from(trained, images, scored, lessons.limit, data)
     explainer, losses = teach(trained.model, pixels, lessons, prepare=trained.preprocess.normalise_bytes)
-    about = {"data": Path(data).name, "pictures": len(pixels), **asdict(lessons), "last_loss": losses[-1]}
+    about = {
+        "data": Path(data).name,
+        "pictures": len(pixels),
+        **asdict(lessons),
+        "steps": len(losses),
+        "last_loss": losses[-1],
+    }
     save_explainer(place, explainer, trained.model, about)
     carry_explainer(trained.model, explainer)
     return explainer
@@ -130,14 +137,14 @@ def teach(
     def inputs(rows: Tensor) -> Tensor:
         return prepare(pixels[rows].to(device)).contiguous(memory_format=torch.channels_last)  # convolutions like it
 
-    losses = []
+    losses, steps = [], lessons.steps or usual_steps(pixels.shape[2] * pixels.shape[3])
     with unchanged(model), torch.random.fork_rng(), torch.enable_grad():
         torch.manual_seed(lessons.seed)
         explainer = new_explainer(model, inputs(torch.randint(len(pixels), (MEASURED_PICTURES,), generator=random)))
         likeliest = likeliest_classes(model, inputs, len(pixels), at_once)
         optimiser = torch.optim.AdamW(explainer.parameters(), lr=lessons.rate, weight_decay=1e-4)
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: share_of_rate(step / lessons.steps))
-        for _ in track(range(lessons.steps), total=lessons.steps, label="learn", unit="steps"):
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: share_of_rate(step / steps))
+        for _ in track(range(steps), total=steps, label="learn", unit="steps"):
             rows = torch.randint(len(pixels), (at_once,), generator=random)
             labels = labels_to_explain(likeliest[rows], random).to(device)
             loss = lesson(explainer, model, mirrored_at_random(inputs(rows), random), labels, random)
@@ -149,6 +156,11 @@ def teach(
             schedule.step()
             losses.append(loss.item())
     return explainer.requires_grad_(False).eval(), losses
+
+
+def usual_steps(pixels: int) -> int:
+    """For pictures of so many pixels: minutes of one core. Of 64 x 64, 1,000 steps are too few, and 3,000 cheap."""
+    return round(min(MOST_STEPS, max(FEWEST_STEPS, FEWEST_STEPS * 128 * 128 / pixels)))
 
 
 def mirrored_at_random(images: Tensor, random: torch.Generator) -> Tensor:
