@@ -96,6 +96,8 @@ def bench(
         What was printed, as an object: `measurements`, each with all its times, and `content()` for a file.
     """
     require_positive(rounds=rounds, threads=1 if threads is None else threads)
+    if not mode:
+        raise InputError("--mode given without a value; give one or more")
     settings, runners = read_settings(size, batch_size, step), choose_runners(mode, step, timed, busy)
     sources = open_sources(
         with_peers(models, task) if pareto else models, task, head, head_args, device, grad_checkpointing

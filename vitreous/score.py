@@ -71,8 +71,7 @@ def score(
         follow: Open pictures that the files of the data name outside of its folder (.. or an absolute path).
         limit: Most images to measure on; of more, a selection evenly spread over them is taken.
         learn: Teach an explainer of this model first; one that is there is replaced.
-        learn_steps: Of --learn: steps of 8 pictures. Default: 3,000 for pictures of 64 x 64 pixels, down to 1,000 from
-            128 x 128 on.
+        learn_steps: Of --learn: steps of 8 pictures. Default: 1,000, for pictures below 128 x 128 up to 3,000.
         learn_limit: Of --learn: most pictures of the train split to learn from.
         learn_seed: Of --learn: the same seed and pictures give the same explainer.
         batch_size: Images per forward pass; the result does not depend on it.
@@ -85,8 +84,7 @@ def score(
     Returns:
         The path of the table.
     """
-    require_positive(limit=limit, batch_size=batch_size, learn_limit=learn_limit)
-    require_positive(**({} if learn_steps is None else {"learn_steps": learn_steps}))
+    require_positive(limit=limit, batch_size=batch_size, learn_steps=learn_steps, learn_limit=learn_limit)
     trained = load_model(model, architecture=architecture, model_args=model_args, size=size, device=device)
     trained, method = (with_held_out(trained), with_learned(method)) if learn else (trained, method)
     images, doubts = open_for(trained, data, split, follow), DOUBTED_IMAGES if learn else 0

@@ -27,7 +27,7 @@ from vitreous.data.loader import (
 from vitreous.data.source import ImageSet, describe
 from vitreous.errors import InputError, command, printable
 from vitreous.evaluate import Scores, evaluation_loader, score_loader
-from vitreous.explanations.model_card import write_model_card
+from vitreous.explanations.model_card import refresh_card
 from vitreous.files.storage import folder_bytes, json_text, require_space
 from vitreous.metrics.figures import figure_text
 from vitreous.registry import is_stored, resolve_name, stored_arguments
@@ -455,7 +455,7 @@ class Training:
 
     def write_cards(self) -> None:
         for name in PREFERRED:
-            write_model_card(self.run.path / name)
+            refresh_card(str(self.run.path / name))
 
     def description(self) -> dict[str, Any]:
         """What is stored beside the weights."""

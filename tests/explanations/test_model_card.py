@@ -128,7 +128,15 @@ def test_somebody_elses_card_is_left_alone(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["{", "[]", '{"suspects": 3, "before": [], "reason": {}, "pictures": {"a": 1}}', "\x00"]
+    "content",
+    [
+        "{",
+        "[]",
+        '{"suspects": []}',
+        '{"before": {"top1": 1' + 400 * "0" + "}}",
+        '{"suspects": 3, "before": [], "reason": {}, "pictures": {"a": 1}}',
+        "\x00",
+    ],
 )
 def test_damaged_files_say_nothing_and_stop_nothing(folder: Path, content: str) -> None:
     for name in ("suspects.json", "mended.json", "explain.json"):
@@ -138,8 +146,10 @@ def test_damaged_files_say_nothing_and_stop_nothing(folder: Path, content: str) 
 
 
 def test_text_from_files_is_shown_as_it_is() -> None:
-    card = ModelCard("a", "classify", ("<b>", "c|d", "---\nx: y"), (8, 8), figures={"top1": 0.5}, measured_on="# x")
+    known = dict(figures={"top1": 0.5}, measured_on="# x", training={"# y": "z"})
+    card = ModelCard("a", "classify", ("<b>", "c|d", "---\nx: y"), (8, 8), **known)
     shown = card_markdown(card)
+    assert r"- \# y: z" in shown
     assert r"\<b\>, c\|d, --- x: y" in shown
     assert r"On \# x:" in shown
     assert set(head_of(shown)) == {"library_name", "pipeline_tag", "tags"}

@@ -90,6 +90,11 @@ def test_what_is_proposed_for_a_name_works_for_names(marked, tmp_path):
     said = [line for _, line in ways_to_mend(result.suspects[0], result, "resnet18", tmp_path, ["upper left corner"])]
     assert len(said) == 2
     assert all(line.startswith("vitreous train resnet18 squares --pretrained --epochs 2 --attend-") for line in said)
+    (tmp_path / "mine.pth").touch()  # nor has a file, whose weights training can start from
+    result = replace(marked.result, model=str(tmp_path / "mine.pth"))
+    said = [line for _, line in ways_to_mend(result.suspects[0], result, "resnet18", tmp_path, ["upper left corner"])]
+    assert len(said) == 2
+    assert all(f"--weights {result.model}" in line for line in said)
 
 
 def test_the_folder_says_it_to_people_and_to_other_verbs(marked, tmp_path_factory, tmp_path):

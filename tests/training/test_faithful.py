@@ -16,13 +16,16 @@ from vitreous.errors import InputError
 from vitreous.runs.run_folder import read_metrics
 from vitreous.train import train
 from vitreous.training.faithful import FaithfulLoss, frozen
+from vitreous.training.settings import TrainSettings
 
 IMAGES, LABELS = pictures(4), torch.tensor([0, 1, 2, 3])
 READS = dict(readout="clusters", readout_clusters=3, drop_path_rate=0.0)
 
 
 def asked(**changes):
-    return SimpleNamespace(**(dict(model="paca", cluster_faithful=0.5, compile=False, shard=False) | changes))
+    return SimpleNamespace(
+        **(dict(model="paca", cluster_faithful=0.5, compile=False, shard=False, grad_checkpointing="off") | changes)
+    )
 
 
 @pytest.mark.parametrize("stages", [None, (3, 4)], ids=["last stage", "two stages"])
@@ -76,12 +79,14 @@ def test_steps_make_contributions_keep_and_take_the_class():
 def test_what_cannot_be_asked_is_one_line():
     with pytest.raises(InputError, match=r"does not read clusters, but cluster_faithful 0\.5 .*readout=clusters"):
         FaithfulLoss(family(), asked())
-    for name in ("compile", "shard"):
-        with pytest.raises(InputError, match=f"--{name} cannot"):
-            FaithfulLoss(family(**READS), asked(**{name: True}))
+    for name, value in (("compile", True), ("shard", True), ("grad_checkpointing", "blocks")):
+        with pytest.raises(InputError, match=f"--{name.replace('_', '-')} cannot"):
+            FaithfulLoss(family(**READS), asked(**{name: value}))
+    with pytest.raises(InputError, match=r"train_only.*cluster_faithful"):
+        TrainSettings("paca_b0_readout", "shapes", train_only="head", pretrained=True, cluster_faithful=1.0)
 
 
-def test_a_run_has_the_term_and_goes_on_to_the_same_bits(tmp_path):
+def test_a_run_has_the_term_and_ends_with_the_same_bits_again(tmp_path):
     read = (*TINY_PACA["model_args"], "readout=clusters", "readout_clusters=3")
     settings = PLAIN | TINY_PACA | dict(model_args=read, cluster_faithful=0.5)
     whole = train(**settings, out=tmp_path / "whole")

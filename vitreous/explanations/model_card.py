@@ -13,7 +13,7 @@ None of this is part of the manifest, which is about weights and description alo
 nothing; a README.md that somebody else wrote is left alone.
 """
 
-import math
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ TOLD = {  # settings of a run that the card tells -> in words
     "epochs": "epochs",
     "recipe": "recipe",
     "weights": "starting from",
+    "pretrained": "starting from published weights",
     "balance_groups": "groups drawn equally often",
     "seed": "seed",
 }
@@ -54,10 +55,10 @@ def refresh_card(model: str, suspects: Shortcuts | None = None) -> None:
     A model known by name or file only has no folder for it, and one that cannot be written keeps the card it has: the
     verb's own result is elsewhere.
     """
-    folder = folder_of(model)
-    if folder is None:
-        return
     try:
+        folder = folder_of(model)
+        if folder is None:
+            return
         if suspects is not None:
             store_suspects(folder, suspects)
         write_model_card(folder)
@@ -110,7 +111,7 @@ def known_about(folder: Path) -> ModelCard:
         groups=_groups(evaluation),
         grouped_on=_data_and_split(evaluation),
         explained=_text(_stored(folder / DEFAULT_METHOD_FILE).get("reason")),
-        searched=f"{_text(suspects['pictures'])} images of {_data_and_split(suspects)}" if suspects else "",
+        searched=f"{_text(suspects.get('pictures'))} images of {_data_and_split(suspects)}" if suspects else "",
         suspects=_suspects(suspects),
         taught=_taught(settings),
         earlier=_lines(origin.get("shortcuts")),
@@ -149,16 +150,19 @@ def _training(settings: Mapping[str, Any]) -> dict[str, str]:
     told = {}
     for name, words in TOLD.items():
         value = settings.get(name)
-        if value in (None, "", [], ()):
+        if value in (None, "", [], ()) or value is False:
             continue
-        shown = data_name(str(value)) if name in ("data", "weights") else value
+        value = "yes" if value is True else value
+        shown = data_name(str(value)) if name in ("data", "weights", "recipe") else value
         told[words] = _text(", ".join(map(str, shown)) if isinstance(shown, list | tuple) else str(shown))
     return told
 
 
 def _taught(settings: Mapping[str, Any]) -> list[str]:
     """What training did about where the model looks."""
-    told = []
+    told: list[str] = []
+    if not settings.get("attend_weight"):  # a control: grounds are exchanged, and nothing is asked for
+        return told
     if settings.get("attend_to"):
         told.append(f"Trained to look at the object (--attend-to {_text(settings['attend_to'])}).")
     if settings.get("attend_away"):
@@ -219,7 +223,7 @@ def _stored(path: Path) -> dict[str, Any]:
 def _numbers(stored: Any) -> dict[str, float]:
     found = stored.items() if isinstance(stored, Mapping) else ()
     numbers = {_text(name): value for name, value in found if isinstance(value, int | float)}
-    return {name: float(value) for name, value in numbers.items() if math.isfinite(value)}
+    return {name: float(value) for name, value in numbers.items() if abs(value) <= sys.float_info.max}
 
 
 def _words(stored: Any) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """What a model costs on this machine: time of its passes, memory, the share of what the processor can do.
 
-What is measured (`subjects`), how it is run (`runners`, one file each), how it is timed (`rounds`), what it holds
+What is measured (`contender`), how it is run (`runners`, one file each), how it is timed (`rounds`), what it holds
 (`memory`), on what (`machine`, `load`), and what comes out (`result`). Multiply-adds are counted in `figures`; how
 results are drawn and written belongs into `reports`.
 """

@@ -99,7 +99,10 @@ def count_all(contenders: Sequence[Contender]) -> list[PassMemory | None]:
 def counted_only(contender: Contender, memory: PassMemory | None) -> Measurement:
     activations, whole = memory or (None, None)
     params, macs = contender.figures
-    return Measurement(contender.label, "counted", contender.setting, params, macs, activations, whole, "counted")
+    return Measurement(
+        *(contender.label, "counted", contender.setting, params, macs, activations, whole, "counted"),
+        macs_assumed=contender.regions_assumed,
+    )
 
 
 def require_memory(contenders: Sequence[Contender], memories: Sequence[PassMemory | None]) -> None:
@@ -130,6 +133,7 @@ def prepare_all(contenders: Iterable[tuple[Contender, PassMemory | None]], runne
                 run = runner.prepare(contender)
                 run()
                 took = time.perf_counter() - start
+                contender.model.zero_grad(set_to_none=True)  # or a step would be given what the last one had left
                 resident = None if runner.counted else resident_growth(run, contender.device)
             prepared.append(Prepared(contender, runner, run, took, memory, resident))
     return prepared

@@ -132,7 +132,7 @@ class BenchResult:
     def ratio_per_mac(self, one: Measurement) -> Spread | None:
         """The same for images a second times the multiply-adds of an image, for models of different cost."""
         other = None if self.baseline is None else self.other(one, model=self.baseline)
-        if other is None or not one.seconds or one.macs_assumed:
+        if other is None or not one.seconds or one.macs_assumed or other.macs_assumed:
             return None
         return ratio_by_round(other.seconds, one.seconds, one.macs / other.macs)
 

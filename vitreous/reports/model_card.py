@@ -81,7 +81,7 @@ def shortcut_notes(card: ModelCard) -> list[str]:
 def card_markdown(card: ModelCard) -> str:
     parts = [_head(card), f"# {plain(card.architecture)}", _introduction(card)]
     if card.training:
-        parts += ["## Training", "\n".join(f"- {name}: {plain(value)}" for name, value in card.training.items())]
+        parts += ["## Training", "\n".join(f"- {plain(name)}: {plain(value)}" for name, value in card.training.items())]
     if card.figures:
         rows = [(name, figure_text(name, value)) for name, value in card.figures.items()]
         parts += ["## Figures", f"On {plain(card.measured_on)}:", _table(("measure", "value"), rows)]

@@ -104,9 +104,10 @@ def require_writable(option: str, file: Path) -> None:
         raise InputError(f"cannot write {option} {file} (no permission); choose another place")
 
 
-def require_positive(**values: int) -> None:
+def require_positive(**values: int | None) -> None:
+    """None is a default that is chosen later."""
     for name, value in values.items():
-        if value < 1:
+        if value is not None and value < 1:
             raise InputError(f"--{name.replace('_', '-')} {value} cannot be used; give a whole number from 1 up")
 
 

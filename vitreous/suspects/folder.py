@@ -13,11 +13,12 @@ from vitreous.data.regions import Box, Region, region_of_picture
 from vitreous.errors import InputError, command
 from vitreous.explanations.dataset import read_batches
 from vitreous.explanations.dense import picture_of_pixels
+from vitreous.explanations.model_card import folder_of
 from vitreous.files.storage import write_json
 from vitreous.files.writing import write_text
 from vitreous.reports.shortcuts import Shortcuts, Suspect, SuspectExample
 from vitreous.reports.shortcuts_page import render_shortcuts, render_suspect
-from vitreous.runs.model_folder import find_model_folder, is_weights_file
+from vitreous.runs.model_folder import is_weights_file
 from vitreous.runs.trained_model import TrainedModel, labelled_for
 from vitreous.suspects.changes import Alike
 from vitreous.suspects.finding import FoundShortcuts, Looked, seen_with_map
@@ -137,7 +138,7 @@ def ways_to_mend(
     """What to do next: a sentence and the command; `regions` are the names of those that are stored."""
     stored, mended = out / SHORTCUTS_JSON, ("--out", "runs/mended")
     mend = ("mend", found.model, "--data", found.data)
-    in_folder = find_model_folder(found.model) is not None  # whose description `mend` can change
+    in_folder = folder_of(found.model) is not None  # whose description `mend` can change
     weights = ("--weights", found.model) if in_folder or is_weights_file(found.model) else ("--pretrained",)
     train = ("train", architecture, found.data, *weights, "--epochs", 2)
     ways = []

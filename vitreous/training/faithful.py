@@ -40,9 +40,14 @@ class FaithfulLoss:
                 f"the classifier of model '{settings.model}' does not read clusters, but {given} is about what they "
                 "contribute; leave it out, or train a PaCa with --model-args readout=clusters"
             )
-        for what, used in {"--compile": settings.compile, "--shard": settings.shard}.items():
+        lacking = {"--compile": settings.compile, "--shard": settings.shard}
+        lacking["--grad-checkpointing"] = settings.grad_checkpointing != "off"  # blocks would run again when not frozen
+        for what, used in lacking.items():
             if used:
-                raise InputError(f"{given} runs the model a second time with frozen weights, which {what} cannot do")
+                raise InputError(
+                    f"{given} runs the model a second time with frozen weights, which {what} cannot do; leave one of "
+                    "the two out"
+                )
         for readout in self.readouts:
             readout.note_read = True
 

@@ -24,6 +24,9 @@ from vitreous.training.optim import Schedule
 
 # Settings that may change when a run is resumed, because they do not change what it computes.
 # A recipe is among them: what counts is the values it gave.
+TERMS_OF_CLUSTERS = (
+    *("cluster_overlap", "cluster_map_entropy", "cluster_place_entropy", "cluster_read_entropy", "cluster_faithful"),
+)
 FREE = frozenset(
     {
         *("out", "recipe", "any_model", "print", "follow", "max_corrupt", "tensorboard", "resume"),
@@ -341,6 +344,8 @@ class TrainSettings:
         _check(
             "train_only", self.train_only, self.train_only == "all" or not guided, "all: a head cannot look elsewhere"
         )
+        terms = [name for name in TERMS_OF_CLUSTERS if self.train_only == "head" and getattr(self, name)]
+        _check("train_only", self.train_only, not terms, f"all, or given without {' '.join(terms)}: clusters stay")
         starts = self.train_only == "all" or self.pretrained or self.weights is not None
         _check("train_only", self.train_only, starts, "given together with weights or pretrained, which it keeps")
 

@@ -22,6 +22,14 @@ def test_breeds(tmp_path):
     assert train.picture(0).size == (40, 30)
 
 
+def test_the_pet_is_the_object(tmp_path):
+    images = opened(pets(tmp_path), "labels")
+    assert np.array_equal(np.asarray(images.object_mask(0)), PETS_TRIMAP == 1)
+    images.target_file(0).unlink()
+    assert not images.has_object_mask(0)
+    assert images.object_mask(0) is None
+
+
 def test_trimaps(tmp_path):
     images = opened(pets(tmp_path), "semantic")
     assert images.classes == ("background", "pet")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from vitreous.data.image import SUFFIXES, ImageError
 from vitreous.data.image_set import PairedFiles, digest, file_bytes, picture_files, require_split
@@ -24,6 +25,7 @@ from vitreous.files.limits import MAX_LIST_BYTES
 from vitreous.files.reading import excerpt, problem_of_path, read_bytes
 
 _LISTS = {"train": ("trainval.txt", "train.txt"), "val": ("val.txt",), "test": ("test.txt",)}
+PET = 1  # in a trimap
 _TRIMAP_CLASSES = {1: 1, 2: 0, 3: IGNORE}  # value -> place in ("background", "pet")
 
 
@@ -63,6 +65,15 @@ class PetBreeds(PairedFiles):
 
     def target(self, index: int) -> dict[str, Any]:
         return {"labels": self._labels[_class_in(_stem(self.files[index]))]}
+
+    def object_mask(self, index: int) -> Image.Image | None:
+        if not self.has_object_mask(index):
+            return None
+        shown = read_mask(self.target_file(index), self.encoded(index)) == PET
+        return Image.fromarray(shown) if shown.any() else None
+
+    def has_object_mask(self, index: int) -> bool:
+        return self.target_file(index).is_file()
 
     def target_file(self, index: int) -> Path:
         return self.trimaps / f"{Path(self.files[index]).stem}.png"
