@@ -8,6 +8,7 @@ memory of the process instead.
 
 import ctypes
 import gc
+import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 MEBIBYTE = 2**20
-RESET_PEAK = "5"  # written to clear_refs, it sets the peak of the resident memory back
+PEAK_ENTRY, RESET_PEAK = "/proc/self/clear_refs", b"5"  # of the kernel: sets the peak of the resident memory back
 _Module = TypeVar("_Module", bound=nn.Module)
 
 
@@ -149,12 +150,21 @@ def resident_growth(run: Callable[[], object], device: torch.device) -> int | No
     if hasattr(libc, "malloc_trim"):
         libc.malloc_trim(0)
     try:
-        Path("/proc/self/clear_refs").write_text(RESET_PEAK)
+        reset_peak()
         before = status_bytes("VmRSS")
         run()
         return max(0, status_bytes("VmHWM") - before)
     except (OSError, StopIteration):
         return None
+
+
+def reset_peak() -> None:
+    """The most memory that the process holds is counted from now on."""
+    entry = os.open(PEAK_ENTRY, os.O_WRONLY)  # no file that could be torn
+    try:
+        os.write(entry, RESET_PEAK)
+    finally:
+        os.close(entry)
 
 
 def status_bytes(name: str) -> int:
