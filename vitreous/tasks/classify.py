@@ -179,7 +179,7 @@ class ClassifyTask(Task):
                 "pad",
             ),
             *("crop_ratio", "teacher", "distill", "distill_weight", "distill_temperature"),
-            *("attend_to", "attend_away", "attend_weight", "attend_share", "attend_hide"),
+            *("attend_to", "attend_away", "attend_weight", "attend_share", "attend_hide", "cluster_faithful"),
         }
     )
     main_metric = "top1"
