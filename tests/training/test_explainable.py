@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from tests.support.tiny_runs import PLAIN, fingerprint
 from vitreous import record
 from vitreous.errors import InputError
-from vitreous.layers.cluster_training import ClusterTraining
+from vitreous.layers.cluster_training import ClusterTraining, map_overlap
 from vitreous.models.paca import PaCa
 from vitreous.registry import create_model
 from vitreous.runs.run_folder import read_metrics
@@ -26,7 +26,7 @@ OFF = dict.fromkeys(
         *("cluster_map_entropy", "cluster_place_entropy", "cluster_read_entropy"),
     ),
     0.0,
-)
+) | dict(cluster_terms_on="all")
 TERMS = dict(cluster_overlap=0.5, cluster_map_entropy=0.25, cluster_place_entropy=0.125)
 ON = OFF | TERMS | dict(cluster_dropout=0.3, cluster_group_dropout=0.5)
 IMAGES, LABELS = torch.randn(4, 3, 64, 64, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0])
@@ -148,6 +148,24 @@ def test_how_evenly_a_readout_reads_is_a_term_of_its_own() -> None:
     assert set(together[2]) == {"cluster_read_entropy", "cluster_overlap"}
     with pytest.raises(InputError, match=r"does not read clusters, but cluster_read_entropy 0\.5 .*readout=clusters"):
         learnt(OFF | dict(cluster_read_entropy=0.5))
+
+
+def test_terms_can_be_about_the_readout_alone() -> None:
+    reads = dict(readout="clusters", readout_clusters=4)
+    torch.manual_seed(0)
+    model = PaCa(**{**SHAPE, **reads}).train()
+    with record(model, "readout.3.clusters") as maps:
+        model(IMAGES)
+    alone = OFF | dict(cluster_overlap=0.5, cluster_terms_on="readout")
+    on = learnt(alone, **reads)
+    torch.testing.assert_close(on[2]["cluster_overlap"], map_overlap(maps["readout.3.clusters"]))
+    assert not torch.equal(
+        on[2]["cluster_overlap"], learnt(alone | dict(cluster_terms_on="all"), **reads)[2]["cluster_overlap"]
+    )
+    with pytest.raises(
+        InputError, match=r"cluster_terms_on readout given, .* does not read clusters.*readout=clusters"
+    ):
+        learnt(alone)
 
 
 @pytest.mark.parametrize("model", ["xcit_nano_12_p16", "paca_b0_pure", "resnet10t"])

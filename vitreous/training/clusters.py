@@ -47,6 +47,13 @@ class ClusterLoss:
                 f"{settings.cluster_read_entropy} is about how it reads them; leave it out, or add --model-args "
                 "readout=clusters"
             )
+        if settings.cluster_terms_on == "readout":
+            stages = [stage for stage in stages if isinstance(stage, ClusterReadout)]
+            if not stages:
+                raise InputError(
+                    f"cluster_terms_on readout given, but the classifier of model '{settings.model}' does not read "
+                    "clusters; leave it out, or add --model-args readout=clusters"
+                )
         noted = tuple(TERM_OF_SETTING[name] for name in self.weights)
         learning = ClusterTraining(settings.cluster_dropout, settings.cluster_group_dropout, noted)
         for stage in stages:

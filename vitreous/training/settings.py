@@ -223,6 +223,13 @@ class TrainSettings:
             "PaCa with a readout: loss weight of how evenly the classifier reads clusters; it then reads few; 0 = off."
         ),
     ] = 0.0
+    cluster_terms_on: Annotated[
+        Literal["all", "readout"],
+        Doc(
+            "PaCa with a readout: whose clusters the settings above are about: those of all stages and the readout, or "
+            "the readout's alone, so that a trunk with weights keeps its own."
+        ),
+    ] = "all"
     cluster_faithful: Annotated[
         float,
         Doc(
