@@ -245,7 +245,7 @@ def test_a_run_that_broke_off_between_two_lines_ends_with_the_same_bits(uninterr
 
 def test_the_recipe_is_for_models_with_clusters() -> None:
     settings = with_recipe("paca_b0", "shapes", recipe="explainable")
-    assert any(getattr(settings, name) for name in OFF)
+    assert any(getattr(settings, name) for name in TERMS)
     for name in ("paca_b0", "paca_tiny", "paca_b1_cifar", "paca_b0_pure", "paca_b0_readout"):
         own = model_arguments(with_recipe(name, "shapes", recipe="explainable"))
         with torch.device("meta"):
