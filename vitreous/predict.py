@@ -5,6 +5,7 @@ vitreous predict runs/demo photo.jpg
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,8 +14,9 @@ from vitreous.data.pictures import Picture, find_pictures
 from vitreous.errors import InputError, printable
 from vitreous.files.storage import write_json
 from vitreous.runs.model_folder import load_model
-from vitreous.runs.results import file_name, load_readable, report_skipped, require_positive, result_folder
-from vitreous.runs.trained_model import TrainedModel, in_batches, predict_pictures, require_evaluation_mode
+from vitreous.runs.results import file_name, report_skipped, report_unreadable, require_positive, result_folder
+from vitreous.runs.streaming import Question, Source, even_batch_size, stream_answers
+from vitreous.runs.trained_model import TrainedModel, in_batches, require_evaluation_mode
 from vitreous.runtime.console import track
 from vitreous.runtime.device import choose_device
 from vitreous.tasks.base import Inference, Task
@@ -139,16 +141,19 @@ def predict_all(
             "numbers; give predictions.json of the detector"
         )
     predicted: list[Predicted] = []
-    progress = track(pictures, total=len(pictures), label="predict")
-    for group in in_batches(load_readable(progress), batch_size):
-        objects = [known_objects(known, picture.name, numbers[picture.name]) for picture, _ in group]
-        results = predict_pictures(trained, task, [image for _, image in group], objects, batch_size)
-        for (picture, _), result in zip(group, results, strict=True):
-            number = {"id": numbers[picture.name]} if task.category_ids else {}
-            name = file_name(len(predicted) + 1, picture.name)
-            files = {} if staging is None else save_drawings(staging, name, result)
-            row = {"image": picture.name, **number, **result.to_dict(), **files}
-            predicted.append(Predicted(row, result.summary(), tuple(files.values())))
+    question = Question(task, batch_size, lambda name: known_objects(known, name, numbers[name]), staging is not None)
+    sources = (Source(number, picture.name, picture.load) for number, picture in enumerate(pictures))
+    batches = in_batches(sources, even_batch_size(len(pictures), batch_size))
+    outcomes = chain.from_iterable(stream_answers(trained, question, batches))
+    for source, result, error in track(outcomes, total=len(pictures), label="predict"):
+        if error is not None:
+            report_unreadable(error)
+            continue
+        number = {"id": numbers[source.name]} if task.category_ids else {}
+        name = file_name(len(predicted) + 1, source.name)
+        files = {} if staging is None else save_drawings(staging, name, result)
+        row = {"image": source.name, **number, **result.to_dict(), **files}
+        predicted.append(Predicted(row, result.summary(), tuple(files.values())))
     report_skipped(len(pictures) - len(predicted), len(pictures))
     return predicted
 
