@@ -10,7 +10,7 @@ from PIL import Image
 from tests.support.tiny_model import save_tiny_model
 from vitreous.data.image import ImageError
 from vitreous.runs.model_folder import load_model
-from vitreous.runs.streaming import Question, Source, even_batch_size, stream, stream_answers
+from vitreous.runs.streaming import PictureSource, Question, even_batch_size, stream, stream_answers
 from vitreous.runs.trained_model import in_batches, predict_pictures
 
 
@@ -31,8 +31,8 @@ def pictures(count: int) -> list[Image.Image]:
     return [Image.effect_noise((40 + number, 50), 60).convert("RGB") for number in range(count)]
 
 
-def sources(found: list[Image.Image]) -> list[Source]:
-    return [Source(number, f"{number}.png", picture.copy) for number, picture in enumerate(found)]
+def sources(found: list[Image.Image]) -> list[PictureSource]:
+    return [PictureSource(number, f"{number}.png", picture.copy) for number, picture in enumerate(found)]
 
 
 @pytest.mark.usefixtures("threads")

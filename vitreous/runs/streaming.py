@@ -16,7 +16,7 @@ from torch import nn
 
 from vitreous.data.detector_boxes import Found
 from vitreous.data.image import ImageError
-from vitreous.runs.trained_model import Prepared, TrainedModel, predict_prepared, prepare_picture
+from vitreous.runs.trained_model import PreparedPicture, TrainedModel, predict_prepared, prepare_picture
 from vitreous.runtime.threads import concurrent_pieces, map_concurrently, twin
 from vitreous.tasks.base import Task
 from vitreous.tasks.results import PictureResult
@@ -24,11 +24,11 @@ from vitreous.tasks.results import PictureResult
 DECODING_THREADS = 8  # at most, beside a GPU: more of them wait for Python's lock
 BLANK = Image.new("RGB", (1, 1))  # stands for a picture that nobody will draw on
 
-Ready = TypeVar("Ready")
-Answer = TypeVar("Answer")
+_Ready = TypeVar("_Ready")
+_Answer = TypeVar("_Answer")
 
 
-class Source(NamedTuple):
+class PictureSource(NamedTuple):
     """A picture that has not been read yet."""
 
     number: int  # its place among all
@@ -45,25 +45,25 @@ class Question(NamedTuple):
     drawn: bool = True  # whether the answer will be drawn on the picture
 
 
-class Outcome(NamedTuple):
+class PictureOutcome(NamedTuple):
     """What became of a picture: an answer, or the reason why it cannot be read."""
 
-    source: Source
+    source: PictureSource
     answer: Any
     error: ImageError | None = None
 
 
 def stream_answers(
-    trained: TrainedModel, question: Question, batches: Iterable[Sequence[Source]]
-) -> Iterator[list[Outcome]]:
+    trained: TrainedModel, question: Question, batches: Iterable[Sequence[PictureSource]]
+) -> Iterator[list[PictureOutcome]]:
     """For every picture a `PictureResult`."""
     task, kept = question.task, question.drawn or question.task.has_findings
 
-    def prepare(source: Source) -> Prepared:
+    def prepare(source: PictureSource) -> PreparedPicture:
         prepared = prepare_picture(trained, task, source.load(), question.objects(source.name))
         return prepared if kept else prepared._replace(picture=BLANK)
 
-    def answer(model: TrainedModel, prepared: list[Prepared]) -> list[PictureResult]:
+    def answer(model: TrainedModel, prepared: list[PreparedPicture]) -> list[PictureResult]:
         return predict_prepared(model, task, prepared, question.batch_size)
 
     return stream(trained, batches, prepare, answer)
@@ -76,12 +76,12 @@ def even_batch_size(pictures: int, batch_size: int) -> int:
 
 def stream(
     trained: TrainedModel,
-    batches: Iterable[Sequence[Source]],
-    prepare: Callable[[Source], Ready],
-    answer: Callable[[TrainedModel, list[Ready]], Sequence[Answer]],
+    batches: Iterable[Sequence[PictureSource]],
+    prepare: Callable[[PictureSource], _Ready],
+    answer: Callable[[TrainedModel, list[_Ready]], Sequence[_Answer]],
     *,
     side_by_side: int | None = None,
-) -> Iterator[list[Outcome]]:
+) -> Iterator[list[PictureOutcome]]:
     """The outcomes of each batch, in order.
 
     `prepare` reads a picture; an ImageError concerns that picture alone. `answer` gets those that could be read, and a
@@ -99,22 +99,27 @@ def stream(
             yield _answered(trained, _loaded(prepare, batch), answer)
         return
 
-    def whole(model: nn.Module, batch: Sequence[Source]) -> list[Outcome]:
+    def whole(model: nn.Module, batch: Sequence[PictureSource]) -> list[PictureOutcome]:
         return _answered(trained._replace(model=model), _loaded(prepare, batch), answer)
 
     yield from map_concurrently(whole, models, ((batch,) for batch in chain(first, iterator)))
 
 
 def _prepared_ahead(
-    trained: TrainedModel, batches: Iterable[Sequence[Source]], prepare: Callable[[Source], Any], answer: Any
-) -> Iterator[list[Outcome]]:
+    trained: TrainedModel,
+    batches: Iterable[Sequence[PictureSource]],
+    prepare: Callable[[PictureSource], Any],
+    answer: Any,
+) -> Iterator[list[PictureOutcome]]:
     threads = min(DECODING_THREADS, os.cpu_count() or 1)
     read = map_concurrently(lambda _, batch: _loaded(prepare, batch), range(threads), ((batch,) for batch in batches))
     yield from map(partial(_answered, trained, answer=answer), read)
 
 
-def _loaded(prepare: Callable[[Source], Any], batch: Sequence[Source]) -> list[tuple[Source, Any, ImageError | None]]:
-    found: list[tuple[Source, Any, ImageError | None]] = []
+def _loaded(
+    prepare: Callable[[PictureSource], Any], batch: Sequence[PictureSource]
+) -> list[tuple[PictureSource, Any, ImageError | None]]:
+    found: list[tuple[PictureSource, Any, ImageError | None]] = []
     for source in batch:
         try:
             found.append((source, prepare(source), None))
@@ -124,8 +129,10 @@ def _loaded(prepare: Callable[[Source], Any], batch: Sequence[Source]) -> list[t
 
 
 def _answered(
-    trained: TrainedModel, loaded: list[tuple[Source, Any, ImageError | None]], answer: Callable[..., Sequence[Any]]
-) -> list[Outcome]:
+    trained: TrainedModel,
+    loaded: list[tuple[PictureSource, Any, ImageError | None]],
+    answer: Callable[..., Sequence[Any]],
+) -> list[PictureOutcome]:
     ready = [one for _, one, error in loaded if error is None]
     answers = iter(answer(trained, ready) if ready else ())
-    return [Outcome(source, None if error else next(answers), error) for source, _, error in loaded]
+    return [PictureOutcome(source, None if error else next(answers), error) for source, _, error in loaded]

@@ -148,7 +148,7 @@ def _as_boxes(boxes: ArrayLike) -> NDArray[np.float64]:
     return values
 
 
-class Prepared(NamedTuple):
+class PreparedPicture(NamedTuple):
     """A picture, and what a model is asked about it."""
 
     picture: Image.Image
@@ -158,14 +158,14 @@ class Prepared(NamedTuple):
 
 def prepare_picture(
     trained: TrainedModel, task: Task, picture: Image.Image, found: Sequence[Found] | None = None
-) -> Prepared:
+) -> PreparedPicture:
     """`found` are the objects in it, None where nobody has looked for any."""
     targets = [] if found is not None and not found else task.blank_targets(picture, found or ())
-    return Prepared(picture, targets, [task.sample(trained.preprocess, picture, target) for target in targets])
+    return PreparedPicture(picture, targets, [task.sample(trained.preprocess, picture, target) for target in targets])
 
 
 def predict_prepared(
-    trained: TrainedModel, task: Task, prepared: Sequence[Prepared], batch_size: int
+    trained: TrainedModel, task: Task, prepared: Sequence[PreparedPicture], batch_size: int
 ) -> list[PictureResult]:
     """One result for each picture."""
     samples = [sample for one in prepared for sample in one.samples]
