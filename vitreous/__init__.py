@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from vitreous.bench import bench
     from vitreous.check import check
     from vitreous.demo import demo
+    from vitreous.embed import embed
     from vitreous.evaluate import evaluate
     from vitreous.explain import explain
     from vitreous.heads.detect import build_detector
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from vitreous.plot import plot
     from vitreous.predict import predict
     from vitreous.reports.explanation import Explanation
+    from vitreous.runs.features import load_features
     from vitreous.runs.model_folder import load_model
     from vitreous.runs.trained_model import TrainedModel
     from vitreous.score import score
@@ -61,6 +63,7 @@ VERBS = (
     "bench",
     "check",
     "demo",
+    "embed",
     "evaluate",
     "explain",
     "info",
@@ -82,6 +85,7 @@ HOMES = {  # of everything else that loads when it is first used
     "Target": "vitreous.attribution.target",
     "TrainedModel": "vitreous.runs.trained_model",
     "build_detector": "vitreous.heads.detect",
+    "load_features": "vitreous.runs.features",
     "load_model": "vitreous.runs.model_folder",
     "pyramid": "vitreous.heads.pyramid",
 }
@@ -121,7 +125,8 @@ def for_python(verb: str) -> Any:
     function = getattr(import_module(f"vitreous.{verb}"), verb)
     if verb == "explain":
         return function  # does so itself, for both kinds of models
-    return natural(function, pictures="images", trained=TrainedModel) if verb == "predict" else natural(function)
+    pictures = {"predict": "images", "embed": "data"}.get(verb)
+    return natural(function, pictures=pictures, trained=TrainedModel) if pictures else natural(function)
 
 
 __all__ = [
@@ -140,10 +145,12 @@ __all__ = [
     "check",
     "create_model",
     "demo",
+    "embed",
     "evaluate",
     "explain",
     "info",
     "list_models",
+    "load_features",
     "load_model",
     "mend",
     "plot",

@@ -5,16 +5,25 @@ vitreous predict runs/demo photo.jpg
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import asdict
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from vitreous.data.detector_boxes import DetectorBoxes, Found, read_boxes
-from vitreous.data.pictures import Picture, find_pictures
+from vitreous.data.many_pictures import gather_pictures, list_pictures
+from vitreous.data.pictures import Picture
 from vitreous.errors import InputError, printable
-from vitreous.files.storage import write_json
+from vitreous.files.storage import sha256, write_json
+from vitreous.runs.answer_shards import fill_shards, report_shards, write_rows
 from vitreous.runs.model_folder import load_model
-from vitreous.runs.results import file_name, load_readable, report_skipped, require_positive, result_folder
-from vitreous.runs.trained_model import TrainedModel, in_batches, predict_pictures, require_evaluation_mode
+from vitreous.runs.result_shards import Share, json_values, model_fingerprint, open_shards, own_share
+from vitreous.runs.results import file_name, report_skipped, report_unreadable, require_positive, result_folder
+from vitreous.runs.streaming import PictureSource, Question, even_batch_size, stream_answers
+from vitreous.runs.trained_model import TrainedModel, in_batches, require_evaluation_mode
 from vitreous.runtime.console import track
 from vitreous.runtime.device import choose_device
 from vitreous.tasks.base import Inference, Task
@@ -36,6 +45,8 @@ def predict(
     images: tuple[str, ...],
     *,
     out: Path | None = None,
+    jsonl: bool = False,
+    shard_size: int | None = None,
     top_k: int | None = None,
     min_score: float | None = None,
     boxes: Path | None = None,
@@ -55,19 +66,25 @@ def predict(
 
     Files that cannot be read are named and skipped; only when none can be read is that an error.
 
+    With --jsonl, for millions of pictures (docs/many.md): nothing is drawn, --out gets shards of JSON lines, the same
+    command continues after a kill, and torchrun divides the shards over processes and machines.
+
     Examples:
         vitreous predict runs/demo photo.jpg
         vitreous predict runs/demo photos/ more/*.png --top-k 3
         vitreous predict runs/demo shapes:val:0-7 --out predictions
         vitreous predict runs/cells slides/ --min-score 0.5 --out found
         vitreous predict runs/poses photos/ --boxes found/predictions.json --flip --out poses
+        torchrun --nproc-per-node 2 -m vitreous predict runs/demo 'photos-{000..099}.tar' --jsonl --out answers
 
     Args:
         model: Run folder, model folder, file of weights (.pth, .safetensors) or model name (see: vitreous info). In
             Python also what `vitreous.load_model` gives.
-        images: Files, folders, patterns such as 'photos/*.jpg', or samples of the embedded data: shapes:val:0-7. In
-            Python also pictures in memory.
-        out: Folder for predictions.json and one drawing per image.
+        images: Files, folders, patterns such as 'photos/*.jpg', tar shards, Parquet files with pictures as bytes, or
+            samples of the embedded data: shapes:val:0-7. In Python also pictures in memory.
+        out: Folder for predictions.json and one drawing per image, or for the shards.
+        jsonl: Write shards of JSON lines, an object for each image; several processes always do.
+        shard_size: Of --jsonl: images in a shard; default: 2,048, and fewer where there are few for the processes.
         top_k: Classifiers: number of classes to show for each image; default: 5.
         min_score: Detection and keypoints: smallest score of what is shown, and of what --boxes says; default: 0.3.
         boxes: Keypoints: predictions.json of a detector, or a list of COCO's results, which says where objects are;
@@ -83,31 +100,93 @@ def predict(
         model_args: Of a file: what its model was built with, where that is not the default, e.g. stem_stride=2.
 
     Returns:
-        For each readable image a dict with "image" and "predictions", the most probable or surest first.
+        For each readable image a dict with "image" and "predictions", the most probable or surest first; with jsonl
+        none, for they are in the shards.
     """
-    require_positive(top_k=1 if top_k is None else top_k, batch_size=1 if batch_size is None else batch_size)
-    place = choose_device(device)
-    with nullcontext() if out is None else result_folder(out, _RESULT) as staging:
-        if isinstance(model, TrainedModel):
-            trained, model = usable_as_is(model, architecture, model_args, size, device), model.name
-        else:
-            trained = load_model(model, architecture=architecture, model_args=model_args, size=size)
-            trained.model.to(place)
+    require_positive(top_k=top_k, batch_size=batch_size, shard_size=shard_size)
+    share = own_share()
+    many, place = require_place(share, jsonl, shard_size, out), choose_device(device, local_rank=share.on_machine)
+    with nullcontext() if out is None or many else result_folder(out, _RESULT) as staging:
+        trained = opened_model(model, architecture, model_args, size, device, place)
         task = trained.build_task().using(Inference(flip, scales, slide, top_k, min_score, boxes))
-        pictures = find_pictures(images, size=trained.preprocess.size)
-        known = None
-        if boxes is not None:
-            categories = dict(zip(task.category_ids, task.classes, strict=True))
-            known = read_boxes(boxes, categories, task.classes, MIN_SCORE if min_score is None else min_score)
+        known = known_boxes(task)
+        if many and out is not None:
+            predict_shards(trained, task, images, known, batch_size or task.batch_size, out, share, shard_size)
+            return []
+        pictures = list_pictures(images, size=trained.preprocess.size)
         predicted = predict_all(trained, task, pictures, known, batch_size or task.batch_size, staging)
         if staging is not None:
-            write_predictions(staging, model, task, predicted)
+            write_predictions(staging, getattr(model, "name", model), task, predicted)
+    print_table(predicted, out)
+    return [one.row for one in predicted]
+
+
+def print_table(predicted: Sequence[Predicted], out: Path | None) -> None:
     width = max(len(printable(one.row["image"])) for one in predicted)
     for one in predicted:
         print(f"{printable(one.row['image']):<{width}}  {printable(one.summary)}")
     if out is not None:
         print(f"\nwritten: {printable(str(out / _RESULT))} and {len(predicted)} drawings beside it")
-    return [one.row for one in predicted]
+
+
+def require_place(share: Share, jsonl: bool, shard_size: int | None, out: Path | None) -> bool:
+    """Whether shards are to be written, for which there must be a folder."""
+    several = share.processes > 1
+    if (jsonl or several or shard_size is not None) and out is None:
+        who = f"{share.processes} processes write" if several else "--jsonl writes"
+        raise InputError(f"{who} shards of answers to a folder that all of them see; give --out FOLDER")
+    return jsonl or several or shard_size is not None
+
+
+def known_boxes(task: Task) -> DetectorBoxes | None:
+    """Where a detector found objects, if a file of it was given."""
+    given = task.inference
+    if given.boxes is None:
+        return None
+    categories = dict(zip(task.category_ids, task.classes, strict=True))
+    return read_boxes(given.boxes, categories, task.classes, MIN_SCORE if given.min_score is None else given.min_score)
+
+
+def predict_shards(
+    trained: TrainedModel,
+    task: Task,
+    names: Sequence[str],
+    known: DetectorBoxes | None,
+    batch_size: int,
+    out: Path,
+    share: Share,
+    shard_size: int | None,
+) -> None:
+    """The answers of this process's share of the pictures, to its shards."""
+    images = gather_pictures(names, size=trained.preprocess.size)
+    settings = asdict(task.inference) | {"boxes": None if known is None else sha256(task.inference.boxes)}
+    about = {"model": trained.name, "fingerprint": model_fingerprint(trained), "settings": json_values(settings)}
+    shards = open_shards(out, "predictions", ".jsonl", images, share, shard_size, about)
+    question = Question(task, batch_size, lambda name: known_objects(known, name, number_in(name)), drawn=False)
+    streamed = partial(stream_answers, trained, question)
+    report_shards(shards, fill_shards(shards, images, batch_size, streamed, write_rows, label="predict"))
+
+
+def number_in(name: str) -> int:
+    """The number by which COCO's results know a picture; -1 if it has none."""
+    stem = Path(name).stem
+    return int(stem) if stem.isdecimal() else -1
+
+
+def opened_model(
+    model: str | TrainedModel,
+    architecture: str | None,
+    model_args: tuple[str, ...],
+    size: int | None,
+    device: str,
+    place: torch.device,
+) -> TrainedModel:
+    """The model that a verb was given, where it is to be used."""
+    if isinstance(model, TrainedModel):
+        return usable_as_is(model, architecture, model_args, size, device)
+    trained = load_model(model, architecture=architecture, model_args=model_args, size=size)
+    trained.model.to(place)
+    return trained
 
 
 def usable_as_is(
@@ -139,16 +218,19 @@ def predict_all(
             "numbers; give predictions.json of the detector"
         )
     predicted: list[Predicted] = []
-    progress = track(pictures, total=len(pictures), label="predict")
-    for group in in_batches(load_readable(progress), batch_size):
-        objects = [known_objects(known, picture.name, numbers[picture.name]) for picture, _ in group]
-        results = predict_pictures(trained, task, [image for _, image in group], objects, batch_size)
-        for (picture, _), result in zip(group, results, strict=True):
-            number = {"id": numbers[picture.name]} if task.category_ids else {}
-            name = file_name(len(predicted) + 1, picture.name)
-            files = {} if staging is None else save_drawings(staging, name, result)
-            row = {"image": picture.name, **number, **result.to_dict(), **files}
-            predicted.append(Predicted(row, result.summary(), tuple(files.values())))
+    question = Question(task, batch_size, lambda name: known_objects(known, name, numbers[name]), staging is not None)
+    sources = (PictureSource(number, picture.name, picture.load) for number, picture in enumerate(pictures))
+    batches = in_batches(sources, even_batch_size(len(pictures), batch_size))
+    outcomes = chain.from_iterable(stream_answers(trained, question, batches))
+    for source, result, error in track(outcomes, total=len(pictures), label="predict"):
+        if error is not None:
+            report_unreadable(error)
+            continue
+        number = {"id": numbers[source.name]} if task.category_ids else {}
+        name = file_name(len(predicted) + 1, source.name)
+        files = {} if staging is None else save_drawings(staging, name, result)
+        row = {"image": source.name, **number, **result.to_dict(), **files}
+        predicted.append(Predicted(row, result.summary(), tuple(files.values())))
     report_skipped(len(pictures) - len(predicted), len(pictures))
     return predicted
 
@@ -179,6 +261,8 @@ def known_objects(known: DetectorBoxes | None, name: str, number: int) -> list[F
     """Where a detector found objects in a picture; None where none was asked."""
     if known is None:
         return None
+    if known.numbered and number < 0:
+        raise InputError(f"--boxes is a list of COCO's results, which know pictures by number, and {name!r} has none")
     if known.numbered:
         return known.numbered.get(number, [])
     if name not in known.named:

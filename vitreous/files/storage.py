@@ -9,8 +9,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -122,9 +122,15 @@ def remove_path(path: Path) -> None:
 
 
 def _explain_write_errors(path: Path, action: Callable[[], _T]) -> _T:
+    with write_errors_explained(path):
+        return action()
+
+
+@contextmanager
+def write_errors_explained(path: Path) -> Iterator[None]:
     """Turn a failed write, most often for lack of space, into an InputError."""
     try:
-        return action()
+        yield
     except (OSError, SafetensorError) as reason:
         raise InputError(
             f"cannot write {path}: {getattr(reason, 'strerror', None) or reason}; what was there before is intact; "

@@ -131,7 +131,11 @@ def load_readable(pictures: Iterable[Picture]) -> Iterator[tuple[Picture, Image.
         try:
             yield picture, picture.load()
         except ImageError as error:
-            _logger.warning(printable(f"skipped: {error}"))
+            report_unreadable(error)
+
+
+def report_unreadable(error: ImageError) -> None:
+    _logger.warning(printable(f"skipped: {error}"))
 
 
 def report_skipped(skipped: int, total: int) -> None:

@@ -27,7 +27,7 @@ from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.models.base import Backbone
 from vitreous.runs.results import require_numbers, require_positive
-from vitreous.tasks.base import Inference, Prediction, Task, load_task
+from vitreous.tasks.base import Inference, Prediction, Targets, Task, load_task
 from vitreous.tasks.results import PictureResult
 
 Item = TypeVar("Item")
@@ -148,6 +148,31 @@ def _as_boxes(boxes: ArrayLike) -> NDArray[np.float64]:
     return values
 
 
+class PreparedPicture(NamedTuple):
+    """A picture, and what a model is asked about it."""
+
+    picture: Image.Image
+    targets: list[Targets]
+    samples: list[Any]  # one for each target, as `Task.sample` gives it
+
+
+def prepare_picture(
+    trained: TrainedModel, task: Task, picture: Image.Image, found: Sequence[Found] | None = None
+) -> PreparedPicture:
+    """`found` are the objects in it, None where nobody has looked for any."""
+    targets = [] if found is not None and not found else task.blank_targets(picture, found or ())
+    return PreparedPicture(picture, targets, [task.sample(trained.preprocess, picture, target) for target in targets])
+
+
+def predict_prepared(
+    trained: TrainedModel, task: Task, prepared: Sequence[PreparedPicture], batch_size: int
+) -> list[PictureResult]:
+    """One result for each picture."""
+    samples = [sample for one in prepared for sample in one.samples]
+    answers = iter([one for batch in in_batches(samples, batch_size) for one in predict_samples(trained, task, batch)])
+    return [task.result(one.picture, list(islice(answers, len(one.targets))), one.targets) for one in prepared]
+
+
 def predict_pictures(
     trained: TrainedModel,
     task: Task,
@@ -155,21 +180,9 @@ def predict_pictures(
     objects: Sequence[Sequence[Found] | None],
     batch_size: int,
 ) -> list[PictureResult]:
-    """One result for each picture; `objects` are those in it, None where nobody has looked for any."""
-    targets = [
-        [] if found is not None and not found else task.blank_targets(picture, found or ())
-        for picture, found in zip(pictures, objects, strict=True)
-    ]
-    samples = (
-        task.sample(trained.preprocess, picture, target)
-        for picture, own in zip(pictures, targets, strict=True)
-        for target in own
-    )
-    answers = iter([one for batch in in_batches(samples, batch_size) for one in predict_samples(trained, task, batch)])
-    return [
-        task.result(picture, list(islice(answers, len(own))), own)
-        for picture, own in zip(pictures, targets, strict=True)
-    ]
+    """One result for each picture; `objects` as in `prepare_picture`."""
+    prepared = [prepare_picture(trained, task, *pair) for pair in zip(pictures, objects, strict=True)]
+    return predict_prepared(trained, task, prepared, batch_size)
 
 
 @torch.inference_mode()

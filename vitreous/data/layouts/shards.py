@@ -15,6 +15,7 @@ import os
 import re
 import sys
 import tarfile
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property, lru_cache
@@ -43,22 +44,17 @@ LARGEST_INDEX = 8  # times the shards: the longest name of a sample takes as muc
 _TAR_BLOCK_BYTES = 512
 
 
-class ShardSet(EncodedSet):
-    """The samples of one split's shards."""
+class TarPictures(EncodedSet):
+    """The pictures of some shards, with their labels where all of them have one."""
 
-    def __init__(self, data: str, split: str) -> None:
-        shards = find_shards(data)
-        name = require_split(split, shards, f"'{data}'")
-        self.shards = shards[name]
-        # Labels count the same in every split, so all splits have a say in what the classes are.
-        indices = {found: build_index(paths) for found, paths in shards.items()}
-        written = np.unique(np.concatenate([np.unique(index.labels) for index in indices.values()]))
-        with reading(f"a label in the shards of '{data}'", remedy="write labels as UTF-8"):
-            labels = [label.decode() for label in written.tolist()]
-        self.classes, number = _classes(self.shards[0].parent, labels)
-        index = indices[name]
+    def __init__(self, shards: Sequence[Path]) -> None:
+        self.shards = list(shards)
+        index = build_index(shards)
+        self._keep(index, *_numbered(self.shards[0].parent, index.labels, index.labels))
+
+    def _keep(self, index: "Index", classes: tuple[str, ...], labels: NDArray[np.int64]) -> None:
+        self.classes, self._labels = classes, labels
         self._names, self._offsets, self._sizes = index.names, index.offsets, index.sizes
-        self._labels = np.array(number)[np.searchsorted(written, index.labels)]
         self._shard = np.repeat(np.arange(len(self.shards)), index.counts)
         self.file_lengths = tuple(index.counts.tolist())
 
@@ -66,14 +62,18 @@ class ShardSet(EncodedSet):
         return len(self._names)
 
     def name(self, index: int) -> str:
-        return f"{self.shards[self._shard[index]].name}/{self._names[index].decode(errors='surrogateescape')}"
+        return f"{self._shard_name(index)}/{self._names[index].decode(errors='surrogateescape')}"
+
+    def _shard_name(self, index: int) -> str:
+        """As it was given: shards in several folders may be called the same."""
+        return self.shards[self._shard[index]].as_posix()
 
     def target(self, index: int) -> dict[str, Any]:
-        return {"labels": int(self._labels[index])}
+        return {"labels": int(self._labels[index])} if self.classes else {}
 
     def encoded(self, index: int) -> bytes:
         try:
-            file = _open_shard(self.shards[self._shard[index]], os.getpid())
+            file = _open_shard(self.shards[self._shard[index]], os.getpid(), threading.get_ident())
             file.seek(self._offsets[index])
             return file.read(self._sizes[index])
         except OSError as reason:
@@ -90,9 +90,52 @@ class ShardSet(EncodedSet):
         return digest(f"{self.name(index)}\0{labels[index]}\0{sizes[index]}" for index in range(len(self)))
 
 
+class ShardSet(TarPictures):
+    """The samples of one split's shards; all of them have a label."""
+
+    def __init__(self, data: str, split: str) -> None:
+        shards = find_shards(data)
+        name = require_split(split, shards, f"'{data}'")
+        self.shards = shards[name]
+        # Labels count the same in every split, so all splits have a say in what the classes are.
+        indices = {found: build_index(paths) for found, paths in shards.items()}
+        for found, index in indices.items():
+            _require_labels(shards[found], index)
+        written = np.concatenate([np.unique(index.labels) for index in indices.values()])
+        self._keep(indices[name], *_numbered(self.shards[0].parent, written, indices[name].labels))
+
+    def _shard_name(self, index: int) -> str:
+        return self.shards[self._shard[index]].name
+
+
+def _require_labels(shards: Sequence[Path], index: "Index") -> None:
+    missing = np.flatnonzero(index.labels == b"")
+    if len(missing):
+        owner = np.repeat(np.arange(len(shards)), index.counts)
+        number = owner[missing[0]]
+        member = index.names[missing[0]].decode(errors="surrogateescape")
+        raise InputError(
+            f"{(owner[missing] == number).sum()} of the samples in shard '{shards[number]}' have no label (.cls, or "
+            f".json with {' or '.join(LABEL_KEYS)}), e.g. {member.partition('.')[0]!r}; write it again"
+        )
+
+
+def _numbered(
+    folder: Path, everyones: NDArray[np.bytes_], own: NDArray[np.bytes_]
+) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    """Names of the classes, and the number of each own label; of data that are not all labelled, none."""
+    written = np.unique(everyones)
+    if b"" in written:
+        return (), np.full(len(own), -1)
+    with reading(f"a label in the shards of '{folder}'", remedy="write labels as UTF-8"):
+        labels = [label.decode() for label in written.tolist()]
+    classes, number = _classes(folder, labels)
+    return classes, np.array(number)[np.searchsorted(written, own)]
+
+
 @lru_cache(OPEN_FILES)
-def _open_shard(path: Path, process: int) -> IO[bytes]:
-    """Open in each process anew: a file inherited from the parent would share its position with it."""
+def _open_shard(path: Path, process: int, thread: int) -> IO[bytes]:
+    """Open in each process and thread anew: a file that two of them use would have one position for both."""
     return open(path, "rb")
 
 
@@ -129,14 +172,19 @@ def _classes(folder: Path, written: list[str]) -> tuple[tuple[str, ...], list[in
 def shard_splits(data: str) -> dict[str, list[Path]] | None:
     folder = expanded(data)
     if folder.is_dir():
-        return _by_split(_shards_in(folder)) or None
-    return find_shards(data) if data.endswith(".tar") and (folder.is_file() or set("{*?[") & set(data)) else None
+        return _by_split(shards_in(folder)) or None
+    return find_shards(data) if names_shards(data) else None
+
+
+def names_shards(data: str) -> bool:
+    """Whether this is a shard, or a pattern of some."""
+    return data.endswith(".tar") and (expanded(data).is_file() or bool(set("{*?[") & set(data)))
 
 
 def find_shards(data: str) -> dict[str, list[Path]]:
     """Split -> shards, for a folder or a pattern."""
     folder = expanded(data)
-    paths = _shards_in(folder) if folder.is_dir() else [Path(name) for name in _matches(str(folder))]
+    paths = shards_in(folder) if folder.is_dir() else [Path(name) for name in matching_files(str(folder))]
     found = _by_split(paths)
     if not found:
         raise InputError(
@@ -146,7 +194,7 @@ def find_shards(data: str) -> dict[str, list[Path]]:
     return found
 
 
-def _shards_in(folder: Path) -> list[Path]:
+def shards_in(folder: Path) -> list[Path]:
     below = [entry for entry in folder.iterdir() if entry.is_dir() and SPLIT_WORD.search(entry.name.lower())]
     return [path for place in (folder, *below) for path in place.glob("*.tar") if path.name[0] != "."]
 
@@ -160,7 +208,7 @@ def _by_split(paths: list[Path]) -> dict[str, list[Path]]:
     return found
 
 
-def _matches(pattern: str) -> list[str]:
+def matching_files(pattern: str) -> list[str]:
     """Files of a pattern with {000..009}, {a,b}, * and ?; a name written out in full must be there."""
     found: list[str] = []
     for name in expand_braces(pattern):
@@ -200,7 +248,7 @@ class Index(NamedTuple):
 
     counts: NDArray[np.int64]  # samples of each shard
     names: NDArray[np.bytes_]  # of the members with the pictures
-    labels: NDArray[np.bytes_]  # as written in .cls or .json
+    labels: NDArray[np.bytes_]  # as written in .cls or .json; empty where there is none
     offsets: NDArray[np.int64]  # where the pictures begin in their shard
     sizes: NDArray[np.int64]
 
@@ -238,20 +286,18 @@ def _scan(path: Path) -> Index:
             raise InputError(f"shard '{path}' is compressed; unpack it (gunzip), so that single samples can be read")
         file.seek(0)
         pictures, labels = _members(path, file)
-    for missing, what in (
-        (pictures.keys() - labels.keys(), f"no label (.cls, or .json with {' or '.join(LABEL_KEYS)})"),
-        (labels.keys() - pictures.keys(), f"no picture ({', '.join(SUFFIXES)})"),
-    ):
-        if missing:
-            raise InputError(
-                f"{len(missing)} of the samples in shard '{path}' have {what}, e.g. {min(missing)!r}; write it again"
-            )
+    missing = labels.keys() - pictures.keys()
+    if missing:
+        raise InputError(
+            f"{len(missing)} of the samples in shard '{path}' have no picture ({', '.join(SUFFIXES)}), "
+            f"e.g. {min(missing)!r}; write it again"
+        )
     if not pictures:
         raise InputError(f"shard '{path}' holds no samples; remove it, or write it again")
     return Index(
         np.array([len(pictures)], np.int64),
         np.array([member.name.encode(errors="surrogateescape") for member in pictures.values()], np.bytes_),
-        np.array([labels[key] for key in pictures], np.bytes_),
+        np.array([labels.get(key, b"") for key in pictures], np.bytes_),
         np.array([member.offset_data for member in pictures.values()], np.int64),
         np.array([member.size for member in pictures.values()], np.int64),
     )
@@ -309,6 +355,8 @@ def _from_json(path: Path, key: str, text: bytes) -> bytes:
         content = parse_json(text)
     except ValueError as reason:
         raise InputError(f"'{key}.json' in shard '{path}' is no JSON ({reason_of(reason)}); write it again") from reason
+    if isinstance(content, dict) and not set(LABEL_KEYS) & set(content):
+        return b""  # other things are known about the picture
     values = [content[name] for name in LABEL_KEYS if name in content] if isinstance(content, dict) else []
     if not values or not isinstance(values[0], int | str):
         raise InputError(

@@ -1,0 +1,137 @@
+"""Pooled features of pictures: what a classifier sees last, to search, cluster and classify with.
+
+vitreous embed runs/demo photos --out features
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from vitreous.data.image_set import ImageSet
+from vitreous.data.many_pictures import gather_pictures
+from vitreous.data.source import open_data
+from vitreous.errors import InputError
+from vitreous.predict import opened_model
+from vitreous.runs.answer_shards import fill_shards, report_shards
+from vitreous.runs.features import ENDINGS, FEATURES, WRITERS, FeatureSet, collect, load_features
+from vitreous.runs.result_shards import model_fingerprint, open_shards, own_share
+from vitreous.runs.results import require_numbers, require_positive
+from vitreous.runs.streaming import PictureOutcome, PictureSource, stream
+from vitreous.runs.trained_model import TrainedModel, is_classifier
+from vitreous.runtime.device import choose_device
+
+
+def embed(
+    model: str,
+    data: tuple[str, ...],
+    *,
+    out: Path,
+    split: str | None = None,
+    to: Literal["safetensors", "parquet"] = "safetensors",
+    shard_size: int | None = None,
+    batch_size: int = 32,
+    size: int | None = None,
+    follow: bool = False,
+    device: str = "auto",
+    architecture: str | None = None,
+    model_args: tuple[str, ...] = (),
+) -> FeatureSet | None:
+    """Write the pooled features of pictures, which the model's classifier takes its answer from.
+
+    Any of our classifiers and of timm's. --out gets shards that are whole or absent, with names, labels where the data
+    know them, and shards.json, which says what they are of. The same command continues after a kill; torchrun divides
+    the shards over processes and machines (docs/many.md). In Python, vitreous.load_features("features") gives names,
+    labels and one array, of which only what is used is read.
+
+    Files that cannot be read are named and left out.
+
+    Examples:
+        vitreous embed runs/demo photos --out features
+        vitreous embed runs/demo shapes --split val --out features
+        vitreous embed paca_tiny 'photos-{000..099}.tar' --to parquet --out features
+        torchrun --nproc-per-node 2 -m vitreous embed runs/demo photos --out features
+
+    Args:
+        model: Run folder, model folder, file of weights (.pth, .safetensors) or model name (see: vitreous info). In
+            Python also what `vitreous.load_model` gives.
+        data: Files, folders, patterns such as 'photos/*.jpg', tar shards, Parquet files with pictures as bytes, samples
+            of the embedded data (shapes:val:0-7), or with --split data of any layout (docs/data.md). In Python also
+            pictures in memory.
+        out: Folder for the shards.
+        split: train, val or test of data in a layout, with its labels; default: every picture that DATA stands for.
+            A file's label then is the name of its folder.
+        to: Kind of files.
+        shard_size: Pictures in a shard; default: 2,048, and fewer where there are few for the processes.
+        batch_size: Pictures per forward pass.
+        size: Height and width the pictures are brought to; default: what the model was trained with.
+        follow: With --split: open pictures that the files of the data name outside of its folder.
+        device: cpu, cuda, cuda:1, mps, or auto.
+        architecture: Of a file: the name of its model, where it does not tell it itself.
+        model_args: Of a file: what its model was built with, where that is not the default, e.g. stem_stride=2.
+
+    Returns:
+        The features, as `vitreous.load_features` gives them; None while shards of other processes are missing.
+    """
+    require_positive(shard_size=shard_size, batch_size=batch_size)
+    if to == "parquet":
+        import pyarrow  # noqa: F401  (a missing package is told before the work)
+    share = own_share()
+    place = choose_device(device, local_rank=share.on_machine)
+    trained = opened_model(model, architecture, model_args, size, device, place)
+    width = feature_width(trained)
+    images = pictures_to_embed(trained, data, split, follow)
+    about = {"model": trained.name, "fingerprint": model_fingerprint(trained), "settings": {"split": split, "to": to}}
+    shards = open_shards(out, FEATURES, ENDINGS[to], images, share, shard_size, about)
+
+    def streamed(batches: Iterable[Sequence[PictureSource]]) -> Iterator[list[PictureOutcome]]:
+        return stream(trained, batches, lambda source: trained.preprocess.pixels(source.load()), pooled_features)
+
+    def write(file: IO[bytes], outcomes: Iterator[PictureOutcome]) -> None:
+        WRITERS[to](file, collect(images, width, outcomes))
+
+    report_shards(shards, fill_shards(shards, images, batch_size, streamed, write, label="embed"))
+    return None if shards.missing(range(shards.count)) else load_features(out)
+
+
+def pictures_to_embed(trained: TrainedModel, data: Sequence[Any], split: str | None, follow: bool) -> ImageSet:
+    if split is None:
+        return gather_pictures(data, size=trained.preprocess.size)
+    if len(data) != 1 or not isinstance(data[0], str):
+        raise InputError(f"--split {split} goes with one data set, and {len(data)} were given; leave it out")
+    return open_data(data[0], split, size=trained.preprocess.size, val_fraction=trained.val_fraction, follow=follow)
+
+
+def feature_width(trained: TrainedModel) -> int:
+    """How many features a picture has; a model that has none to give is refused."""
+    model = trained.model
+    if not is_classifier(trained) or not callable(getattr(model, "forward_head", None)):
+        raise InputError(
+            f"model '{trained.name}' ({trained.task}) has no pooled features; classifiers of ours and timm's have"
+        )
+    weight = next(model.parameters())
+    example = torch.zeros(1, 3, *trained.preprocess.size, device=weight.device, dtype=weight.dtype)
+    found = forward_pooled(model, example)
+    if found.ndim != 2:
+        raise InputError(
+            f"model '{trained.name}' gives features of shape {tuple(found.shape)} for a picture; build it with pooling"
+        )
+    return found.shape[1]
+
+
+@torch.inference_mode()
+def forward_pooled(model: nn.Module, inputs: Tensor) -> Tensor:
+    """(B, 3, H, W) -> (B, C)."""
+    return model.forward_head(model.forward_features(inputs), pre_logits=True)  # type: ignore[operator]
+
+
+def pooled_features(trained: TrainedModel, pixels: list[Tensor]) -> list[NDArray[np.float32]]:
+    """(C) of each of pictures as `Preprocess.pixels` gives them."""
+    inputs = trained.preprocess.normalise_bytes(torch.stack(pixels).to(trained.device))
+    found = forward_pooled(trained.model, inputs).float().cpu()
+    require_numbers(trained.name, found)
+    return list(found.numpy())
