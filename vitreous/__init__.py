@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from vitreous.heads.detect import build_detector
     from vitreous.heads.pyramid import pyramid
     from vitreous.info import info
+    from vitreous.measurements.plan import plan_memory
     from vitreous.mend import mend
     from vitreous.plot import plot
     from vitreous.predict import predict
@@ -83,6 +84,7 @@ HOMES = {  # of everything else that loads when it is first used
     "TrainedModel": "vitreous.runs.trained_model",
     "build_detector": "vitreous.heads.detect",
     "load_model": "vitreous.runs.model_folder",
+    "plan_memory": "vitreous.measurements.plan",
     "pyramid": "vitreous.heads.pyramid",
 }
 
@@ -146,6 +148,7 @@ __all__ = [
     "list_models",
     "load_model",
     "mend",
+    "plan_memory",
     "plot",
     "predict",
     "pyramid",

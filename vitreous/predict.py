@@ -12,6 +12,7 @@ from vitreous.data.detector_boxes import DetectorBoxes, Found, read_boxes
 from vitreous.data.pictures import Picture, find_pictures
 from vitreous.errors import InputError, printable
 from vitreous.files.storage import write_json
+from vitreous.measurements.plan import plan_memory, read_amount
 from vitreous.runs.model_folder import load_model
 from vitreous.runs.results import file_name, load_readable, report_skipped, require_positive, result_folder
 from vitreous.runs.trained_model import TrainedModel, in_batches, predict_pictures, require_evaluation_mode
@@ -43,7 +44,8 @@ def predict(
     scales: tuple[float, ...] = (),
     slide: bool = False,
     batch_size: int | None = None,
-    size: int | None = None,
+    size: int | str | None = None,
+    max_memory: str | None = None,
     device: str = "auto",
     architecture: str | None = None,
     model_args: tuple[str, ...] = (),
@@ -61,6 +63,7 @@ def predict(
         vitreous predict runs/demo shapes:val:0-7 --out predictions
         vitreous predict runs/cells slides/ --min-score 0.5 --out found
         vitreous predict runs/poses photos/ --boxes found/predictions.json --flip --out poses
+        vitreous predict runs/demo panorama.jpg --size 4000x6000 --max-memory 4GB
 
     Args:
         model: Run folder, model folder, file of weights (.pth, .safetensors) or model name (see: vitreous info). In
@@ -76,8 +79,10 @@ def predict(
         scales: Segmentation: the mean over the picture at these scales.
         slide: Segmentation: windows of the size of the training crops, instead of the whole picture at once.
         batch_size: Images per forward pass; default: 32, and 1 where images differ in size.
-        size: Height and width the images are brought to, or the shorter side for detectors and segmenters; default:
-            what the model was trained with.
+        size: Height and width the images are brought to, as 448 or 4000x6000, or the shorter side for detectors and
+            segmenters; default: what the model was trained with.
+        max_memory: Classifiers: most memory to take beside the loaded model, such as 3GB. What it will take is told
+            before the work, and fewer images are computed together if need be.
         device: cpu, cuda, cuda:1, mps, or auto.
         architecture: Of a file: the name of its model, where it does not tell it itself.
         model_args: Of a file: what its model was built with, where that is not the default, e.g. stem_stride=2.
@@ -86,6 +91,7 @@ def predict(
         For each readable image a dict with "image" and "predictions", the most probable or surest first.
     """
     require_positive(top_k=1 if top_k is None else top_k, batch_size=1 if batch_size is None else batch_size)
+    allowed = None if max_memory is None else read_amount(max_memory)
     place = choose_device(device)
     with nullcontext() if out is None else result_folder(out, _RESULT) as staging:
         if isinstance(model, TrainedModel):
@@ -99,19 +105,33 @@ def predict(
         if boxes is not None:
             categories = dict(zip(task.category_ids, task.classes, strict=True))
             known = read_boxes(boxes, categories, task.classes, MIN_SCORE if min_score is None else min_score)
-        predicted = predict_all(trained, task, pictures, known, batch_size or task.batch_size, staging)
+        together = images_together(trained, min(batch_size or task.batch_size, len(pictures)), allowed)
+        predicted = predict_all(trained, task, pictures, known, together, staging)
         if staging is not None:
             write_predictions(staging, model, task, predicted)
+    print_predicted(predicted, out)
+    return [one.row for one in predicted]
+
+
+def images_together(trained: TrainedModel, asked: int, allowed: int | None) -> int:
+    """Images per forward pass: as many as asked for, or as fit into the bytes that are allowed, which is told."""
+    if allowed is None:
+        return asked
+    plan = plan_memory(trained, batch_size=asked, max_memory=allowed)
+    print(f"plan: {plan}")
+    return plan.batch
+
+
+def print_predicted(predicted: Sequence[Predicted], out: Path | None) -> None:
     width = max(len(printable(one.row["image"])) for one in predicted)
     for one in predicted:
         print(f"{printable(one.row['image']):<{width}}  {printable(one.summary)}")
     if out is not None:
         print(f"\nwritten: {printable(str(out / _RESULT))} and {len(predicted)} drawings beside it")
-    return [one.row for one in predicted]
 
 
 def usable_as_is(
-    trained: TrainedModel, architecture: str | None, model_args: tuple[str, ...], size: int | None, device: str
+    trained: TrainedModel, architecture: str | None, model_args: tuple[str, ...], size: int | str | None, device: str
 ) -> TrainedModel:
     """A model in memory, which is used as it is and where it is."""
     given = {"architecture": architecture, "model_args": " ".join(model_args) or None, "size": size}
