@@ -11,7 +11,7 @@ import pytest
 import vitreous
 
 PACKAGE = Path(vitreous.__file__).parent
-LOADED_AT_ONCE = {"errors", "files", "layers", "models", "registry", "version"}
+LOADED_AT_ONCE = {"errors", "files", "layers", "models", "registry", "runtime", "version"}
 
 
 def in_a_new_process(code: str) -> str:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from vitreous.heads.detect import build_detector
     from vitreous.heads.pyramid import pyramid
     from vitreous.info import info
+    from vitreous.measurements.plan import plan_memory
     from vitreous.mend import mend
     from vitreous.plot import plot
     from vitreous.predict import predict
@@ -87,6 +88,7 @@ HOMES = {  # of everything else that loads when it is first used
     "build_detector": "vitreous.heads.detect",
     "load_features": "vitreous.runs.features",
     "load_model": "vitreous.runs.model_folder",
+    "plan_memory": "vitreous.measurements.plan",
     "pyramid": "vitreous.heads.pyramid",
 }
 
@@ -153,6 +155,7 @@ __all__ = [
     "load_features",
     "load_model",
     "mend",
+    "plan_memory",
     "plot",
     "predict",
     "pyramid",

@@ -52,7 +52,7 @@ def explain_run(
     head: int | None = None,
     top_k: int = 6,
     limit: int = 50,
-    size: int | None = None,
+    size: int | str | None = None,
     device: str = "auto",
     architecture: str | None = None,
     model_args: tuple[str, ...] = (),
@@ -96,7 +96,7 @@ def explain_run(
         head: Attention head, counted from 1; default: the mean of all heads.
         top_k: Number of clusters to draw.
         limit: Most images to explain; of more, a selection evenly spread over them is taken.
-        size: Height and width the images are brought to; default: what the model was trained with.
+        size: Height and width the images are brought to, as 448 or 800x1216; default: what the model was trained with.
         device: cpu, cuda, cuda:1, mps, or auto.
         architecture: Of a file: the name of its model, where the file does not tell.
         model_args: Of a file: what its model was built with, where that is not the default, e.g. stem_stride=2.
@@ -131,7 +131,7 @@ def plan_of(methods: tuple[str, ...], ranking: str | Masking | None, stage: int 
 
 
 def load_runs(
-    runs: Sequence[str], architecture: str | None, model_args: tuple[str, ...], size: int | None, device: str
+    runs: Sequence[str], architecture: str | None, model_args: tuple[str, ...], size: int | str | None, device: str
 ) -> list[tuple[str, TrainedModel]]:
     """With their names. What is said about files is meant for the runs that are files; where none is, it is refused."""
     some = any(map(is_weights_file, runs))

@@ -18,6 +18,7 @@ from vitreous.data.many_pictures import gather_pictures, list_pictures
 from vitreous.data.pictures import Picture
 from vitreous.errors import InputError, printable
 from vitreous.files.storage import sha256, write_json
+from vitreous.measurements.plan import plan_memory, read_amount
 from vitreous.runs.answer_shards import fill_shards, report_shards, write_rows
 from vitreous.runs.model_folder import load_model
 from vitreous.runs.result_shards import Share, json_values, model_fingerprint, open_shards, own_share
@@ -54,7 +55,8 @@ def predict(
     scales: tuple[float, ...] = (),
     slide: bool = False,
     batch_size: int | None = None,
-    size: int | None = None,
+    size: int | str | None = None,
+    max_memory: str | None = None,
     device: str = "auto",
     architecture: str | None = None,
     model_args: tuple[str, ...] = (),
@@ -76,6 +78,7 @@ def predict(
         vitreous predict runs/cells slides/ --min-score 0.5 --out found
         vitreous predict runs/poses photos/ --boxes found/predictions.json --flip --out poses
         torchrun --nproc-per-node 2 -m vitreous predict runs/demo 'photos-{000..099}.tar' --jsonl --out answers
+        vitreous predict runs/demo panorama.jpg --size 4000x6000 --max-memory 4GB
 
     Args:
         model: Run folder, model folder, file of weights (.pth, .safetensors) or model name (see: vitreous info). In
@@ -93,8 +96,10 @@ def predict(
         scales: Segmentation: the mean over the picture at these scales.
         slide: Segmentation: windows of the size of the training crops, instead of the whole picture at once.
         batch_size: Images per forward pass; default: 32, and 1 where images differ in size.
-        size: Height and width the images are brought to, or the shorter side for detectors and segmenters; default:
-            what the model was trained with.
+        size: Height and width the images are brought to, as 448 or 4000x6000, or the shorter side for detectors and
+            segmenters; default: what the model was trained with.
+        max_memory: Classifiers: most memory to take beside the loaded model, such as 3GB. What it will take is told
+            before the work, and fewer images are computed together if need be.
         device: cpu, cuda, cuda:1, mps, or auto.
         architecture: Of a file: the name of its model, where it does not tell it itself.
         model_args: Of a file: what its model was built with, where that is not the default, e.g. stem_stride=2.
@@ -104,21 +109,39 @@ def predict(
         none, for they are in the shards.
     """
     require_positive(top_k=top_k, batch_size=batch_size, shard_size=shard_size)
-    share = own_share()
+    share, allowed = own_share(), None if max_memory is None else read_amount(max_memory)
     many, place = require_place(share, jsonl, shard_size, out), choose_device(device, local_rank=share.on_machine)
     with nullcontext() if out is None or many else result_folder(out, _RESULT) as staging:
         trained = opened_model(model, architecture, model_args, size, device, place)
         task = trained.build_task().using(Inference(flip, scales, slide, top_k, min_score, boxes))
-        known = known_boxes(task)
+        known, asked = known_boxes(task), batch_size or task.batch_size
         if many and out is not None:
-            predict_shards(trained, task, images, known, batch_size or task.batch_size, out, share, shard_size)
+            together = images_together(trained, asked, allowed)
+            predict_shards(trained, task, images, known, together, out, share, shard_size)
             return []
         pictures = list_pictures(images, size=trained.preprocess.size)
-        predicted = predict_all(trained, task, pictures, known, batch_size or task.batch_size, staging)
+        together = images_together(trained, min(asked, len(pictures)), allowed)
+        predicted = predict_all(trained, task, pictures, known, together, staging)
         if staging is not None:
             write_predictions(staging, getattr(model, "name", model), task, predicted)
     print_table(predicted, out)
     return [one.row for one in predicted]
+
+
+class Together(NamedTuple):
+    """How many images are computed at once."""
+
+    batch: int  # in a forward pass
+    passes: int | None = None  # side by side; None: as many as there are threads
+
+
+def images_together(trained: TrainedModel, asked: int, allowed: int | None) -> Together:
+    """As many as asked for, or as fit into the bytes that are allowed, one batch after the other, which is told."""
+    if allowed is None:
+        return Together(asked)
+    plan = plan_memory(trained, batch_size=asked, max_memory=allowed)
+    print(f"plan: {plan}")
+    return Together(plan.batch, 1)
 
 
 def print_table(predicted: Sequence[Predicted], out: Path | None) -> None:
@@ -152,7 +175,7 @@ def predict_shards(
     task: Task,
     names: Sequence[str],
     known: DetectorBoxes | None,
-    batch_size: int,
+    together: Together,
     out: Path,
     share: Share,
     shard_size: int | None,
@@ -162,9 +185,13 @@ def predict_shards(
     settings = asdict(task.inference) | {"boxes": None if known is None else sha256(task.inference.boxes)}
     about = {"model": trained.name, "fingerprint": model_fingerprint(trained), "settings": json_values(settings)}
     shards = open_shards(out, "predictions", ".jsonl", images, share, shard_size, about)
-    question = Question(task, batch_size, lambda name: known_objects(known, name, number_in(name)), drawn=False)
+
+    def objects(name: str) -> list[Found] | None:
+        return known_objects(known, name, number_in(name))
+
+    question = Question(task, together.batch, objects, drawn=False, side_by_side=together.passes)
     streamed = partial(stream_answers, trained, question)
-    report_shards(shards, fill_shards(shards, images, batch_size, streamed, write_rows, label="predict"))
+    report_shards(shards, fill_shards(shards, images, together.batch, streamed, write_rows, label="predict"))
 
 
 def number_in(name: str) -> int:
@@ -177,7 +204,7 @@ def opened_model(
     model: str | TrainedModel,
     architecture: str | None,
     model_args: tuple[str, ...],
-    size: int | None,
+    size: int | str | None,
     device: str,
     place: torch.device,
 ) -> TrainedModel:
@@ -190,7 +217,7 @@ def opened_model(
 
 
 def usable_as_is(
-    trained: TrainedModel, architecture: str | None, model_args: tuple[str, ...], size: int | None, device: str
+    trained: TrainedModel, architecture: str | None, model_args: tuple[str, ...], size: int | str | None, device: str
 ) -> TrainedModel:
     """A model in memory, which is used as it is and where it is."""
     given = {"architecture": architecture, "model_args": " ".join(model_args) or None, "size": size}
@@ -207,7 +234,7 @@ def predict_all(
     task: Task,
     pictures: Sequence[Picture],
     known: DetectorBoxes | None,
-    batch_size: int,
+    together: Together,
     staging: Path | None,
 ) -> list[Predicted]:
     """Every picture that can be read; drawings go to the folder, if there is one."""
@@ -218,10 +245,11 @@ def predict_all(
             "numbers; give predictions.json of the detector"
         )
     predicted: list[Predicted] = []
-    question = Question(task, batch_size, lambda name: known_objects(known, name, numbers[name]), staging is not None)
+    objects = lambda name: known_objects(known, name, numbers[name])  # noqa: E731
+    question = Question(task, together.batch, objects, drawn=staging is not None, side_by_side=together.passes)
     sources = (PictureSource(number, picture.name, picture.load) for number, picture in enumerate(pictures))
-    batches = in_batches(sources, even_batch_size(len(pictures), batch_size))
-    outcomes = chain.from_iterable(stream_answers(trained, question, batches))
+    even = together.batch if together.passes else even_batch_size(len(pictures), together.batch)
+    outcomes = chain.from_iterable(stream_answers(trained, question, in_batches(sources, even)))
     for source, result, error in track(outcomes, total=len(pictures), label="predict"):
         if error is not None:
             report_unreadable(error)

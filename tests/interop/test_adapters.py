@@ -19,7 +19,7 @@ CASES = [
     ("emsnet_xxtiny", dict(whitening="pixel")),
 ]
 EVERY_FAMILY = pytest.mark.parametrize(("name", "options"), CASES, ids=str)
-# The larger ones have more positions than twice the channels of XCiT, and hidden maps that are computed in strips.
+# The larger ones have more positions than twice the channels of XCiT, and hidden maps that are computed in tiles.
 IMAGES = [torch.randn(s, generator=torch.Generator().manual_seed(1)) for s in ((2, 3, 96, 64), (1, 3, 256, 272))]
 
 

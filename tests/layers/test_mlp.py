@@ -2,8 +2,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from vitreous.layers import mlp
-from vitreous.layers.mlp import ConvMlp, strips
+from vitreous.layers import mlp, tiles
+from vitreous.layers.mlp import ConvMlp
 
 
 @pytest.mark.parametrize("shortcut", [False, True])
@@ -16,24 +16,17 @@ def test_equals_the_formula(shortcut: bool) -> None:
     torch.testing.assert_close(layer(x), expected)
 
 
-@pytest.mark.parametrize("shape", [(3, 9, 5, 8), (1, 17, 4, 8), (5, 2, 3, 8), (4, 1, 1, 8)])
+@pytest.mark.parametrize("shape", [(3, 9, 5, 8), (1, 17, 4, 8), (5, 2, 3, 8), (4, 1, 1, 8), (1, 12, 40, 8)])
 @pytest.mark.parametrize("budget", [1, 300, 1500, 10_000])
-def test_strips_change_nothing(shape: tuple[int, ...], budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    layer = ConvMlp(8, 16)
+@pytest.mark.parametrize("depthwise", [False, True])
+def test_tiles_change_nothing(
+    shape: tuple[int, ...], budget: int, depthwise: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = ConvMlp(8, 16, depthwise=depthwise)
     x = torch.randn(shape)
     with torch.no_grad():
-        monkeypatch.setattr(mlp, "STRIP_BYTES", 1 << 40)
         whole = layer(x)
-        monkeypatch.setattr(mlp, "STRIP_BYTES", budget)
+        monkeypatch.setattr(mlp, "WORTH_TILES_BYTES", 0)
+        monkeypatch.setattr(tiles, "MIN_POSITIONS", 1)
+        monkeypatch.setattr(tiles, "TILE_BYTES", budget)
         torch.testing.assert_close(layer(x), whole)
-
-
-def test_strips_cover_every_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mlp, "STRIP_BYTES", 1000)
-    for images, rows, row_bytes in ((1, 50, 90), (7, 3, 100), (2, 1, 5000), (3, 10, 333)):
-        seen = torch.zeros(images, rows)
-        for some, inner, halo in strips(images, rows, row_bytes):
-            seen[some, inner] += 1
-            assert halo.start >= 0
-            assert halo.stop <= rows
-        assert (seen == 1).all()

@@ -17,7 +17,7 @@ from torch.nn.utils import parametrize, prune, weight_norm
 from torch.utils.flop_counter import FlopCounterMode
 from torchao.quantization import Int8WeightOnlyConfig, quantize_
 
-from vitreous.layers import mlp
+from vitreous.layers import mlp, tiles
 from vitreous.layers.channel_attention import ChannelAttention
 from vitreous.layers.conv_norm import ConvNorm
 from vitreous.layers.mlp import ConvMlp
@@ -208,14 +208,14 @@ def test_a_changed_layer_has_its_say(name: str) -> None:
 @pytest.mark.parametrize("depthwise", [True, False])
 def test_watched_layers_see_all_positions_at_once(depthwise: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     layer, x = ConvMlp(8, 16, depthwise=depthwise), torch.randn(2, 9, 5, 8)
-    monkeypatch.setattr(mlp, "STRIP_BYTES", 300)
-    monkeypatch.setattr(mlp, "PIECE_BYTES", 300)
-    monkeypatch.setattr(mlp, "PIECE_ROWS", 1)
+    monkeypatch.setattr(mlp, "WORTH_TILES_BYTES", 300)
+    monkeypatch.setattr(tiles, "TILE_BYTES", 300)
+    monkeypatch.setattr(tiles, "MIN_POSITIONS", 1)
     shapes: list[tuple[int, ...]] = []
     with torch.no_grad():
         with calls(monkeypatch) as seen:
             expected = layer(x)
-        assert seen.count(layer.fc1) > 1, "strips were meant to be taken"
+        assert seen.count(layer.fc1) > 1, "tiles were meant to be taken"
         layer.fc2.register_forward_pre_hook(lambda _layer, inputs: shapes.append(tuple(inputs[0].shape)))
         torch.testing.assert_close(layer(x), expected)
     assert shapes == [(2, 9, 5, 16)]

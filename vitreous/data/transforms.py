@@ -39,7 +39,18 @@ RAND_AUGMENT = re.compile(r"rand(-((m|n|mmax)\d{1,3}|(p|mstd)\d{1,3}(\.\d+)?|inc
 
 LARGEST_SIDE = 8192  # pixels; one RGB picture of that size takes 800 MB as a tensor
 
+SIDES_FORM = re.compile(r"(\d{1,5})(?:x(\d{1,5}))?")
+
 ChannelValues = tuple[float, float, float]
+ImageSize = int | str  # one side for both, or height and width as 4000x6000
+
+
+def read_size(given: ImageSize) -> int | tuple[int, int]:
+    """224, or height and width of 800x1216."""
+    form = SIDES_FORM.fullmatch(str(given))
+    if form is None:
+        raise InputError(f"--size {given} cannot be read; give pixels (224), or height and width (800x1216)")
+    return int(form[1]) if form[2] is None else (int(form[1]), int(form[2]))
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Networks that assign positions to clusters, and the softmax that turns their logits into maps.
 
 Every clustering maps tokens (B, H, W, C) to logits (B, H, W, M); `assign` turns them into M maps that each sum to one
-over all positions. In each of them the layer whose shape depends on M is called `logits`.
+over all positions. In each of them the layer whose shape depends on M is called `logits`. `halo` is how far it looks:
+given a tile of the tokens with as many neighbours, it gives the logits of the tile.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from vitreous.layers.mlp import drop_path, drop_path_rates
 from vitreous.layers.patch import apply_nchw, resize
+from vitreous.layers.tiles import GridTile
 
 
 def assign(logits: Tensor, temperature: float = 1.0) -> Tensor:
@@ -19,6 +21,10 @@ def assign(logits: Tensor, temperature: float = 1.0) -> Tensor:
     _, H, W, _ = logits.shape
     logits = logits if temperature == 1 else logits / temperature
     return logits.flatten(1, 2).softmax(1).transpose(1, 2).unflatten(2, (H, W))
+
+
+def of_tile(x: Tensor, tile: GridTile | None) -> Tensor:
+    return x if tile is None else tile.cropped(x)
 
 
 class ConvClustering(nn.Module):
@@ -30,43 +36,54 @@ class ConvClustering(nn.Module):
         self.pointwise = nn.Linear(dim, dim)
         self.logits = nn.Linear(dim, clusters, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.logits(F.gelu(self.pointwise(F.gelu(apply_nchw(self.depthwise, x)))))
+    @property
+    def halo(self) -> int:
+        return self.depthwise.kernel_size[0] // 2
+
+    def forward(self, x: Tensor, tile: GridTile | None = None) -> Tensor:
+        y = of_tile(apply_nchw(self.depthwise, x), tile)
+        return self.logits(F.gelu(self.pointwise(F.gelu(y))))
 
 
 class MlpClustering(nn.Module):
     """Linear to the feed-forward layer's width, GELU, Linear to M with bias."""
+
+    halo = 0
 
     def __init__(self, dim: int, clusters: int, hidden: int) -> None:
         super().__init__()
         self.fc1 = nn.Linear(dim, hidden)
         self.logits = nn.Linear(hidden, clusters)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.logits(F.gelu(self.fc1(x)))
+    def forward(self, x: Tensor, tile: GridTile | None = None) -> Tensor:
+        return self.logits(F.gelu(self.fc1(of_tile(x, tile))))
 
 
 class LinearClustering(nn.Module):
     """One Linear C→M without bias."""
 
+    halo = 0
+
     def __init__(self, dim: int, clusters: int) -> None:
         super().__init__()
         self.logits = nn.Linear(dim, clusters, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.logits(x)
+    def forward(self, x: Tensor, tile: GridTile | None = None) -> Tensor:
+        return self.logits(of_tile(x, tile))
 
 
 class BottleneckClustering(nn.Module):
     """Generation 1: full 3x3 convolution to a quarter of the channels, GELU, Linear to M."""
+
+    halo = 1
 
     def __init__(self, dim: int, clusters: int) -> None:
         super().__init__()
         self.reduce = nn.Conv2d(dim, dim // 4, 3, padding=1)
         self.logits = nn.Linear(dim // 4, clusters)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.logits(F.gelu(apply_nchw(self.reduce, x)))
+    def forward(self, x: Tensor, tile: GridTile | None = None) -> Tensor:
+        return self.logits(F.gelu(of_tile(apply_nchw(self.reduce, x), tile)))
 
 
 # name -> (dim, clusters, hidden width of the block's feed-forward layer, kernel size) -> module

@@ -14,6 +14,8 @@ from vitreous.layers.plain import is_plain
 class ConvNorm(nn.Module):
     """Convolution and batch norm; outside training the norm is folded into the kernel."""
 
+    chain = True  # its convolutions follow one another
+
     def __init__(
         self, in_dim: int, dim: int, kernel_size: int = 3, stride: int = 1, *, groups: int = 1, bias: bool = False
     ) -> None:
@@ -41,6 +43,8 @@ class ConvNorm(nn.Module):
 
 class ConvStem(nn.Module):
     """Three 3x3 convolutions with GELU in between; the first and the last may have stride 2."""
+
+    chain = True  # its convolutions follow one another
 
     def __init__(self, in_dim: int, dim: int, *, stride: int, depthwise: bool) -> None:
         super().__init__()

@@ -19,6 +19,8 @@ def apply_nchw(layer: nn.Module, x: Tensor) -> Tensor:
 class PatchEmbed(nn.Module):
     """One convolution whose stride makes the patches, overlapping when the kernel is larger, then LayerNorm."""
 
+    chain = True  # its convolutions follow one another
+
     def __init__(self, in_dim: int, dim: int, *, kernel_size: int, stride: int, eps: float) -> None:
         super().__init__()
         self.conv = nn.Conv2d(in_dim, dim, kernel_size, stride, kernel_size // 2)
@@ -30,6 +32,8 @@ class PatchEmbed(nn.Module):
 
 class DoubleConvStem(nn.Module):
     """Two 3x3 convolutions with nothing in between, then LayerNorm; each may have stride 2."""
+
+    chain = True  # its convolutions follow one another
 
     def __init__(self, in_dim: int, dim: int, *, stride: int, eps: float) -> None:
         super().__init__()

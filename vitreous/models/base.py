@@ -5,10 +5,10 @@ other, and `final` and `pool` if it has a class token. Classification, pyramids 
 intermediates, layer groups and weight loading all follow from that.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from timm.layers import register_notrace_function, register_notrace_module
@@ -16,17 +16,24 @@ from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.module import _IncompatibleKeys
+from torch.utils._pytree import tree_map
 from torch.utils.checkpoint import checkpoint
 
 from vitreous.errors import InputError
 from vitreous.layers.conv_norm import Projection
-from vitreous.layers.mlp import ConvMlp
+from vitreous.layers.mlp import ConvMlp, eager_inference
 from vitreous.layers.patch import apply_nchw
+from vitreous.layers.plain import is_divisible
 from vitreous.layers.tap import Tap
+from vitreous.layers.tiles import in_row_strips
 from vitreous.models.arguments import unknown_argument
 from vitreous.models.weights import LoadReport, apply_state, check_finite, read_state
+from vitreous.runtime.threads import concurrent_pieces, in_threads, threads_allowed
 
 RECOMPUTABLE_PARTS = ("blocks", "mlp")  # in the backward pass
+PIXELS_TOGETHER = 4 * 224 * 224  # of the images that one thread computes together: fewer leave matrices too small
+MOST_PIXELS_APART = 1024 * 1024  # of an image: the threads hold one each
+Computed = TypeVar("Computed")
 
 
 class Features(NamedTuple):
@@ -123,7 +130,7 @@ class Backbone(nn.Module):
         return outputs
 
     def embed(self, images: Tensor) -> Tensor:
-        return self.stem(self.tokens(images))  # (B, C, H, W) -> tokens (B, H, W, C)
+        return in_row_strips(self.stem, self.tokens(images))  # (B, C, H, W) -> tokens (B, H, W, C)
 
     def final(self, maps: Sequence[Tensor]) -> Tensor:
         """The input of the head, from the stages' maps: by default from the last."""
@@ -133,8 +140,28 @@ class Backbone(nn.Module):
         return final.mean((2, 3))  # (B, C, H, W) -> (B, C)
 
     def features(self, x: Tensor) -> Features:
+        maps, final = self.apart(self.maps_and_final, x)
+        return Features(maps, self.pool(final))
+
+    def maps_and_final(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
         maps = self.maps(x)
-        return Features(maps, self.pool(self.final(maps)))
+        return maps, self.final(maps)
+
+    def apart(self, work: Callable[[Tensor], Computed], x: Tensor) -> Computed:
+        """The work on all images; at inference on the CPU every thread has images of its own, if there are several."""
+        if not self.worth_threads(x):
+            return work(x)
+        together = min(-(-len(x) // concurrent_pieces()), max(1, PIXELS_TOGETHER // x[0, 0].numel()))
+        done = in_threads(work, x.split(together))
+        return tree_map(lambda *parts: torch.cat(parts), *done)
+
+    def worth_threads(self, x: Tensor) -> bool:
+        """Large images are divided into tiles instead. What watches a module must see the whole batch."""
+        if not eager_inference(x) or not threads_allowed(x) or x.ndim != 4 or len(x) < 2:
+            return False
+        pixels = x[0, 0].numel()
+        enough = len(x) * pixels >= PIXELS_TOGETHER // 4 and pixels <= MOST_PIXELS_APART
+        return enough and is_divisible(self, foreign=True)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.forward_head(self.forward_features(x))
@@ -146,7 +173,7 @@ class Backbone(nn.Module):
     # What timm expects of a model ------------------------------------------------------------------
 
     def forward_features(self, x: Tensor) -> Tensor:
-        return self.final(self.maps(x))
+        return self.apart(lambda some: self.final(self.maps(some)), x)
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         pooled = self.head_drop(self.pool(x) if self.global_pool else x)
@@ -165,7 +192,8 @@ class Backbone(nn.Module):
         if output_fmt not in ("NCHW", "NHWC"):
             raise InputError(f"output_fmt={output_fmt!r} given; maps come as NCHW or NHWC")
         taken, last = self.take_indices(indices)
-        maps = self.maps(x, last + 1 if stop_early else None)
+        depth = last + 1 if stop_early else None
+        maps = self.apart(lambda some: self.maps(some, depth), x)
         chosen = [maps[i] if output_fmt == "NCHW" else maps[i].permute(0, 2, 3, 1) for i in taken]
         if intermediates_only:
             return chosen

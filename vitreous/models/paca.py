@@ -20,7 +20,7 @@ Shapes: B batch, H W grid, N = HW, M clusters, C channels, h heads.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -30,12 +30,15 @@ from typing_extensions import Doc
 
 from vitreous.errors import InputError
 from vitreous.layers.attention import Gates, attend, split_heads
+from vitreous.layers.cluster_tiles import assign_in_tiles, means_in_tiles
 from vitreous.layers.cluster_training import ClusterTraining
 from vitreous.layers.clustering import CLUSTERINGS, ClusteringTeacher, ConvClustering, assign
 from vitreous.layers.mlp import ConvMlp, drop_path, drop_path_rates
 from vitreous.layers.patch import DoubleConvStem, PatchEmbed, apply_nchw
+from vitreous.layers.plain import is_divisible
 from vitreous.layers.readout import ClusterReadout, ReadoutAttention
 from vitreous.layers.tap import Tap
+from vitreous.layers.tiles import GridTile, each_tile, tiles
 from vitreous.models.arguments import (
     check_flags,
     check_heads,
@@ -88,6 +91,18 @@ class BlockSettings:
     ] = None
 
 
+class Context(NamedTuple):
+    """What patches read from: keys and values (B, h, M, d), and what is added to the keys' scores, if anything."""
+
+    k: Tensor
+    v: Tensor
+    keys: Tensor | None
+
+    def of(self, images: slice) -> "Context":
+        keys = self.keys if self.keys is None or len(self.keys) == 1 else self.keys[images]
+        return Context(self.k[images], self.v[images], keys)
+
+
 class ClusterAttention(nn.Module):
     """Multi-head attention of all patches over M cluster tokens, or over all patches if there are no clusters."""
 
@@ -110,26 +125,33 @@ class ClusterAttention(nn.Module):
 
     def forward(self, x: Tensor, assignment: Tensor | None, *, kept: Tensor | None = None) -> Tensor:
         """`kept` (B, M) is 0 for clusters that training drops from an image, else 1."""
-        _, H, W, _ = x.shape
         patches = x.flatten(1, 2)  # (B, N, C)
-        context = patches if assignment is None else self.cluster_tokens(patches, assignment)  # (B, M, C)
-        q, k, v = (split_heads(y, self.heads) for y in (self.q(patches), self.k(context), self.v(context)))
-        gates = self.gates if kept is None else Gates(logit=kept)
-        if self.closed and assignment is not None:
-            gates = (gates or Gates()).closing(self.closed, assignment.shape[1], x.device)
-        v, keys = (v, None) if gates is None else gates.applied(v)
+        means = None if assignment is None else assignment.flatten(2) @ patches  # (B, M, N) @ (B, N, C)
+        context = self.context(patches, means, kept)
         if self.note_clusters and assignment is not None:
-            self.noted = assignment, v
-        dropout = self.dropout if self.training else 0.0
-        out = attend(q, k, v, self.map, (H, W), dropout=dropout, keys=keys)  # (B, N, C)
-        return self.proj_dropout(self.proj(out)).unflatten(1, (H, W))
+            self.noted = assignment, context.v
+        return self.read(x, context)
 
-    def cluster_tokens(self, patches: Tensor, assignment: Tensor) -> Tensor:
+    def context(self, patches: Tensor, means: Tensor | None, kept: Tensor | None = None) -> Context:
+        """Keys and values: of clusters, given the means (B, M, C) of patches under their maps, or of all patches."""
+        tokens = patches if means is None else self.cluster_tokens(means)
+        k, v = (split_heads(y, self.heads) for y in (self.k(tokens), self.v(tokens)))
+        gates = self.gates if kept is None else Gates(logit=kept)
+        if self.closed and means is not None:
+            gates = (gates or Gates()).closing(self.closed, means.shape[1], means.device)
+        return Context(k, *((v, None) if gates is None else gates.applied(v)))
+
+    def cluster_tokens(self, means: Tensor) -> Tensor:
         assert self.cluster_norm is not None
-        tokens = assignment.flatten(2) @ patches  # (B, M, N) @ (B, N, C)
-        if self.cluster_position is not None:
-            tokens = tokens + self.cluster_position
-        return self.cluster_norm(tokens)
+        return self.cluster_norm(means if self.cluster_position is None else means + self.cluster_position)
+
+    def read(self, x: Tensor, context: Context) -> Tensor:
+        """What the patches (B, H, W, C) read of it."""
+        _, H, W, _ = x.shape
+        q = split_heads(self.q(x.flatten(1, 2)), self.heads)
+        dropout = self.dropout if self.training else 0.0
+        out = attend(q, context.k, context.v, self.map, (H, W), dropout=dropout, keys=context.keys)  # (B, N, C)
+        return self.proj_dropout(self.proj(out)).unflatten(1, (H, W))
 
 
 class PaCaBlock(nn.Module):
@@ -176,6 +198,8 @@ class PaCaBlock(nn.Module):
         learning: ClusterTraining | None,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Tokens, and what later blocks share: the assignment and which clusters are kept."""
+        if kept is None and learning is None and self.worth_tiles(x):
+            return *self.in_tiles(x, assignment), None
         y = self.norm1(x)
         if self.clustering is not None:
             assignment = self.clusters(assign(self.clustering(y), self.temperature))  # (B, M, H, W)
@@ -186,6 +210,31 @@ class PaCaBlock(nn.Module):
 
     def add(self, x: Tensor, branch: Tensor, gamma: Tensor | None) -> Tensor:
         return x + self.drop_path(branch if gamma is None else gamma * branch)
+
+    def worth_tiles(self, x: Tensor) -> bool:
+        """As in its feed-forward layer. Sums over positions would lose too much in half precision."""
+        if not self.mlp.worth_tiles(x) or self.attention.note_clusters or not is_divisible(self):
+            return False
+        return x.dtype.itemsize >= 4 and not torch.is_autocast_enabled("cpu")
+
+    def in_tiles(self, x: Tensor, assignment: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """The same; but for the tokens and the assignment, no map is ever whole."""
+        means = None
+        if self.clustering is not None:
+            assignment, means = assign_in_tiles(self.clustering, self.norm1, x, self.temperature)
+        elif assignment is not None:
+            means = means_in_tiles(assignment, self.norm1, x)
+        context = self.attention.context(self.norm1(x).flatten(1, 2) if means is None else x[:0], means)
+        out, kernel = torch.empty_like(x), self.mlp.kernel()
+
+        def place(tile: GridTile) -> None:
+            y = tile.outer(x)
+            y = self.add(y, self.norm1_after(self.attention.read(self.norm1(y), context.of(tile.images))), self.gamma1)
+            branch = self.norm2_after(self.mlp.branch(self.norm2(y), kernel, tile))
+            tile.inner(out).copy_(self.add(tile.cropped(y), branch, self.gamma2))
+
+        each_tile(place, tiles(x.shape, self.mlp.hidden, halo=self.mlp.halo, item_bytes=x.element_size()), x)
+        return out, assignment
 
 
 class ClusterStage(Stage):

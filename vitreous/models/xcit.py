@@ -42,6 +42,8 @@ LAYER_NORM_EPS = 1e-6
 class PatchStem(nn.Module):
     """Strided 3x3 convolutions with BatchNorm, GELU in between, from the image to patches of 8 or 16 pixels."""
 
+    chain = True  # its convolutions follow one another
+
     def __init__(self, in_chans: int, dim: int, patch: int) -> None:
         super().__init__()
         steps = {16: 4, 8: 3, 4: 2}[patch]

@@ -19,7 +19,7 @@ from timm.models import is_model_pretrained
 from torch import nn
 
 from vitreous.attribution.learned import carry_explainer
-from vitreous.data.transforms import Preprocess
+from vitreous.data.transforms import ImageSize, Preprocess
 from vitreous.errors import InputError
 from vitreous.files.reading import truncate
 from vitreous.files.storage import MANIFEST, DamagedError, find_published, publish_folder, write_json
@@ -78,7 +78,7 @@ def load_model(
     *,
     architecture: str | None = None,
     model_args: tuple[str, ...] = (),
-    size: int | None = None,
+    size: ImageSize | None = None,
     device: str = "cpu",
 ) -> TrainedModel:
     """A model from a run folder (`best/`, else `final/`), a model folder, a file of weights, or the registry by name.
@@ -86,7 +86,7 @@ def load_model(
     A name, with or without a tag (`paca_tiny.ivmcl_in1k`), means the published weights. A file (.pth, .safetensors, or
     the URL of one) is of the `architecture` of that name, or of the one that it tells itself, built with `model_args`
     (`"stem_stride=2"`). `size` is the height and width to use the model with, where it is not to be the one it was
-    trained with.
+    trained with: one number for both, or "4000x6000".
     """
     place = choose_device(device)
     if is_weights_file(source):

@@ -43,6 +43,7 @@ class Question(NamedTuple):
     batch_size: int
     objects: Callable[[str], Sequence[Found] | None] = lambda _: None  # those in a picture, by its name
     drawn: bool = True  # whether the answer will be drawn on the picture
+    side_by_side: int | None = None  # batches that are computed at once on the CPU; None: one in every thread
 
 
 class PictureOutcome(NamedTuple):
@@ -66,7 +67,7 @@ def stream_answers(
     def answer(model: TrainedModel, prepared: list[PreparedPicture]) -> list[PictureResult]:
         return predict_prepared(model, task, prepared, question.batch_size)
 
-    return stream(trained, batches, prepare, answer)
+    return stream(trained, batches, prepare, answer, side_by_side=question.side_by_side)
 
 
 def even_batch_size(pictures: int, batch_size: int) -> int:

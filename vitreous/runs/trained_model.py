@@ -23,7 +23,7 @@ from vitreous.data.image_set import ImageSet, Wrapped
 from vitreous.data.joint import IGNORE
 from vitreous.data.loader import moved_to
 from vitreous.data.pictures import Pictured, as_picture
-from vitreous.data.transforms import Preprocess
+from vitreous.data.transforms import ImageSize, Preprocess, read_size
 from vitreous.errors import InputError
 from vitreous.models.base import Backbone
 from vitreous.runs.results import require_numbers, require_positive
@@ -208,30 +208,39 @@ def in_batches(items: Iterable[Item], batch_size: int) -> Iterator[list[Item]]:
 # ---- another size, other classes ---------------------------------------------------------------------------------
 
 
-def at_size(trained: TrainedModel, size: int) -> TrainedModel:
+def at_size(trained: TrainedModel, size: ImageSize) -> TrainedModel:
     """The model with another image size. Many of timm's take one size only, and only running them shows it."""
-    resized = trained.build_task().resized(size)
+    given = read_size(size)
+    resized = trained.build_task().resized(given if isinstance(given, int) else min(given))
     if resized is not None:
+        if not isinstance(given, int):
+            raise InputError(
+                f"--size {size} gives height and width, and a model for the task '{trained.task}' keeps the "
+                f"proportions of a picture: give the shorter side alone, as in --size {min(given)}"
+            )
         return trained._replace(task_args=resized.arguments())
-    refusal = refusal_of_size(trained.model, size)
+    height, width = (given, given) if isinstance(given, int) else given
+    refusal = refusal_of_size(trained.model, height, width)
     if refusal is not None:
-        height, width = trained.preprocess.size
+        own = "x".join(map(str, trained.preprocess.size))
         raise InputError(
-            f"model '{trained.name}' cannot take images of {size}x{size} pixels ({refusal}); "
-            f"it was trained with {height}x{width}: leave this size out, or train the model at the size you need"
+            f"model '{trained.name}' cannot take images of {height}x{width} pixels ({refusal}); "
+            f"it was trained with {own}: leave this size out, or train the model at the size you need"
         )
-    return trained._replace(preprocess=replace(trained.preprocess, size=(size, size)))
+    return trained._replace(preprocess=replace(trained.preprocess, size=(height, width)))
 
 
-def refusal_of_size(model: nn.Module, size: int) -> str | None:
-    """Why a model cannot take images of this height and width; None if it can."""
+def refusal_of_size(model: nn.Module, height: int, width: int | None = None) -> str | None:
+    """Why a model cannot take images of this height and width; None if it can. One side alone stands for both."""
+    width = height if width is None else width
     if isinstance(model, Backbone):  # ours take every size above the smallest
         smallest = model.strides[-1]
-        return None if size >= smallest else f"the smallest this model can take is {smallest}x{smallest}"
+        enough = min(height, width) >= smallest
+        return None if enough else f"the smallest this model can take is {smallest}x{smallest}"
     training = model.training
     try:
         with torch.no_grad():
-            model.eval()(torch.zeros(1, 3, size, size, device=next(model.parameters()).device))
+            model.eval()(torch.zeros(1, 3, height, width, device=next(model.parameters()).device))
     except (AssertionError, RuntimeError, ValueError) as reason:  # timm's have no common way to say so
         return (str(reason).splitlines() or [type(reason).__name__])[0]
     finally:
