@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from vitreous.errors import InputError, to_install_extra
+from vitreous.exports.layout import in_one_layout
 from vitreous.files.reading import reason_of
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def openvino_graph(
 
     program = traced_program(model, example, dynamic=dynamic)
     with _explained("OpenVINO"):
-        graph = openvino.convert_model(program)
+        graph = openvino.convert_model(in_one_layout(program))
         # OpenVINO takes static programs for dynamic ones.
         shapes = [
             [-1 if dynamic and axis in AXES else size for axis, size in enumerate(each.shape)]
@@ -116,7 +117,7 @@ def openvino_graph(
 
 
 def traced_program(model: nn.Module, example: Tensor | Sequence[Tensor], *, dynamic: bool = False) -> ExportedProgram:
-    """The program that torch.export makes of a model in the form for other programs; the model is not changed."""
+    """The program that torch.export makes of a model, which is not changed."""
     inputs = as_inputs(example)
     shapes = tuple(dict.fromkeys(AXES, Dim.DYNAMIC) for _ in inputs) if dynamic else None
     if dynamic and min(len(each) for each in inputs) < 2:
