@@ -40,8 +40,8 @@ def in_one_layout(program: ExportedProgram) -> ExportedProgram:
 class _Layout:
     def __init__(self, program: ExportedProgram) -> None:
         self.graph = program.graph
-        self.maps: dict[fx.Node, fx.Node] = {}  # tokens -> the map with the same values
-        self.parts: dict[fx.Node, fx.Node] = {}  # tokens split along their channels -> the map that is split
+        self.maps: dict[Any, fx.Node] = {}  # tokens -> the map with the same values
+        self.parts: dict[Any, fx.Node] = {}  # tokens split along their channels -> the map that is split
         self.here: fx.Node | None = None
         values = [node.meta["val"] for node in self.graph.nodes if isinstance(node.meta.get("val"), Tensor)]
         self.fake_mode = values[0].fake_mode
@@ -74,25 +74,25 @@ class _Layout:
 
     # ---- rules: the map that takes the place of the node's tokens, or None -----------------------------------------
 
-    def permuted(self, node: fx.Node) -> None:
+    def permuted(self, node: Any) -> None:
         source, axes = node.args[0], list(node.args[1])
         if axes == TO_TOKENS[4]:
             self.maps[node] = source
         elif axes == TO_MAP[4] and source in self.maps:
             node.replace_all_uses_with(self.maps[source])
 
-    def transposed(self, node: fx.Node) -> None:
+    def transposed(self, node: Any) -> None:
         source, *axes = node.args
         rank = value_of(node).ndim
         if rank == 3 and {axis % rank for axis in axes} == {1, 2} and source in self.maps:
             node.replace_all_uses_with(self.maps[source])
 
-    def unchanged(self, node: fx.Node) -> None:
+    def unchanged(self, node: Any) -> None:
         """Dropout outside training."""
         if not node.args[2]:
             node.replace_all_uses_with(node.args[0])
 
-    def of_single_values(self, node: fx.Node) -> fx.Node | None:
+    def of_single_values(self, node: Any) -> fx.Node | None:
         operands = [each for each in node.args if isinstance(each, fx.Node)]
         if value_of(node).ndim != 4 or not any(each in self.maps for each in operands):
             return None
@@ -114,13 +114,13 @@ class _Layout:
     def per_channel(self, vector: fx.Node) -> fx.Node:
         return self.insert(aten.unsqueeze.default, self.insert(aten.unsqueeze.default, vector, -1), -1)  # (C, 1, 1)
 
-    def linear(self, node: fx.Node) -> fx.Node | None:
+    def linear(self, node: Any) -> fx.Node | None:
         tokens, weight, *bias = node.args
         if tokens not in self.maps or value_of(tokens).ndim != 4:
             return None
         return self.insert(aten.conv2d.default, self.maps[tokens], self.per_channel(weight), *bias)
 
-    def layer_norm(self, node: fx.Node) -> fx.Node | None:
+    def layer_norm(self, node: Any) -> fx.Node | None:
         tokens, shape, weight, bias, eps = (*node.args, *(None, None, 1e-5)[len(node.args) - 2 :])[:5]
         if tokens not in self.maps or value_of(tokens).ndim != 4 or len(shape) > 1:
             return None
@@ -133,20 +133,20 @@ class _Layout:
             made = self.insert(aten.mul.Tensor, made, self.per_channel(weight))
         return made if bias is None else self.insert(aten.add.Tensor, made, self.per_channel(bias))
 
-    def mean(self, node: fx.Node) -> None:
+    def mean(self, node: Any) -> None:
         """Over channels: there is no layout in what is left."""
         tokens, axes, kept = (*node.args, False)[:3]
         over_channels = tokens in self.maps and value_of(tokens).ndim == 4 and [axis % 4 for axis in axes] == [3]
         if over_channels and not kept:
             node.replace_all_uses_with(self.insert(aten.mean.dim, self.maps[tokens], [1], False, **node.kwargs))
 
-    def flattened(self, node: fx.Node) -> fx.Node | None:
+    def flattened(self, node: Any) -> fx.Node | None:
         tokens, *axes = node.args
         if tokens not in self.maps or value_of(tokens).ndim != 4 or axes != [1, 2]:
             return None
         return self.insert(aten.flatten.using_ints, self.maps[tokens], 2, 3)  # (B, C, N)
 
-    def along_axis(self, node: fx.Node) -> fx.Node | None:
+    def along_axis(self, node: Any) -> fx.Node | None:
         """Softmax and slices: the same axis, elsewhere."""
         tokens, axis, *rest = node.args
         if tokens not in self.maps:
@@ -154,22 +154,22 @@ class _Layout:
         rank = value_of(tokens).ndim
         return self.insert(node.target, self.maps[tokens], AXIS_OF_MAP[rank][axis % rank], *rest, **node.kwargs)
 
-    def joined(self, node: fx.Node) -> fx.Node | None:
+    def joined(self, node: Any) -> fx.Node | None:
         tokens, axis = node.args[0], (*node.args[1:], 0)[0]
         if not all(each in self.maps for each in tokens) or value_of(node).ndim != 4:
             return None
         return self.insert(aten.cat.default, [self.maps[each] for each in tokens], AXIS_OF_MAP[4][axis % 4])
 
-    def split(self, node: fx.Node) -> None:
+    def split(self, node: Any) -> None:
         tokens, sizes, axis = (*node.args, 0)[:3]
         if tokens in self.maps and value_of(tokens).ndim == 4:
             self.parts[node] = self.insert(node.target, self.maps[tokens], sizes, AXIS_OF_MAP[4][axis % 4])
 
-    def part(self, node: fx.Node) -> fx.Node | None:
+    def part(self, node: Any) -> fx.Node | None:
         source, number = node.args
         return self.insert(operator.getitem, self.parts[source], number) if source in self.parts else None
 
-    def size(self, node: fx.Node) -> None:
+    def size(self, node: Any) -> None:
         tokens, axis = node.args
         if tokens in self.maps:
             rank = value_of(tokens).ndim
@@ -180,7 +180,7 @@ def value_of(node: Any) -> Any:
     return node.meta["val"] if isinstance(node, fx.Node) else node
 
 
-RULES: dict[Any, Callable[[_Layout, fx.Node], fx.Node | None]] = {
+RULES: dict[Any, Callable[[_Layout, Any], fx.Node | None]] = {
     aten.permute.default: _Layout.permuted,
     aten.transpose.int: _Layout.transposed,
     aten.dropout.default: _Layout.unchanged,
