@@ -68,7 +68,7 @@ def bench(
         vitreous bench paca_tiny
         vitreous bench paca_tiny convnext_tiny pvt_v2_b1 --baseline convnext_tiny --size 224:8 1024:1
         vitreous bench paca_tiny convnext_tiny --baseline convnext_tiny --step infer train --busy
-        vitreous bench paca_tiny --mode eager compiled --batch-size 8
+        vitreous bench paca_tiny pvt_v2_b1 --mode eager compiled openvino --batch-size 8
         vitreous bench paca_tiny --size 512 1024 2048 --batch-size 1 --out runs/growth
         vitreous bench paca_tiny --pareto --batch-size 8 --out runs/pareto
         vitreous bench paca_b0 pvt_v2_b0 --task detect --head maskrcnn --step train --size 800x1216:1 --no-timed
@@ -79,7 +79,7 @@ def bench(
         size: Image sizes in pixels: 224, or height and width as 800x1216; 1024:1 has a batch size of its own.
         batch_size: Images in a batch; every size without one of its own is measured with each.
         step: What is timed: infer, train, or both.
-        mode: How models are run: eager, compiled (torch.compile), or both.
+        mode: How models are run: eager, compiled (torch.compile), onnxruntime, openvino (exported; extra `export`).
         task: classify, detect, segment or keypoints; all but the first put a head on each model.
         head: Of tasks with a head: which; default: the task's usual one.
         head_args: Build the head with other arguments, e.g. channels=128.
@@ -103,6 +103,7 @@ def bench(
         with_peers(models, task) if pareto else models, task, head, head_args, device, grad_checkpointing
     )
     require_baseline(baseline, [source.label for source in sources])
+    require_runnable(runners if timed else (), sources[0].device)
     with result_folder(out, BENCH_FILE) if out is not None else nullcontext() as staging, threads_set(threads):
         found = measure_all(sources, settings, runners, rounds=rounds, timed=timed, busy=busy)
         asked = {"head": head, "grad_checkpointing": grad_checkpointing}
@@ -172,6 +173,11 @@ def choose_runners(modes: Sequence[str], steps: Sequence[StepKind], timed: bool,
         if missing and timed:
             raise InputError(f"--mode {mode} cannot {missing[0]}; it can: {', '.join(known[mode].steps)}")
     return [runner for name, runner in known.items() if name in modes]
+
+
+def require_runnable(runners: Sequence[Runner], device: torch.device) -> None:
+    for runner in runners:
+        runner.require(device)
 
 
 def with_peers(names: Sequence[str], task: str) -> list[str]:

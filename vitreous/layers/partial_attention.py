@@ -107,8 +107,13 @@ class PartialAttention(nn.Module):
         Scores (B, H, W) -> (B, m), in which the token at row i and column j of the grid is 1 + i W + j.
         """
         order = F.pad(score.detach().flatten(1), (1, 0), value=torch.inf)  # (B, 1 + N)
-        order = order.argsort(dim=1, descending=True, stable=True)
-        chosen = order[:, : self.foreground_count(score.shape[1] * score.shape[2]) + 1]
+        count = self.foreground_count(score.shape[1] * score.shape[2]) + 1
+        if torch.compiler.is_exporting() and not (self.rank.listening or self.foreground.listening):
+            # Other programs sort slowly. Theirs take the first of equals in reading order too, as ONNX asks of them.
+            chosen = order.topk(count, 1).indices
+        else:
+            order = order.argsort(dim=1, descending=True, stable=True)
+            chosen = order[:, :count]
         if self.rank.listening:
             self.rank(order.argsort(1)[:, 1:].view_as(score) - 1)
         if self.positions.listening:

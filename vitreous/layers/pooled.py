@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.layers.attention import attend, split_heads
+from vitreous.layers.exporting import exports_any_size
 from vitreous.layers.patch import apply_nchw
 from vitreous.layers.tap import Tap
 
@@ -33,7 +34,7 @@ class Propagate(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         p, _, c = self.weight.shape
-        if torch.compiler.is_exporting():  # torch.export cannot handle a view of six axes of unknown sizes
+        if exports_any_size(x):  # torch.export cannot handle a view of six axes of unknown sizes
             kernel = self.weight.permute(2, 0, 1).unsqueeze(1)
             return F.conv_transpose2d(x.permute(0, 3, 1, 2), kernel, self.bias, p, groups=c).permute(0, 2, 3, 1)
         B, H, W, _ = x.shape
@@ -45,11 +46,11 @@ class Propagate(nn.Module):
 def pool_cells(x: Tensor, period: int, *, largest: bool) -> Tensor:
     """Largest or mean value in windows of p x p; the last windows pool what is left of the image.
 
-    While exporting, two empty cells are added at the bottom and the right. Otherwise the exported program could assume
-    that every grid has a single cell. `zero_outside` keeps the added cells out of the result.
+    In a program for any size, two empty cells are added at the bottom and the right. Otherwise it could assume that
+    every grid has a single cell. `zero_outside` keeps the added cells out of the result.
     """
     x, function = x.permute(0, 3, 1, 2), F.max_pool2d if largest else F.avg_pool2d
-    if not torch.compiler.is_exporting():
+    if not exports_any_size(x):
         return function(x, period, period, ceil_mode=True).permute(0, 2, 3, 1)
     down, across = ((cell_count(size, period) + 2) * period - size for size in x.shape[2:])
     y = function(F.pad(x, (0, across, 0, down), value=-torch.inf if largest else 0.0), period)

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitreous.layers.exporting import exports_any_size
+
 
 class Windows:
     """The windows of maps like `x` (B, H, W, C), with `extra` (0 or 1) tokens before those of the map."""
@@ -55,7 +57,7 @@ class Windows:
 
 
 class ExportedWindows(Windows):
-    """The same with shapes that are one formula for all sizes, as an exported program requires.
+    """The same with shapes that are one formula for all sizes, as a program exported for any size requires.
 
     Reshaping a grid of windows is a different operation if the grid has one row, so tokens are gathered by index
     instead. There is one summary more than windows, which `summary_keys` hides.
@@ -65,12 +67,14 @@ class ExportedWindows(Windows):
         (H, W), (nh, nw), w, t = self.size, self.grid, self.w, self.tokens
         slot = torch.arange(nh * nw * t, device=device)
         window, inner = slot // t, slot % t - self.extra
-        row, column = window // nw * w + inner // w, window % nw * w + inner % w
+        across = window - window // nw * nw  # ONNX has no remainder of a size that varies
+        row, column = window // nw * w + inner // w, across * w + inner % w
         self.source = torch.where(inner < 0, H * W, row.clamp(max=H - 1) * W + column.clamp(max=W - 1))  # (n t,)
         real = (inner < 0) | ((row < H) & (column < W))
-        self.keys = real[torch.arange(self.batch * nh * nw * t, device=device) % (nh * nw * t)].view(-1, 1, 1, t)
+        self.keys = real.expand(self.batch, -1).reshape(-1, 1, 1, t)
         place = torch.arange(H * W, device=device)
-        row, column = place // W, place % W
+        row = place // W
+        column = place - row * W
         self.place = (row // w * nw + column // w) * t + self.extra + row % w * w + column % w  # (H W,)
         number = torch.arange(nh * nw + 1, device=device)
         self.first = number.clamp(max=nh * nw - 1) * t  # (n + 1,)
@@ -93,4 +97,4 @@ class ExportedWindows(Windows):
 
 
 def make_windows(x: Tensor, w: int, extra: int) -> Windows:
-    return (ExportedWindows if torch.compiler.is_exporting() else Windows)(x, w, extra)
+    return (ExportedWindows if exports_any_size(x) else Windows)(x, w, extra)

@@ -74,7 +74,8 @@ class FourierPosition(nn.Module):
 
     def waves(self, length: int, device: torch.device) -> Tensor:
         """(length, bands): sine in even and cosine in odd channels, of angles that fill one turn."""
-        place = torch.arange(1, length + 1, device=device, dtype=torch.float32) * (2 * torch.pi / (length + 1e-6))
+        place = torch.arange(1, length + 1, device=device, dtype=torch.float32)
+        place = place * (2 * torch.pi / (place[-1:] + 1e-6))  # a size as a number has no translation to OpenVINO
         pairs = torch.arange(self.bands // 2, device=device, dtype=torch.float32)
         angles = place[:, None] / 10000.0 ** (2 * pairs / self.bands)
         return torch.stack([angles.sin(), angles.cos()], -1).flatten(1)

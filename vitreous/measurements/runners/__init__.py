@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from importlib import import_module
 from pkgutil import iter_modules
 
+import torch
+
 from vitreous.measurements.contender import Contender, StepKind
 
 
@@ -20,6 +22,9 @@ class Runner(ABC):
     order = 50  # where lists show it
     steps: tuple[StepKind, ...] = ("infer", "train")
     counted = False  # whether the memory counted by tensors is what it takes; else that of the process is measured
+
+    def require(self, device: torch.device) -> None:  # noqa: B027  (most need nothing)
+        """Refuse before the work what cannot be done here."""
 
     @abstractmethod
     def prepare(self, contender: Contender) -> Callable[[], object]:
