@@ -36,6 +36,7 @@ VERBS = {
     "atlas": "what each cluster of a model does, over a data set",
     "shortcuts": "what a model's answers hang on besides the object, over a data set",
     "serve": "explore a model in the browser: drop an image, switch clusters off, watch the prediction",
+    "export": "write a model as a graph for ONNX Runtime, OpenVINO or torch, to use it without vitreous",
     "mend": "close clusters of a model for good, or paint a region over, without training",
     "bench": "how fast models are on this machine, and what memory they take, beside each other",
     "plot": "draw the curves of training runs, as a picture and one HTML page",

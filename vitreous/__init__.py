@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from vitreous.demo import demo
     from vitreous.evaluate import evaluate
     from vitreous.explain import explain
+    from vitreous.export import export
     from vitreous.heads.detect import build_detector
     from vitreous.heads.pyramid import pyramid
     from vitreous.info import info
@@ -63,6 +64,7 @@ VERBS = (
     "demo",
     "evaluate",
     "explain",
+    "export",
     "info",
     "mend",
     "plot",
@@ -142,6 +144,7 @@ __all__ = [
     "demo",
     "evaluate",
     "explain",
+    "export",
     "info",
     "list_models",
     "load_model",
