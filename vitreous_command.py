@@ -37,6 +37,7 @@ VERBS = {
     "shortcuts": "what a model's answers hang on besides the object, over a data set",
     "serve": "explore a model in the browser: drop an image, switch clusters off, watch the prediction",
     "embed": "pooled features of pictures, however many, as files to search, cluster and classify",
+    "export": "write a model as a graph for ONNX Runtime, OpenVINO or torch, to use it without vitreous",
     "mend": "close clusters of a model for good, or paint a region over, without training",
     "bench": "how fast models are on this machine, and what memory they take, beside each other",
     "plot": "draw the curves of training runs, as a picture and one HTML page",

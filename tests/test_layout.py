@@ -24,7 +24,7 @@ ALLOWED = {  # room -> what of ours its files may import, besides errors, versio
     "metrics": {"files"},
     "drawing": set(),
     "tasks": {"data", "metrics", "heads", "drawing", "attribution", *TRUNK},
-    "runs": {"data", "tasks", "runtime", "attribution", *TRUNK},
+    "runs": {"data", "tasks", "exports", "runtime", "attribution", *TRUNK},
     "training": {"data", "metrics", "heads", "tasks", "runs", "runtime", "attribution", *TRUNK},
     "attribution": {"layers", "models", "files"},
     "clusters": {"layers", "attribution", "runtime"},
@@ -39,7 +39,7 @@ ALLOWED = {  # room -> what of ours its files may import, besides errors, versio
     },  # result objects, never how they are made
     "explanations": {
         *("attribution", "clusters", "faithfulness", "reports", "drawing"),
-        *("data", "tasks", "runs", "runtime", "files"),
+        *("data", "tasks", "runs", "exports", "runtime", "files"),
     },
     "suspects": {
         *("attribution", "clusters", "faithfulness", "reports", "explanations"),
@@ -59,7 +59,7 @@ ALLOWED = {  # room -> what of ours its files may import, besides errors, versio
         "runtime",
         "suspects",
     },
-    "exports": {"heads", "tasks", "runs", "data", "runtime", *TRUNK},
+    "exports": {"heads", "attribution", "data", "runtime", *TRUNK},
     "measurements": {"exports", "figures", "heads", "tasks", "runs", "training", "runtime", *TRUNK},
     "figures": {"layers", "models", "registry", "files", "runtime"},
 }

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from vitreous.embed import embed
     from vitreous.evaluate import evaluate
     from vitreous.explain import explain
+    from vitreous.export import export
     from vitreous.heads.detect import build_detector
     from vitreous.heads.pyramid import pyramid
     from vitreous.info import info
@@ -67,6 +68,7 @@ VERBS = (
     "embed",
     "evaluate",
     "explain",
+    "export",
     "info",
     "mend",
     "plot",
@@ -150,6 +152,7 @@ __all__ = [
     "embed",
     "evaluate",
     "explain",
+    "export",
     "info",
     "list_models",
     "load_features",

@@ -65,7 +65,6 @@ def predict(
 
     With --out, what is found is drawn on the images, and written to predictions.json; of all models but classifiers
     also to coco_results.json, in COCO's format for results. There all answers are kept, whatever --min-score says.
-
     Files that cannot be read are named and skipped; only when none can be read is that an error.
 
     With --jsonl, for millions of pictures (docs/many.md): nothing is drawn, --out gets shards of JSON lines, the same
@@ -74,7 +73,6 @@ def predict(
     Examples:
         vitreous predict runs/demo photo.jpg
         vitreous predict runs/demo photos/ more/*.png --top-k 3
-        vitreous predict runs/demo shapes:val:0-7 --out predictions
         vitreous predict runs/cells slides/ --min-score 0.5 --out found
         vitreous predict runs/poses photos/ --boxes found/predictions.json --flip --out poses
         torchrun --nproc-per-node 2 -m vitreous predict runs/demo 'photos-{000..099}.tar' --jsonl --out answers
@@ -98,15 +96,13 @@ def predict(
         batch_size: Images per forward pass; default: 32, and 1 where images differ in size.
         size: Height and width the images are brought to, as 448 or 4000x6000, or the shorter side for detectors and
             segmenters; default: what the model was trained with.
-        max_memory: Classifiers: most memory to take beside the loaded model, such as 3GB. What it will take is told
-            before the work, and fewer images are computed together if need be.
+        max_memory: Classifiers: most memory to take beside the loaded model, such as 3GB; a plan is told first.
         device: cpu, cuda, cuda:1, mps, or auto.
         architecture: Of a file: the name of its model, where it does not tell it itself.
         model_args: Of a file: what its model was built with, where that is not the default, e.g. stem_stride=2.
 
     Returns:
-        For each readable image a dict with "image" and "predictions", the most probable or surest first; with jsonl
-        none, for they are in the shards.
+        For each readable image a dict with "image" and "predictions", the surest first; none with jsonl.
     """
     require_positive(top_k=top_k, batch_size=batch_size, shard_size=shard_size)
     share, allowed = own_share(), None if max_memory is None else read_amount(max_memory)
@@ -122,8 +118,7 @@ def predict(
         pictures = list_pictures(images, size=trained.preprocess.size)
         together = images_together(trained, min(asked, len(pictures)), allowed)
         predicted = predict_all(trained, task, pictures, known, together, staging)
-        if staging is not None:
-            write_predictions(staging, getattr(model, "name", model), task, predicted)
+        write_predictions(staging, getattr(model, "name", model), task, predicted)
     print_table(predicted, out)
     return [one.row for one in predicted]
 
@@ -301,7 +296,10 @@ def known_objects(known: DetectorBoxes | None, name: str, number: int) -> list[F
     return known.named[name]
 
 
-def write_predictions(staging: Path, model: str, task: Task, predicted: Sequence[Predicted]) -> None:
+def write_predictions(staging: Path | None, model: str, task: Task, predicted: Sequence[Predicted]) -> None:
+    """To the folder, if there is one."""
+    if staging is None:
+        return
     rows, files = [one.row for one in predicted], [file for one in predicted for file in one.files]
     content: dict[str, Any] = {"model": model, "images": rows, "files": files}
     if task.category_ids:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from vitreous.attribution.fill import blurred
 from vitreous.attribution.gradient import GradCam
 from vitreous.attribution.method import Method, Needs
-from vitreous.attribution.spatial import share_anatomy
+from vitreous.attribution.spatial import is_differentiable, share_anatomy
 from vitreous.attribution.target import Target
 from vitreous.errors import InputError
 
@@ -76,6 +76,8 @@ class RandomWeights(Method):
         return self.method.needs
 
     def missing(self, model: nn.Module) -> str | None:
+        if not is_differentiable(model):
+            return "an exported model has no weights that could be shuffled"
         return self.method.missing(model)
 
     def heat(self, model: nn.Module, images: Tensor, target: Target) -> Tensor:

@@ -7,7 +7,9 @@ owes to the explainer alone.
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from vitreous.attribution.controls import RandomWeights
@@ -37,6 +39,22 @@ def explainer_of(model: nn.Module) -> LearnedExplainer | None:
     return carried
 
 
+def explains_itself(model: nn.Module) -> bool:
+    """Whether it is an exported model whose graph holds the explainer."""
+    return bool(getattr(model, "explains", False))
+
+
+def exported_heat(model: Any, images: Tensor, labels: Tensor) -> Tensor:
+    """The map that comes with the answer: of the likeliest class, and of no other."""
+    heat, likeliest = model.explanation(images)
+    if not torch.equal(likeliest.cpu(), labels.cpu()):
+        raise InputError(
+            "the explainer of an exported model knows the likeliest class only, and another one is to be explained; "
+            "take another method, or the run that it was exported from"
+        )
+    return heat
+
+
 @dataclass(frozen=True)
 class Learned(Method):
     """What `explanations.learning` has taught. Of classes; other targets are refused."""
@@ -47,15 +65,17 @@ class Learned(Method):
     needs = Needs(passes=1)
 
     def missing(self, model: nn.Module) -> str | None:
-        if explainer_of(model) is not None:
+        if explains_itself(model) or explainer_of(model) is not None:
             return None
         return "no explainer was learned for these weights; vitreous score RUN DATA --learn does that"
 
     def heat(self, model: nn.Module, images: Tensor, target: Target) -> Tensor:
-        explainer = explainer_of(model)
-        assert explainer is not None
         if not isinstance(target, ClassTarget):
             raise InputError(f"learned explains classes, and no {type(target).__name__}; take another method")
+        if explains_itself(model):
+            return exported_heat(model, images, target.labels)
+        explainer = explainer_of(model)
+        assert explainer is not None
         return explainer.to(images.device).explain(model, images, target.labels.to(images.device))
 
 

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.attribution.frame import of_picture
-from vitreous.attribution.spatial import anatomy, lacks_map
+from vitreous.attribution.spatial import anatomy, is_differentiable, lacks_map
 from vitreous.attribution.target import Target, as_target
 from vitreous.errors import InputError
 from vitreous.models.base import Backbone
@@ -77,6 +77,8 @@ class Method(ABC):
 
     def missing(self, model: nn.Module) -> str | None:
         """Why this method cannot explain this model; None if it can."""
+        if self.needs.gradient and not is_differentiable(model):
+            return "an exported model has no gradients; explain the run that it was exported from"
         if not (self.needs.clusters or self.needs.readout):
             return lacks_map(model) if self.needs.spatial else None
         backbone = find_trunk(model)

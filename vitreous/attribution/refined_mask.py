@@ -61,7 +61,7 @@ class RefinedMask(Method):
 
     def missing(self, model: nn.Module) -> str | None:
         reasons = [prior.missing(model) for prior in self.priors]
-        return reasons[0] if all(reasons) else None
+        return super().missing(model) or (reasons[0] if all(reasons) else None)
 
     def heat(self, model: nn.Module, images: Tensor, target: Target) -> Tensor:
         hidden = baseline(images, self.fill)

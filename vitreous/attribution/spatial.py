@@ -112,8 +112,15 @@ def reason_for_none(model: nn.Module) -> str:
     )
 
 
+def is_differentiable(model: nn.Module) -> bool:
+    """Whether gradients, weights and layers can be asked for; a graph that another program runs shows none of them."""
+    return getattr(model, "differentiable", True)
+
+
 def lacks_map(model: nn.Module) -> str | None:
     """Why a model has no map on a grid; None if it has one."""
+    if not is_differentiable(model):
+        return "an exported model has no layers to look into; explain the run that it was exported from"
     try:
         return None if anatomy(model).places else reason_for_none(model)
     except InputError as reason:
@@ -147,6 +154,8 @@ def picked(output: Any, item: int | str | None) -> Tensor:
 
 def anatomy(model: nn.Module, images: Tensor | None = None) -> Anatomy:
     """Of pictures like these; without any, what is known already, or what the model's usual size shows."""
+    if not is_differentiable(model):
+        return Anatomy((), {})
     known = _known.setdefault(model, {})
     if images is None and known:
         return next(reversed(known.values()))

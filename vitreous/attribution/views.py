@@ -21,7 +21,15 @@ from torch import Tensor, nn
 
 from vitreous.attribution.attention import record_attention
 from vitreous.attribution.method import Method, Needs, find_trunk
-from vitreous.attribution.spatial import Anatomy, MapPlace, anatomy, lacks_map, unwrapped, watch
+from vitreous.attribution.spatial import (
+    Anatomy,
+    MapPlace,
+    anatomy,
+    is_differentiable,
+    lacks_map,
+    unwrapped,
+    watch,
+)
 from vitreous.attribution.target import Target
 from vitreous.errors import InputError
 from vitreous.layers.tap import record, tap_names
@@ -204,13 +212,18 @@ def views(model: nn.Module, kind: str | None = None) -> list[TapView]:
     """Everything a model can show, or all of one kind, in the order of its modules."""
     if kind is not None and kind not in MAP_KINDS:
         raise InputError(f"unknown kind of map {kind!r}; known: {', '.join(MAP_KINDS)}")
-    backbone = find_trunk(model)
+    backbone = with_taps(model)
     if backbone is None:
         found = foreign_views(model)
     else:
         taps = tap_names(backbone)
         found = [TapView(tap, sort) for tap in taps for sort in MAP_KINDS.values() if fits_kind(backbone, tap, sort)]
     return [view for view in found if kind in (None, view.kind.name)]
+
+
+def with_taps(model: nn.Module) -> nn.Module | None:
+    """What has taps as our backbones have them: one of these, or an exported model that kept their maps."""
+    return model if not is_differentiable(model) else find_trunk(model)
 
 
 def kinds_inside(model: nn.Module) -> list[str]:
@@ -241,6 +254,9 @@ def fits_kind(backbone: Any, tap: str, kind: MapKind) -> bool:
         return False
     if kind.name not in ("patch_to_cluster", "patch_to_patch"):
         return True
+    if not is_differentiable(backbone):  # by what the stage has, as its layers are not there
+        clustered = hasattr(backbone.get_submodule(".".join(tap.split(".")[:2])), "clusters")
+        return clustered == (kind.name == "patch_to_cluster")
     attention = backbone.get_submodule(tap.removesuffix(".map"))
     return (attention.cluster_norm is not None) == (kind.name == "patch_to_cluster")
 
@@ -249,7 +265,7 @@ def view_stacks(model: nn.Module, images: Tensor, wanted: Sequence[TapView]) -> 
     """The stacks (B, K, H, W) of the wanted views by tap, from one forward pass."""
     if not wanted:
         return {}
-    backbone = find_trunk(model)
+    backbone = with_taps(model)
     if backbone is None:
         recorded = foreign_maps(model, images, wanted)
     else:
@@ -303,9 +319,11 @@ class ViewMethod(Method):
     def missing(self, model: nn.Module) -> str | None:
         if MAP_KINDS[self.kind].summary is None:
             return f"{self.kind} is no picture of the image"
-        reason = super().missing(model)
+        reason = super().missing(model) if is_differentiable(model) else None
         if reason is not None or self.find(model):
             return reason
+        if not is_differentiable(model):
+            return f"this model was exported without {self.name}; vitreous export --maps keeps what there is"
         whose = type(find_trunk(model) or unwrapped(model)).__name__
         return f"{whose} has no {self.name}; it has {', '.join(kinds_inside(model))}"
 

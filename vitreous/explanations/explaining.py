@@ -14,7 +14,7 @@ from vitreous.attribution.catalogue import controls_for, find_method, methods_fo
 from vitreous.attribution.fill import Fill
 from vitreous.attribution.method import Method, cluster_layers, find_trunk
 from vitreous.attribution.occlusion import Occlusion, Rise
-from vitreous.attribution.spatial import unwrapped
+from vitreous.attribution.spatial import is_differentiable, unwrapped
 from vitreous.attribution.target import ClassTarget, Target, as_target
 from vitreous.attribution.views import ViewMethod, kinds_inside
 from vitreous.clusters.contributions import contributions
@@ -203,10 +203,13 @@ def default_methods(model: nn.Module, *, light: bool) -> list[str]:
     names = [method.name for method in known]
     finer = [name for name in names if name.startswith("grad_cam stage")]
     if light:
-        usual = ["token_gradient", *finer, "grad_cam", "input_gradient", "occlusion", "clusters logit_gate"]
+        usual = ["token_gradient", *finer, "grad_cam", "input_gradient", "exported_clusters", "occlusion"]
+        usual.append("clusters logit_gate")
         return [*(name for name in usual if name in names), "centre_blob"]
     exact = [name for name in ("contributions",) if name in names]
-    first = ("learned", "token_gradient", *(finer or ["grad_cam"]), "input_gradient")
+    first = ["learned", "token_gradient", *(finer or ["grad_cam"]), "input_gradient"]
+    if not is_differentiable(model):  # its explainer, if it has one, knows the likeliest class only: to be asked for
+        first = ["exported_clusters", "occlusion"]
     quick = [name for name in first if name in names]
     own = [method.name for method in known if isinstance(method, ViewMethod) and method.kind != "features"]
     return [*exact, *quick[:2], *own, "centre_blob"]

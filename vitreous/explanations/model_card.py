@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.errors import InputError, printable
+from vitreous.exports.folder import is_exported
 from vitreous.files.storage import json_text, read_stored_json, replace_file
 from vitreous.reports.model_card import OURS, ModelCard, SuspectNote, card_markdown, shortcut_notes
 from vitreous.reports.shortcuts import Shortcuts, suspect_headline
@@ -88,7 +89,7 @@ def shortcuts_known(model: str) -> list[str]:
 
 
 def known_about(folder: Path) -> ModelCard:
-    config, run = read_config(folder), folder.parent
+    config, run = read_config(folder, exported=is_exported(folder)), folder.parent
     settings = _stored(run / RUN).get("arguments")
     settings = settings if folder.name in PREFERRED and isinstance(settings, Mapping) else {}
     mended, suspects = _stored(folder / MENDED), _stored(folder / SUSPECTS)

@@ -193,6 +193,12 @@ class Anchors(nn.Module):
         return found
 
 
+def decode_all(decode: Callable[[Tensor, Tensor], Tensor], codes: Tensor, anchors: Sequence[Tensor]) -> Tensor:
+    """Boxes (B, A, 4) of codes (B, A, 4) at the anchors of all levels; `decode` takes rows of both."""
+    together = torch.cat(list(anchors)).expand(codes.shape[0], -1, -1)  # (B, A, 4)
+    return decode(codes.flatten(0, 1), together.flatten(0, 1)).reshape(codes.shape)
+
+
 def cell_boxes(sizes: Sequence[float], ratios: Sequence[float]) -> Tensor:
     """Boxes around 0 of all sizes (side of a square of the same area) in all ratios (height / width), ratios first.
 

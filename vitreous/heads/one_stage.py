@@ -35,6 +35,7 @@ from vitreous.heads.boxes import (
     box_centres,
     cell_boxes,
     collect_positives,
+    decode_all,
     level_cells,
     match_objects,
 )
@@ -100,15 +101,26 @@ class DenseDetector(Detector):
 
     def considered(self, features: list[Tensor], shapes: list[Shape]) -> list[Candidates]:
         answers, anchors = self.answers(features), self.anchors.levels(features)
-        scores = answers.logits.sigmoid()
-        if answers.centredness is not None:
-            scores = (scores * answers.centredness.sigmoid()[:, :, None]).sqrt()
+        scores = self.scores(answers)
         levels, together = tuple(len(level) for level in anchors), torch.cat(anchors)
 
         def boxes(codes: Tensor) -> Decode:
             return lambda rows, labels: self.decode(codes[rows], together[rows])
 
         return [Candidates(score, boxes(codes), levels) for score, codes in zip(scores, answers.codes, strict=True)]
+
+    @staticmethod
+    def scores(answers: DenseOutputs) -> Tensor:
+        """(B, A, K)."""
+        scores = answers.logits.sigmoid()
+        if answers.centredness is None:
+            return scores
+        return (scores * answers.centredness.sigmoid()[:, :, None]).sqrt()
+
+    def everywhere(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        features = list(self.backbone(images).values())
+        answers = self.answers(features)
+        return self.scores(answers), decode_all(self.decode, answers.codes, self.anchors.levels(features))
 
     def raw(self, images: Tensor) -> DenseOutputs:
         return self.answers(list(self.backbone(images).values()))

@@ -33,6 +33,7 @@ from vitreous.heads.boxes import (
     Shape,
     cell_boxes,
     collect_positives,
+    decode_all,
     match_objects,
     size_rows,
 )
@@ -145,8 +146,17 @@ class SSD(Detector):
         def boxes(codes: Tensor) -> Decode:
             return lambda rows, labels: self.coder.decode_single(codes[rows], anchors[rows])
 
-        scores = logits.softmax(2)[:, :, 1:]
+        scores = self.scores(logits)
         return [Candidates(score, boxes(code), (len(anchors),)) for score, code in zip(scores, codes, strict=True)]
+
+    @staticmethod
+    def scores(logits: Tensor) -> Tensor:
+        return logits.softmax(2)[:, :, 1:]
+
+    def everywhere(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        features = list(self.backbone(images).values())
+        logits, codes = self.answers(features)
+        return self.scores(logits), decode_all(self.coder.decode_single, codes, self.anchors.levels(features))
 
     def raw(self, images: Tensor) -> tuple[Tensor, Tensor]:
         return self.answers(list(self.backbone(images).values()))

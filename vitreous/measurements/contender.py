@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from vitreous.errors import InputError
+from vitreous.exports.folder import is_exported
 from vitreous.figures.counting import Figures, count_model
 from vitreous.files.reading import reason_of
 from vitreous.heads.boxes import Detector
@@ -110,9 +111,15 @@ def open_source(
     given: str, task: str, head: str | None, head_args: Mapping[str, Any], device: torch.device, recompute: Recomputed
 ) -> Source:
     """What is known about a model before it is built; a wrong name is refused at once."""
-    if find_model_folder(given) is None:
+    folder = find_model_folder(given)
+    if folder is None:
         resolve_name(given)
         return Source(given, fresh_task(task, head, head_args), device, recompute)
+    if is_exported(folder):
+        raise InputError(
+            f"'{given}' is an exported model; give the run that it was exported from, which is measured in the "
+            "programs that run exports by --mode onnxruntime or --mode openvino"
+        )
     trained = load_model(given, device=str(device))
     if (task != "classify" and task != trained.task) or head is not None or head_args:
         raise InputError(

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
+from vitreous.exports.folder import EXPORT_JSON, is_exported
 from vitreous.files.limits import MAX_ARGUMENT_VALUE, MAX_CLASS_NAME_CHARS, MAX_DATA_CLASSES
 from vitreous.files.reading import excerpt, is_text, reading, truncate
 from vitreous.files.storage import DamagedError, read_stored_json, verify_folder
@@ -39,9 +40,17 @@ class ModelConfig(NamedTuple):
     val_fraction: float | None = None  # share of its data that was held out, where these had no splits
 
 
-def read_config(folder: Path) -> ModelConfig:
-    """Check the folder against its manifest and every field of its config; what is wrong is named with its file."""
-    verify_folder(folder, (WEIGHTS, CONFIG))
+def read_config(folder: Path, *, exported: bool = False) -> ModelConfig:
+    """Check the folder against its manifest and every field of its config; what is wrong is named with its file.
+
+    Only who can use a graph in place of weights asks for `exported` models; others are told to take the run.
+    """
+    if is_exported(folder) and not exported:
+        raise InputError(
+            f"'{folder}' is an exported model, which is a graph without weights; give the run or the model folder that "
+            "it was exported from"
+        )
+    verify_folder(folder, (EXPORT_JSON, CONFIG) if exported else (WEIGHTS, CONFIG))
     with reading(str(folder / CONFIG), remedy="it was not written by vitreous"):
         return _checked(folder / CONFIG)
 

@@ -21,6 +21,7 @@ from torch import nn
 from vitreous.attribution.learned import carry_explainer
 from vitreous.data.transforms import ImageSize, Preprocess
 from vitreous.errors import InputError
+from vitreous.exports.folder import is_exported, load_exported
 from vitreous.files.reading import truncate
 from vitreous.files.storage import MANIFEST, DamagedError, find_published, publish_folder, write_json
 from vitreous.models.arguments import parse_model_arg
@@ -81,7 +82,8 @@ def load_model(
     size: ImageSize | None = None,
     device: str = "cpu",
 ) -> TrainedModel:
-    """A model from a run folder (`best/`, else `final/`), a model folder, a file of weights, or the registry by name.
+    """A model from a run folder (`best/`, else `final/`), a model folder, a file of weights, or the registry by name;
+    or one that `vitreous export` has written, which answers but has no gradients.
 
     A name, with or without a tag (`paca_tiny.ivmcl_in1k`), means the published weights. A file (.pth, .safetensors, or
     the URL of one) is of the `architecture` of that name, or of the one that it tells itself, built with `model_args`
@@ -203,6 +205,8 @@ def build_architecture(folder: Path, config: ModelConfig) -> nn.Module:
 
 
 def _load_folder(folder: Path) -> TrainedModel:
+    if is_exported(folder):
+        return _load_exported(folder)
     config = read_config(folder)
     model = build_architecture(folder, config)
     try:
@@ -214,8 +218,17 @@ def _load_folder(folder: Path) -> TrainedModel:
         raise MisfitError(subject, wrong, "take both files from one folder")
     check_finite(state, str(folder / WEIGHTS))
     model.load_state_dict(state)
+    return _described(model.eval(), config)
+
+
+def _load_exported(folder: Path) -> TrainedModel:
+    config = read_config(folder, exported=True)
+    return _described(load_exported(folder, len(config.classes)), config)
+
+
+def _described(model: nn.Module, config: ModelConfig) -> TrainedModel:
     trained = TrainedModel(
-        model.eval(),
+        model,
         config.architecture,
         config.task,
         config.classes,

@@ -1,0 +1,90 @@
+"""An exported model as a folder: all that a program needs to use it, and what was found when it was written.
+
+model.onnx          or model.xml and model.bin, or model.pt2: the graph
+config.json         preprocessing, classes and task, as in a model folder
+run.py              a program that answers about pictures with the graph, numpy and Pillow
+export.json         what the graph takes and gives, how far it is from torch, how fast it is
+manifest.json       size and sha256 of all of them
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vitreous.errors import InputError
+from vitreous.exports.model import ExportedModel, exported_model
+from vitreous.exports.outputs import WITHOUT_HEAD, KINDS
+from vitreous.exports.session import FILES, open_session
+from vitreous.files.reading import excerpt, reading
+from vitreous.files.storage import MANIFEST, DamagedError, manifest_of, read_stored_json, write_json
+from vitreous.heads.boxes import Selection
+
+EXPORT_JSON, RUN_SCRIPT = "export.json", "run.py"
+
+
+@dataclass(frozen=True)
+class GraphFacts:
+    """What a graph takes and gives."""
+
+    to: str  # onnx, openvino or torch
+    kind: str  # of KINDS
+    precision: str  # fp32 or int8
+    shape: tuple[int | None, ...]  # (B, 3, H, W), None: any
+    outputs: tuple[str, ...]
+    maps: tuple[str, ...] = ()  # which of the outputs are maps of taps
+    choice: Mapping[str, Any] = field(default_factory=dict)  # how a detector chooses among its boxes
+
+    def content(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def is_exported(folder: Path) -> bool:
+    return (folder / EXPORT_JSON).is_file()
+
+
+def read_facts(folder: Path) -> GraphFacts:
+    """What export.json says about the graph; what is wrong with it is a DamagedError."""
+    path = folder / EXPORT_JSON
+    with reading(str(path), remedy="export the model again"):
+        content = read_stored_json(path)["graph"]
+        found = GraphFacts(
+            to=content["to"],
+            kind=content["kind"],
+            precision=content["precision"],
+            shape=tuple(content["shape"]),
+            outputs=tuple(content["outputs"]),
+            maps=tuple(content["maps"]),
+            choice=dict(content["choice"]),
+        )
+    _check(path, found)
+    return found
+
+
+def _check(path: Path, found: GraphFacts) -> None:
+    sides = len(found.shape) == 4 and all(side is None or type(side) is int for side in found.shape)
+    names = all(isinstance(name, str) for name in found.outputs) and set(found.maps) <= set(found.outputs)
+    known = found.to in FILES and found.kind in KINDS
+    chosen = found.kind != "detect" or {*Selection._fields, "strides", "counts"} <= set(found.choice)
+    if not (sides and names and known and chosen):
+        raise DamagedError(f"{path} is damaged: 'graph' is {excerpt(found.content())}; export the model again")
+
+
+def load_exported(folder: Path, classes: int) -> ExportedModel:
+    """The graph of a folder as a module; one of features alone gives no answers, and is refused."""
+    facts = read_facts(folder)
+    if facts.kind == WITHOUT_HEAD:
+        raise InputError(
+            f"'{folder}' holds the features of a model without its head, so there is nothing to predict; its "
+            f"{RUN_SCRIPT} gives them: python {folder / RUN_SCRIPT} photo.jpg"
+        )
+    session = open_session(folder, facts.to, facts.outputs, facts.shape)
+    return exported_model(facts.kind, session, facts.maps, classes, facts.choice)
+
+
+def write_report(staging: Path, report: dict[str, Any], last: str) -> None:
+    """export.json, and the manifest of everything; `last` is moved last, and makes the folder a model."""
+    own = (EXPORT_JSON, MANIFEST, last)
+    others = sorted(path.name for path in staging.iterdir() if path.name not in own)
+    write_json(staging / EXPORT_JSON, report | {"files": [*others, MANIFEST, last]})
+    write_json(staging / MANIFEST, manifest_of(staging / name for name in (*others, EXPORT_JSON, last)))
