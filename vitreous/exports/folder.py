@@ -14,7 +14,7 @@ from typing import Any
 
 from vitreous.errors import InputError
 from vitreous.exports.model import ExportedModel, exported_model
-from vitreous.exports.outputs import WITHOUT_HEAD, KINDS
+from vitreous.exports.outputs import KINDS, WITHOUT_HEAD
 from vitreous.exports.session import FILES, open_session
 from vitreous.files.reading import excerpt, reading
 from vitreous.files.storage import MANIFEST, DamagedError, manifest_of, read_stored_json, write_json
