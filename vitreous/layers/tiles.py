@@ -111,7 +111,8 @@ def in_row_strips(layer: nn.Module, x: Tensor) -> Tensor:
     A strip begins at a multiple of the chain's stride and is computed with enough rows around it that the zeros with
     which convolutions surround it do not reach what is kept.
     """
-    if not is_chain(layer) or torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.jit.is_tracing():
+    traced = not isinstance(x, Tensor) or torch.compiler.is_compiling() or torch.jit.is_tracing()
+    if traced or torch.is_grad_enabled() or not is_chain(layer):
         return layer(x)
     convolutions = [part for part in layer.modules() if isinstance(part, nn.Conv2d)]
     stride, reach = 1, 0  # of the chain, in rows of x

@@ -105,7 +105,7 @@ def plan_memory(
     one = needed_for(module, size, 1)
     limit = min((count for count in (allowed, free_for(module)) if count is not None), default=one.whole * batch_size)
     if one.whole > limit:
-        raise too_little(one, size, limit, limit == allowed)
+        raise too_little(module, one, size, limit, limit == allowed)
     batch = min(batch_size, limit // one.whole)
     needed = Needed(one.pictures * batch, one.network * batch)  # maps of a batch are as large as those of its images
     tiled = isinstance(trunk_of(module), Backbone) and next(module.parameters()).device.type == "cpu"
@@ -139,10 +139,19 @@ def free_for(model: nn.Module) -> int | None:
     return free_bytes() if device.type == "cpu" else None
 
 
-def too_little(one: Needed, size: tuple[int, int], limit: int, asked: bool) -> InputError:
-    height, width = size
+def fitting_size(model: nn.Module, one: Needed, size: tuple[int, int], limit: int) -> tuple[int, int]:
+    """The largest of these proportions that fits, about; a part of the memory does not shrink with the image."""
     smaller = math.sqrt(limit / one.whole)
-    fits = [max(SIDE_STEP, int(side * smaller) // SIDE_STEP * SIDE_STEP) for side in size]
+    while True:
+        height, width = (max(SIDE_STEP, int(side * smaller) // SIDE_STEP * SIDE_STEP) for side in size)
+        if height == width == SIDE_STEP or needed_for(model, (height, width), 1).whole <= limit:
+            return height, width
+        smaller *= 0.9
+
+
+def too_little(model: nn.Module, one: Needed, size: tuple[int, int], limit: int, asked: bool) -> InputError:
+    height, width = size
+    fits = fitting_size(model, one, size, limit)
     what = f"--max-memory allows {gigabytes(limit)}" if asked else f"{gigabytes(limit)} are free"
     more = f"--max-memory {math.ceil(one.whole / 10**8) / 10:.1f}GB or " if asked else ""
     return InputError(

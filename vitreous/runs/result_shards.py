@@ -27,7 +27,7 @@ from vitreous.data.image_set import ImageSet
 from vitreous.errors import InputError
 from vitreous.files.reading import excerpt
 from vitreous.files.storage import json_text, read_stored_json, write_errors_explained
-from vitreous.files.writing import atomic_file
+from vitreous.files.writing import atomic_file, write_text
 from vitreous.runs.trained_model import TrainedModel
 
 NOTE = "shards.json"
@@ -164,7 +164,7 @@ def _first_note(path: Path, note: dict[str, Any]) -> dict[str, Any]:
     if not path.exists():
         own = path.with_name(f".{NOTE}.{socket.gethostname()}-{os.getpid()}.tmp")
         try:
-            own.write_text(json_text(note), encoding="utf-8")
+            write_text(own, json_text(note))
             _publish_once(own, path)
         finally:
             own.unlink(missing_ok=True)
