@@ -25,6 +25,7 @@ from vitreous.layers.tap import record, tap_names
 from vitreous.mend import mend
 from vitreous.predict import predict
 from vitreous.runs.model_folder import load_model, save_model
+from vitreous.runs.result_shards import model_fingerprint
 from vitreous.serve import open_explorer
 
 pytest.importorskip("onnxruntime", reason="the extra `export` is not installed")
@@ -350,3 +351,20 @@ def test_sizes_of_examples_leave_every_map_two_positions() -> None:
     height, width = writing.free_size(model, (64, 96))
     assert height >= 2 * max(model.model.anchors.strides)
     assert width > height
+
+
+def test_several_threads_share_an_exported_model(tiny: str, openvino_folder: Path) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        answers = [predict(model, ("shapes:val:0-2",)) for model in (tiny, str(openvino_folder))]
+    finally:
+        torch.set_num_threads(before)
+    first, second = ([row["predictions"][0]["class"] for row in rows] for rows in answers)
+    assert first == second
+
+
+def test_exports_are_told_apart_by_what_they_hold(onnx_folder: Path, openvino_folder: Path) -> None:
+    fingerprints = {model_fingerprint(load_model(folder)) for folder in (onnx_folder, openvino_folder)}
+    assert len(fingerprints) == 2
+    assert model_fingerprint(load_model(onnx_folder)) in fingerprints

@@ -17,7 +17,7 @@ from vitreous.exports.model import ExportedModel, exported_model
 from vitreous.exports.outputs import KINDS, WITHOUT_HEAD
 from vitreous.exports.session import FILES, open_session
 from vitreous.files.reading import excerpt, reading
-from vitreous.files.storage import MANIFEST, DamagedError, manifest_of, read_stored_json, write_json
+from vitreous.files.storage import MANIFEST, DamagedError, manifest_of, read_stored_json, sha256, write_json
 from vitreous.heads.boxes import Selection
 
 EXPORT_JSON, RUN_SCRIPT = "export.json", "run.py"
@@ -79,7 +79,9 @@ def load_exported(folder: Path, classes: int) -> ExportedModel:
             f"{RUN_SCRIPT} gives them: python {folder / RUN_SCRIPT} photo.jpg"
         )
     session = open_session(folder, facts.to, facts.outputs, facts.shape)
-    return exported_model(facts.kind, session, facts.maps, classes, facts.choice)
+    model = exported_model(facts.kind, session, facts.maps, classes, facts.choice)
+    model.digest = sha256(folder / MANIFEST)
+    return model
 
 
 def write_report(staging: Path, report: dict[str, Any], last: str) -> None:

@@ -29,6 +29,7 @@ class ExportedModel(nn.Module):
     differentiable = False  # methods that need gradients look here
     session: Session
     maps: tuple[str, ...]
+    digest: str = ""  # of the files it is read from, which tells it from others as weights do elsewhere
 
     def attach(self, session: Session, maps: Sequence[str]) -> None:
         self.session, self.maps = session, tuple(maps)

@@ -195,7 +195,8 @@ def model_fingerprint(trained: TrainedModel) -> str:
     """Equal for two models that give the same answers: their weights, task, classes and preprocessing are the same."""
     total = hashlib.sha256()
     known = (trained.task, trained.classes, sorted(trained.task_args.items()), trained.preprocess.to_dict())
-    total.update(repr((type(trained.model).__name__, known)).encode(errors="surrogateescape"))
+    exported = getattr(trained.model, "digest", "")  # has no weights of its own
+    total.update(repr((type(trained.model).__name__, exported, known)).encode(errors="surrogateescape"))
     for name, tensor in sorted(trained.model.state_dict().items()):
         total.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
         total.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())

@@ -16,6 +16,7 @@ from torch import nn
 
 from vitreous.data.detector_boxes import Found
 from vitreous.data.image import ImageError
+from vitreous.exports.model import ExportedModel
 from vitreous.runs.trained_model import PreparedPicture, TrainedModel, predict_prepared, prepare_picture
 from vitreous.runtime.threads import concurrent_pieces, map_concurrently, twin
 from vitreous.tasks.base import Task
@@ -90,7 +91,8 @@ def stream(
     """
     weight = next(trained.model.parameters(), None)
     most = concurrent_pieces() if side_by_side is None else side_by_side
-    if weight is None or weight.device.type != "cpu":
+    own_threads = isinstance(trained.model, ExportedModel)  # of the program that runs it, which takes one at a time
+    if weight is None or weight.device.type != "cpu" or own_threads:
         yield from _prepared_ahead(trained, batches, prepare, answer)
         return
     first = list(islice(iterator := iter(batches), most))
