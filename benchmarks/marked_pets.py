@@ -58,7 +58,15 @@ ROWS: dict[str, dict[str, Any]] = {
 }
 FROM_PLAIN = ("tuned 1", "tuned 2", "away 1", "away 2", "last layer")
 BASE: dict[str, Any] = dict(
-    recipe="finetune", pretrained=False, augment="", erasing=0.0, crop_ratio=1.0, warmup_epochs=0.5, lr=1e-3, workers=0
+    recipe="finetune",
+    pretrained=False,
+    augment="",
+    erasing=0.0,
+    crop_ratio=1.0,
+    warmup_epochs=0.5,
+    lr=1e-3,
+    workers=0,
+    channels_last=True,
 )
 SPLITS, PARTS = ("train", "val"), 4
 GROUPS = ("part", "mark_part")

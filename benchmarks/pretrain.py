@@ -6,7 +6,7 @@
 Of every picture some crops are made, the teacher gives its 1000 logits for each once, and the pupil learns them, on
 smaller copies and mirrored at random. Labels are never read. It is for measuring: what a model that learned from
 nothing but a few thousand pictures says is hardly worth an explanation. Afterwards the classifier is a new one, so that
-models with different classifiers start alike.
+models with different classifiers start alike. `--start` goes on from a file that an earlier call wrote.
 
 Shapes: N pictures, V crops of each, B batch.
 """
@@ -42,6 +42,7 @@ def main(
     /,
     teacher: Path,
     out: Path,
+    start: Path | None = None,
     epochs: int = 50,
     crops: int = 10,
     seen: int = 96,
@@ -58,10 +59,12 @@ def main(
     pictures = torch.stack([to_bytes(images.picture(i).resize((2 * seen, 2 * seen))) for i in range(len(images))])
     wise = timm.create_model(ARCHITECTURE).eval().to(memory_format=torch.channels_last)
     wise.load_state_dict(read_state(teacher))
-    start = time.perf_counter()
+    begun = time.perf_counter()
     views, logits = taught_views(wise, pictures, crops, seen)
-    print(f"{crops} crops of {len(pictures)} pictures: {time.perf_counter() - start:.0f} s", flush=True)
+    print(f"{crops} crops of {len(pictures)} pictures: {time.perf_counter() - begun:.0f} s", flush=True)
     pupil = timm.create_model(model, num_classes=logits.shape[2], drop_path_rate=0.0).train()
+    if start:
+        pupil.load_state_dict(read_state(start))
     steps = epochs * (len(pictures) // batch)
     optimiser = torch.optim.AdamW(pupil.parameters(), lr=lr, weight_decay=WEIGHT_DECAY)
     schedule = torch.optim.lr_scheduler.LambdaLR(
@@ -84,7 +87,7 @@ def main(
         mean = [sum(values) / len(values) for values in (losses, same)]
         print(
             f"epoch {epoch + 1}/{epochs}: loss {mean[0]:.2f}, same answer {mean[1]:.1%}, "
-            f"{time.perf_counter() - start:.0f} s",
+            f"{time.perf_counter() - begun:.0f} s",
             flush=True,
         )
         save_file(pupil.state_dict(), out)
