@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -31,6 +32,7 @@ from vitreous.serve import open_explorer
 pytest.importorskip("onnxruntime", reason="the extra `export` is not installed")
 pytest.importorskip("openvino", reason="the extra `export` is not installed")
 CLASSES = ("ball", "box")
+VERB = sys.modules["vitreous.export"]  # the module; the package has the function under this name
 FILES = {"config.json", "export.json", "manifest.json", "run.py"}
 
 
@@ -329,6 +331,59 @@ def test_a_damaged_graph_is_seen(dense_folders, tmp_path: Path) -> None:
     (copied / "model.pt2").write_bytes(content)
     with pytest.raises(InputError, match=r"model\.pt2 is damaged"):
         load_model(copied)
+
+
+# ---- eight bits --------------------------------------------------------------------------------------------------
+
+CALIBRATED = dict(static=True, int8=True, data="shapes", calibration=4, count=8, workers=0, rounds=1)
+
+
+def test_eight_bits_are_measured_beside_floats(tiny: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(VERB, "MOST_POINTS_LOST", 100.0)  # it has learned nothing that could be lost
+    folder = export(tiny, to="onnx", out=tmp_path / "out", **CALIBRATED)
+    import onnx
+
+    kinds = {node.op_type for node in onnx.load(folder / "model.onnx").graph.node}
+    assert {"QuantizeLinear", "DequantizeLinear"} <= kinds
+    content = json.loads((folder / "export.json").read_text())
+    assert content["graph"]["precision"] == "int8"
+    assert content["accuracy"]["metric"] == "top1"
+    assert {path.name for path in folder.iterdir()} == FILES | {"model.onnx"}
+    images = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        torch.testing.assert_close(load_model(folder).model(images), load_model(tiny).model(images), atol=0.1, rtol=0.1)
+
+
+def test_eight_bits_that_lose_too_much_are_refused(tiny: str, tmp_path: Path, monkeypatch) -> None:
+    figures = iter([0.9, 0.89])
+    monkeypatch.setattr(VERB, "evaluate", lambda *_, **__: {"top1": next(figures)})
+    monkeypatch.setattr(VERB, "quantise", lambda *_: None)
+    told = refusal(tiny, to="onnx", out=tmp_path / "out", **CALIBRATED)
+    assert "falls from 90.00% to 89.00%" in told
+    assert not (tmp_path / "out").exists()
+
+
+def test_eight_bits_need_fitting_data_before_the_work(tiny: str, tmp_path: Path, dense_folders) -> None:
+    out = tmp_path / "out"
+    assert "add --data" in refusal(tiny, to="onnx", int8=True, out=out)
+    assert "--to torch" in refusal(tiny, to="torch", int8=True, data="shapes", out=out)
+    assert "is for --int8" in refusal(tiny, to="onnx", data="shapes", out=out)
+    labelled = tmp_path / "photos"
+    for name in CLASSES:
+        (labelled / "train" / name).mkdir(parents=True)
+        picture().save(labelled / "train" / name / "1.png")
+    with pytest.raises(InputError, match="to detect"):
+        export(dense_folders("detect")[0], to="onnx", int8=True, data=str(labelled), out=out)
+    assert not out.exists()
+
+
+@pytest.mark.slow
+def test_eight_bits_for_openvino(tiny: str, tmp_path: Path, monkeypatch) -> None:
+    pytest.importorskip("nncf", reason="the package nncf is not installed")
+    monkeypatch.setattr(VERB, "MOST_POINTS_LOST", 100.0)
+    folder = export(tiny, to="openvino", out=tmp_path / "out", **CALIBRATED)
+    assert "FakeQuantize" in (folder / "model.xml").read_text()
+    assert load_model(folder).predict(picture()).names
 
 
 @pytest.mark.slow

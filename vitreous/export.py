@@ -3,27 +3,36 @@
 vitreous export runs/demo --to onnx
 """
 
+import io
 import logging
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from typing_extensions import Doc
 
 from vitreous.attribution.explainer import LearnedExplainer
 from vitreous.attribution.learned import explainer_of
+from vitreous.data.source import open_data, recognise
 from vitreous.errors import InputError, command, nearest, printable
+from vitreous.evaluate import evaluate, samples_of
+from vitreous.explanations.dataset import selection
 from vitreous.exports.folder import EXPORT_JSON, RUN_SCRIPT, GraphFacts, is_exported, write_report
 from vitreous.exports.graph import require_packages
 from vitreous.exports.model import box_choice
 from vitreous.exports.outputs import WITHOUT_HEAD, GraphModel, graph_kind, shown_taps
+from vitreous.exports.quantise import quantise, require_quantiser
 from vitreous.exports.script import run_script
 from vitreous.exports.session import FILES, PACKAGES_TOLD, RUNTIMES, open_session
 from vitreous.exports.writing import FRAME, Compared, Size, agreeing, by_sides, compared_sizes, write_graph
 from vitreous.files.storage import write_json
 from vitreous.files.writing import write_text
+from vitreous.layers.patch import resize
 from vitreous.measurements.graph_speed import GraphSpeed, graph_speed
 from vitreous.measurements.load import usable_cores
 from vitreous.measurements.machine import load_average, this_machine
@@ -33,9 +42,11 @@ from vitreous.runs.model_folder import PREFERRED, find_model_folder, is_weights_
 from vitreous.runs.results import require_positive, result_folder
 from vitreous.runs.trained_model import TrainedModel, refusal_of_size
 from vitreous.runtime.calling import takes
+from vitreous.tasks.base import load_task
 
 _logger = logging.getLogger(__name__)
 
+MOST_POINTS_LOST = 0.5  # of the task's main figure, in hundredths
 EXPORTS = Path("exports")  # where models go unless --out says so
 
 
@@ -69,6 +80,17 @@ class ExportSettings:
     explainer: Annotated[
         bool, Doc("Keep the learned explainer (vitreous score --learn) too: where the likeliest class is seen.")
     ] = False
+    int8: Annotated[
+        bool, Doc("Whole numbers of eight bits in place of floats, where that loses at most half a point on --data.")
+    ] = False
+    data: Annotated[
+        str | None,
+        Doc("With --int8: pictures of the kind that the model was trained with: shapes, a folder, or another layout."),
+    ] = None
+    split: Annotated[str, Doc("With --int8: the split to measure on; ranges are taken from train.")] = "val"
+    count: Annotated[int | None, Doc("With --int8: how many images of `shapes` to measure on.")] = None
+    calibration: Annotated[int, Doc("With --int8: how many pictures show the ranges.")] = 128
+    workers: Annotated[int, Doc("With --int8: processes that prepare images.")] = 2
     rounds: Annotated[int, Doc("How often graph and model are timed.")] = 15
     architecture: Annotated[str | None, Doc("Of a file: the name of its model, where it does not tell it itself.")] = (
         None
@@ -80,13 +102,14 @@ class ExportSettings:
 
     def __post_init__(self) -> None:
         """What cannot be written, or run afterwards, is told before the work."""
-        require_positive(rounds=self.rounds)
+        require_positive(rounds=self.rounds, calibration=self.calibration)
         if self.to not in FILES:
             known = ", ".join(FILES)
             raise InputError(f"--to {self.to} given; nearest: {nearest(self.to, list(FILES), 1)}; accepted: {known}")
         runtime = RUNTIMES[self.to]
         if runtime is not None:
             require_packages(*dict.fromkeys((self.to, runtime)))
+        check_int8(self)
 
     @property
     def folder(self) -> Path:
@@ -118,6 +141,9 @@ def export(settings: ExportSettings) -> Path:
     A graph takes images of any number, height and width; with --static, one image of one size, for programs that need
     that. Models that take one size only are written for that size.
 
+    With --int8 the graph computes in whole numbers, whose ranges the training pictures of --data show. It is measured
+    on held-out pictures beside the model: if it loses more than half a point, nothing is written.
+
     Of detectors, graphs give the score and the box of every place; run.py, like predict, chooses among them.
 
     Examples:
@@ -125,19 +151,24 @@ def export(settings: ExportSettings) -> Path:
         vitreous export runs/demo --to openvino --maps --out demo_openvino
         vitreous export runs/demo --to onnx --features
         vitreous export runs/cells --to openvino --size 640 --static
+        vitreous export runs/photos --to openvino --int8 --data photos
     """
     trained = settings.load()
     kind = graph_kind(trained.model, trained.task, features=settings.features)
     script = run_script(trained.name, settings.to, kind, trained.preprocess)
     form = graph_model(trained, kind, settings.maps, settings.explainer)
     size, dynamic = input_size(trained), not settings.static and takes_any_size(trained)
+    ranges = calibration_images(trained, settings) if settings.int8 else []
     with result_folder(settings.folder, EXPORT_JSON) as staging:
         _logger.info("turning %s into a graph for %s; this takes a minute", trained.name, PACKAGES_TOLD[settings.to])
         names = write_graph(form, settings.to, size, staging, dynamic=dynamic)
+        if settings.int8:
+            _logger.info("finding the ranges of its numbers on %d pictures", len(ranges))
+            quantise(staging, settings.to, ranges if dynamic else [scaled_to(image, size) for image in ranges])
         facts = GraphFacts(
             to=settings.to,
             kind=kind,
-            precision="fp32",
+            precision="int8" if settings.int8 else "fp32",
             shape=(None, 3, None, None) if dynamic else (1, 3, *size),
             outputs=names,
             maps=form.maps,
@@ -150,7 +181,13 @@ def export(settings: ExportSettings) -> Path:
         write_json(staging / CONFIG, description(settings, trained))
         report = report_of(settings.model, trained, facts, compared, timed)
         write_report(staging, report, CONFIG)
+        if settings.int8:
+            report["accuracy"] = accuracy_kept(settings, staging, trained)
+            write_report(staging, report, CONFIG)
     tell(settings.folder, facts, compared, timed)
+    if settings.int8:
+        told = "{metric} on {data}: {before:.2%} in floats, {after:.2%} in eight bits"
+        print(printable(told.format(**report["accuracy"])))
     return settings.folder
 
 
@@ -202,6 +239,60 @@ def default_folder(model: str, to: str) -> Path:
     path = Path(model)
     named = path.parent if path.name in PREFERRED else path
     return EXPORTS / f"{named.stem if is_weights_file(model) else named.name}-{to}"
+
+
+# ---- eight bits --------------------------------------------------------------------------------------------------
+
+
+def check_int8(settings: ExportSettings) -> None:
+    if not settings.int8:
+        if settings.data is not None:
+            raise InputError(f"--data {settings.data} given, which is for --int8; add that, or leave it out")
+        return
+    require_quantiser(settings.to)
+    if settings.features:
+        raise InputError("--int8 and --features given; what is lost can be measured of answers only: leave one out")
+    if settings.data is None:
+        raise InputError("--int8 needs pictures that show the ranges of its numbers, and others to measure; add --data")
+
+
+def calibration_images(trained: TrainedModel, settings: ExportSettings) -> list[NDArray[np.float32]]:
+    """Pictures (1, 3, H, W) of the train split as the model sees them; data of another task are refused."""
+    assert settings.data is not None
+    task, most = trained.build_task(), settings.calibration
+    drawn = recognise(settings.data, task.targets, task.wording()).drawn
+    images = open_data(
+        settings.data,
+        "train",
+        size=trained.preprocess.size,
+        count=most if drawn else None,
+        targets=task.targets,
+        wording=task.wording(),
+    )
+    views = task.dataset(samples_of(trained, images, None), task.evaluation_view(trained.preprocess))
+    found = (task.collate([views[index]])[0] for index in selection(len(views), most))
+    return [trained.preprocess.normalise_bytes(pixels).numpy() for pixels in found]
+
+
+def scaled_to(image: NDArray[np.float32], size: Size) -> NDArray[np.float32]:
+    """For a graph of a single size: good enough to show ranges."""
+    return image if image.shape[2:] == size else resize(torch.from_numpy(image), size).numpy()
+
+
+def accuracy_kept(settings: ExportSettings, staging: Path, trained: TrainedModel) -> dict[str, Any]:
+    """The figures of the model and of its graph; a graph that loses more than half a point is refused."""
+    options: dict[str, Any] = dict(split=settings.split, count=settings.count, workers=settings.workers, device="cpu")
+    about_file: dict[str, Any] = dict(architecture=settings.architecture, model_args=settings.model_args)
+    name, data = load_task(trained.task).main_metric, str(settings.data)
+    with redirect_stdout(io.StringIO()):
+        before = evaluate(settings.model, data, size=settings.size, **options, **about_file)[name]
+        after = evaluate(str(staging), data, **options)[name]
+    if 100 * (before - after) > MOST_POINTS_LOST:
+        raise InputError(
+            f"in eight bits {name} on {data} falls from {before:.2%} to {after:.2%}, and at most {MOST_POINTS_LOST} "
+            "points may be lost; nothing was written. Leave out --int8, or give more --calibration pictures"
+        )
+    return {"metric": name, "before": before, "after": after, "data": data, "split": settings.split}
 
 
 # ---- what is written ---------------------------------------------------------------------------------------------
