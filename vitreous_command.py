@@ -39,6 +39,7 @@ VERBS = {
     "embed": "pooled features of pictures, however many, as files to search, cluster and classify",
     "export": "write a model as a graph for ONNX Runtime, OpenVINO or torch, to use it without vitreous",
     "mend": "close clusters of a model for good, or paint a region over, without training",
+    "analyze": "what a network does: frequencies, interactions, attention, clusters, sizes, corruptions",
     "bench": "how fast models are on this machine, and what memory they take, beside each other",
     "plot": "draw the curves of training runs, as a picture and one HTML page",
     "demo": "train, evaluate and explain a small model in a few minutes",

@@ -62,6 +62,10 @@ ALLOWED = {  # room -> what of ours its files may import, besides errors, versio
     "exports": {"heads", "attribution", "data", "runtime", *TRUNK},
     "measurements": {"exports", "figures", "heads", "tasks", "runs", "training", "runtime", *TRUNK},
     "figures": {"layers", "models", "registry", "files", "runtime"},
+    "investigations": {
+        *("attribution", "clusters", "explanations", "measurements", "reports", "drawing"),
+        *("data", "runs", "runtime", "layers"),
+    },
 }
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.name not in ("__init__.py", "__main__.py"))
 
@@ -124,6 +128,7 @@ def test_tests_share_through_support_only() -> None:
 CONTRACTS = {
     "CONTROLS",
     "HEADS",
+    "INVESTIGATION",
     "LAYOUT",
     "METHODS",
     "RUNNER",

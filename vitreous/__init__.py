@@ -28,6 +28,7 @@ from vitreous.registry import create_model, list_models
 from vitreous.version import __version__
 
 if TYPE_CHECKING:
+    from vitreous.analyze import analyze
     from vitreous.atlas import atlas
     from vitreous.attribution.target import Target
     from vitreous.bench import bench
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # verbs show what is logged; the library is silent
 
 VERBS = (
+    "analyze",
     "atlas",
     "bench",
     "check",
@@ -143,6 +145,7 @@ __all__ = [
     "Target",
     "TrainedModel",
     "__version__",
+    "analyze",
     "atlas",
     "bench",
     "build_detector",

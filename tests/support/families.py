@@ -53,16 +53,18 @@ def small(name: str, blocks: int = 2, **arguments: Any) -> nn.Module:
     return copy.deepcopy(model)
 
 
-def save_small(folder: Path, name: str, **arguments: Any) -> nn.Module:
+def save_small(
+    folder: Path, name: str, *, classes: tuple[str, ...] = ("ant", "bee", "cat"), **arguments: Any
+) -> nn.Module:
     """A model folder as `vitreous train` leaves it; returns the model that is in it."""
-    model = small(name, 1, num_classes=3, **arguments).eval()
+    model = small(name, 1, num_classes=len(classes), **arguments).eval()
     save_model(
         folder,
         model,
         name=name,
         model_args={**short(name), **arguments},
         task="classify",
-        classes=("ant", "bee", "cat"),
+        classes=classes,
         preprocess=Preprocess((64, 64)),
     )
     return model

@@ -5,8 +5,10 @@ confidence were right.
 They are figures of matplotlib, made without pyplot: nothing is global, and no window or display is needed.
 """
 
+import io
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -94,21 +96,47 @@ def shorten_label(text: str, most: int) -> str:
 
 def as_image(figure: Any) -> Image.Image:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    canvas = FigureCanvasAgg(figure)
+    with plain_text(figure):
+        canvas.draw()
+    return Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3].copy())
+
+
+def as_svg(figure: Any) -> str:
+    """A vector graphic, the same whenever it is drawn."""
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    written = io.StringIO()
+    with plain_text(figure), rc_context({"svg.hashsalt": "vitreous"}):
+        FigureCanvasSVG(figure).print_svg(written, metadata={"Date": None})
+    return written.getvalue()
+
+
+@contextmanager
+def plain_text(figure: Any) -> Iterator[None]:
+    """Names of classes and runs may hold dollars, and be in any script; a box stands for an unknown letter."""
     from matplotlib.text import Text
 
     for text in figure.findobj(Text):
-        text.set_parse_math(False)  # names of classes and runs may hold dollars
-    canvas = FigureCanvasAgg(figure)
+        text.set_parse_math(False)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # names in all scripts; a box stands for it
-        canvas.draw()
-    return Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3].copy())
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        yield
 
 
 def draw_curves(
     charts: Sequence[Chart], *, heading: str, legend: Sequence[LegendEntry] = (), columns: int = 2
 ) -> Image.Image:
     """All charts in rows under a heading and the legend."""
+    return as_image(curves_figure(charts, heading=heading, legend=legend, columns=columns))
+
+
+def curves_figure(
+    charts: Sequence[Chart], *, heading: str, legend: Sequence[LegendEntry] = (), columns: int = 2
+) -> Any:
+    """The same before it becomes pixels, or the shapes of a vector graphic."""
     columns = min(columns, len(charts))
     rows, width = -(-len(charts) // columns), columns * PANEL_WIDTH
     across = legend_columns(legend, width)
@@ -122,7 +150,7 @@ def draw_curves(
         panel.set_visible(False)
     if legend:
         draw_legend(figure, legend, across)
-    return as_image(figure)
+    return figure
 
 
 def legend_columns(legend: Sequence[LegendEntry], width: int) -> int:

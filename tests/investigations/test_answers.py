@@ -1,0 +1,180 @@
+"""Each quantity where its answer is known."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor, nn
+
+from tests.support.families import ONE_OF_EACH, awake, small
+from vitreous.data.corruptions import CORRUPTIONS, SEVERITIES, corrupted
+from vitreous.investigations.attention import attention_pictures
+from vitreous.investigations.blocks import block_maps, block_paths, block_places
+from vitreous.investigations.clusters import ClusterFigures, drift_between
+from vitreous.investigations.fourier import log_amplitude, profile
+from vitreous.investigations.interaction import ORDERS, log_odds, patch_grid, relative, strengths
+from vitreous.investigations.similarity import attention_rows, between_heads, between_queries
+
+# ---- fourier -----------------------------------------------------------------------------------------------------
+
+
+def test_white_noise_holds_all_frequencies_alike_and_a_blur_takes_the_high_ones() -> None:
+    noise = torch.randn(8, 16, 16, 16, generator=torch.Generator().manual_seed(0))
+    frequencies, flat = profile(log_amplitude(noise))
+    assert frequencies[0] == 0
+    assert frequencies[-1] == 1
+    # The lowest is a real number and the others are complex: their mean logs differ by log(2) / 2 on white noise.
+    assert flat[1:] == pytest.approx([math.log(2) / 2] * (len(flat) - 1), abs=0.1)
+    blurred = F.avg_pool2d(F.pad(noise, (1, 1, 1, 1), mode="circular"), 3, 1)
+    assert profile(log_amplitude(blurred))[1][-1] < -0.8
+    torch.testing.assert_close(log_amplitude(nn.Identity()(noise)), log_amplitude(noise))
+
+
+def test_a_wave_is_found_at_its_frequency() -> None:
+    wave = torch.cos(torch.arange(16) * math.pi / 2).expand(1, 1, 16, 16)  # half of the highest frequency
+    spectrum = log_amplitude(wave)
+    row, column = divmod(int(spectrum.argmax()), 16)
+    assert row == 8  # none from top to bottom
+    assert abs(column - 8) == 4
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_every_family_has_maps_of_blocks(name: str) -> None:
+    model = awake(small(name, 1)).eval()
+    images = torch.randn(2, 3, 64, 64)
+    places = block_places(model, images)
+    maps = block_maps(model, images, places)
+    assert {place.path for place in places} == block_paths(model)
+    assert all(found.ndim == 4 and len(found) == 2 for found in maps.values())
+
+
+# ---- interaction -------------------------------------------------------------------------------------------------
+
+
+class Additive(nn.Module):
+    """Log-odds of the first class are a sum over pixels: patches do not interact."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        total = images.sum((1, 2, 3))
+        return torch.stack([total, torch.zeros_like(total)], 1)
+
+
+class Pairwise(nn.Module):
+    """Every pair of pixels adds its product: the interaction of two patches does not depend on the others."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        total = 0.01 * images.sum((1, 2, 3)).square()
+        return torch.stack([total, torch.zeros_like(total)], 1)
+
+
+def measured(model: nn.Module) -> Tensor:
+    return strengths(model, torch.ones(3, 8, 8), 0, ORDERS, torch.Generator().manual_seed(0), 64)
+
+
+def test_parts_that_add_up_have_no_interaction() -> None:
+    assert measured(Additive()).abs().max() < 1e-4  # sums of float32
+    assert not relative(torch.zeros(3, len(ORDERS))).any()
+
+
+def test_products_interact_alike_at_every_order() -> None:
+    found = measured(Pairwise())
+    pixels = 3 * 64 / math.prod(patch_grid((8, 8)))  # of a patch
+    torch.testing.assert_close(found, torch.full_like(found, 0.01 * 2 * pixels**2), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(relative(found[None]), torch.ones_like(found), rtol=1e-3, atol=1e-3)
+
+
+def test_log_odds() -> None:
+    logits = torch.randn(4, 7)
+    share = logits.softmax(1)[:, 2]
+    torch.testing.assert_close(log_odds(logits, torch.full((4,), 2)), (share / (1 - share)).log())
+
+
+# ---- similarity and attention ------------------------------------------------------------------------------------
+
+
+def test_equal_rows_are_alike_and_rows_that_share_no_key_are_not() -> None:
+    row = torch.rand(1, 1, 1, 6).expand(2, 3, 5, 6)
+    torch.testing.assert_close(between_queries(row), torch.ones(2))
+    torch.testing.assert_close(between_heads(row), torch.ones(2))
+    torch.testing.assert_close(between_queries(torch.eye(6).expand(2, 3, 6, 6)), torch.zeros(2))
+    assert between_queries(row[:, :, :1]).isnan().all()
+
+
+def test_similarity_is_the_mean_over_all_pairs() -> None:
+    rows = torch.rand(1, 1, 4, 5)
+    pairs = [F.cosine_similarity(rows[0, 0, i], rows[0, 0, j], 0) for i in range(4) for j in range(4) if i != j]
+    torch.testing.assert_close(between_queries(rows)[0], torch.stack(pairs).mean())
+
+
+@pytest.mark.parametrize("name", ["paca_tiny", "xcit_nano_12_p16", "mat_1", "partialformer_b0"])
+def test_rows_of_attention_sum_to_one(name: str) -> None:
+    model = awake(small(name, 1)).eval()
+    for layer, rows in attention_rows(model, torch.randn(2, 3, 64, 64)).items():
+        assert rows.ndim == 4, layer
+        if layer.startswith("class_blocks"):  # which also reads itself
+            assert (rows.sum(-1) < 1).all()
+        elif not layer.endswith(".mixed"):  # whose heads are mixed after the softmax
+            torch.testing.assert_close(rows.sum(-1), torch.ones_like(rows.sum(-1)), rtol=1e-4, atol=1e-4, msg=layer)
+
+
+@pytest.mark.parametrize("name", ["paca_tiny", "paca_b0", "xcit_nano_12_p16", "mat_1", "partialformer_b0"])
+def test_what_is_read_lies_on_the_picture(name: str) -> None:
+    model = awake(small(name, 1)).eval()
+    found = attention_pictures(model, torch.randn(1, 3, 64, 64), (0.3, 0.9))
+    assert found
+    for layer, maps in found.items():
+        assert maps.ndim == 3, layer
+        assert (maps >= 0).all() or layer.endswith(".abstract")  # mixed heads may be negative
+
+
+def test_reading_clusters_is_reading_their_positions() -> None:
+    """Attention to clusters sums to one, and so do the maps: what is read through them does too."""
+    model = awake(small("paca_tiny", 1)).eval()
+    maps = attention_pictures(model, torch.randn(1, 3, 64, 64), (0.0, 0.0))["stages.0.blocks.0.attention.map"]
+    torch.testing.assert_close(maps.sum((1, 2)), torch.ones(len(maps)))
+
+
+# ---- clusters ----------------------------------------------------------------------------------------------------
+
+
+def test_clusters_that_are_copies_overlap_and_only_one_is_used() -> None:
+    figures = ClusterFigures()
+    one = torch.rand(1, 1, 4, 4)
+    figures.add((one / one.sum()).expand(2, 3, 4, 4))
+    row = figures.row()
+    assert row["clusters"] == 3
+    assert row["used_ever"] == 1
+    assert row["overlap"] == pytest.approx(1, abs=1e-4)
+
+
+def test_clusters_of_one_position_each_are_all_used_and_have_no_entropy() -> None:
+    figures = ClusterFigures()
+    figures.add(torch.eye(4).view(1, 4, 2, 2))
+    row = figures.row()
+    assert row["used_per_picture"] == 4
+    assert row["entropy"] == 0
+
+
+def test_drift() -> None:
+    maps = torch.rand(2, 3, 4, 4)
+    torch.testing.assert_close(drift_between(maps, maps), torch.zeros(2))
+    apart = torch.eye(4).view(1, 4, 2, 2)
+    torch.testing.assert_close(drift_between(apart, apart.flip(1)), torch.ones(1))
+
+
+# ---- corruptions -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", CORRUPTIONS)
+def test_corruptions_grow_with_severity_and_are_the_same_again(kind: str) -> None:
+    random = np.random.default_rng(0)
+    coarse = Image.fromarray(random.integers(0, 255, (12, 12, 3), dtype=np.uint8))
+    picture = coarse.resize((96, 96), Image.Resampling.BICUBIC)
+    before = np.asarray(picture, float)
+    gaps = [np.abs(np.asarray(corrupted(picture, kind, severity), float) - before).mean() for severity in SEVERITIES]
+    assert gaps[0] > 0
+    assert gaps == sorted(gaps)
+    assert corrupted(picture, kind, 3, seed=5).tobytes() == corrupted(picture, kind, 3, seed=5).tobytes()

@@ -1,0 +1,112 @@
+"""What is asked, of which models and pictures, and what comes out."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+
+import vitreous.investigations
+from vitreous.data.image_set import ImageSet
+from vitreous.data.source import open_data
+from vitreous.errors import InputError
+from vitreous.explanations.dataset import ImageBatch, read_batches, selection
+from vitreous.reports.chart import COLOURS, LegendEntry
+from vitreous.reports.investigation import Findings
+from vitreous.runs.model_folder import load_classifier
+from vitreous.runs.trained_model import TrainedModel
+
+
+@dataclass(frozen=True)
+class Investigated:
+    """A model that is looked into. `given`: the folder, file or name that the user gave."""
+
+    given: str
+    size: int | None = None
+    device: str = "cpu"
+
+    @property
+    def label(self) -> str:
+        """A run by the last part of its path, which charts have room for."""
+        return Path(self.given).name or self.given
+
+    @cached_property
+    def trained(self) -> TrainedModel:
+        return load_classifier(self.given, size=self.size, device=self.device)
+
+
+@dataclass(frozen=True)
+class Inquiry:
+    """What `vitreous analyze` was asked; the fields from `sizes` on are of single kinds."""
+
+    subjects: tuple[Investigated, ...]
+    data: str
+    split: str = "val"
+    limit: int = 32  # pictures
+    seed: int = 0
+    batch_size: int = 8
+    device: str = "cpu"
+    sizes: tuple[int, ...] = ()
+    block: str | None = None
+    head: int | None = None
+    query: tuple[float, float] = (0.5, 0.5)
+    corruptions: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
+    rounds: int = 5
+
+    def images(self, trained: TrainedModel, data: str | None = None) -> ImageSet:
+        return open_data(data or self.data, self.split, size=trained.preprocess.size, val_fraction=trained.val_fraction)
+
+    def batches(self, trained: TrainedModel, label: str) -> Iterator[ImageBatch]:
+        """The chosen pictures as the model sees them, with their labels."""
+        images = self.images(trained)
+        return read_batches(trained, images, selection(len(images), self.limit), self.batch_size, label=label)
+
+    def at_size(self, subject: Investigated, size: int) -> TrainedModel:
+        return load_classifier(subject.given, size=size, device=self.device)
+
+
+class Investigation(ABC):
+    """One question about networks."""
+
+    name: str
+    order = 50  # where lists show it
+    asks: str  # the question, for --help
+    reading: str  # how to read the result
+    needs_data = True
+
+    @abstractmethod
+    def run(self, inquiry: Inquiry) -> Findings: ...
+
+
+def load_investigations() -> dict[str, Investigation]:
+    place = vitreous.investigations
+    modules = [import_module(f"{place.__name__}.{module.name}") for module in iter_modules(place.__path__)]
+    found = [module.INVESTIGATION for module in modules if hasattr(module, "INVESTIGATION")]
+    return {one.name: one for one in sorted(found, key=lambda one: (one.order, one.name))}
+
+
+def class_numbers(trained: TrainedModel, images: ImageSet, data: str) -> list[int]:
+    """The model's number of each class of the data, by name."""
+    unknown = [name for name in images.classes if name not in trained.classes]
+    if unknown:
+        raise InputError(
+            f"{data} has classes that {trained.name} does not know: {', '.join(unknown[:3])}"
+            f"{' …' if len(unknown) > 3 else ''}; folders must have the names of its classes"
+        )
+    return [trained.classes.index(name) for name in images.classes]
+
+
+def coloured(names: list[str]) -> tuple[dict[str, str], tuple[LegendEntry, ...]]:
+    """A colour for each name, and the legend that tells them."""
+    colours = {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(dict.fromkeys(names))}
+    return colours, tuple(LegendEntry(name, colour) for name, colour in colours.items())
+
+
+def require_defined(kind: str, findings: Findings) -> None:
+    """A inquiry that has no answer for any of the models is refused, with the reasons."""
+    if not findings.rows:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in findings.undefined.items())
+        raise InputError(f"{kind} is not defined here ({reasons or 'no figures'}); give another model or kind")

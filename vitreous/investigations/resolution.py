@@ -1,0 +1,68 @@
+"""How right a classifier is on images of other sizes than it was trained with."""
+
+import torch
+
+from vitreous.errors import InputError
+from vitreous.investigations.base import Inquiry, Investigated, Investigation, class_numbers, coloured
+from vitreous.reports.chart import Chart, Series
+from vitreous.reports.investigation import Findings
+from vitreous.runs.trained_model import TrainedModel
+
+FACTORS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)  # of the size it was trained with
+MULTIPLE = 8  # of the sides
+
+
+def usual_sizes(trained: TrainedModel) -> tuple[int, ...]:
+    side = min(trained.preprocess.size)
+    return tuple(dict.fromkeys(max(MULTIPLE, round(side * factor / MULTIPLE) * MULTIPLE) for factor in FACTORS))
+
+
+@torch.no_grad()
+def share_of_batches(trained: TrainedModel, inquiry: Inquiry, label: str) -> tuple[float, int]:
+    """Of the inquiry's pictures, and how many there were."""
+    known = torch.tensor(class_numbers(trained, inquiry.images(trained), inquiry.data))
+    right = count = 0
+    for batch in inquiry.batches(trained, label):
+        right += int((trained.model(batch.inputs).argmax(1).cpu() == known[batch.labels]).sum())
+        count += len(batch.labels)
+    return right / count, count
+
+
+class Resolution(Investigation):
+    name = "resolution"
+    order = 50
+    asks = "how right a classifier is on images of other sizes"
+    reading = (
+        "Right answers, in percent, on the same pictures brought to other sizes; the model and its weights stay. A "
+        "flat curve means that the model can be used cheaper, or finer, than it was trained. A peak somewhat above the "
+        "size of training is usual where training crops showed objects larger than whole pictures do (Touvron et "
+        "al., arXiv 1906.06423)."
+    )
+
+    def run(self, inquiry: Inquiry) -> Findings:
+        rows: list[dict] = []
+        undefined: dict[str, str] = {}
+        for subject in inquiry.subjects:
+            class_numbers(subject.trained, inquiry.images(subject.trained), inquiry.data)
+            for size in inquiry.sizes or usual_sizes(subject.trained):
+                try:
+                    rows.append(right_at(subject, inquiry, size))
+                except InputError as reason:  # many of timm's models take a single size
+                    undefined[f"{subject.label} at {size}"] = str(reason)
+        colours, legend = coloured([row["model"] for row in rows])
+        series = [
+            Series(name, tuple((row["size"], 100 * row["top1"]) for row in rows if row["model"] == name), colour, name)
+            for name, colour in colours.items()
+        ]
+        chart = Chart("right answers", "height and width of the images, in pixels", tuple(series), unit="%")
+        return Findings(
+            tuple(rows), (chart,), legend, undefined=undefined, columns=("model", "size", "top1", "pictures")
+        )
+
+
+def right_at(subject: Investigated, inquiry: Inquiry, size: int) -> dict:
+    share, count = share_of_batches(inquiry.at_size(subject, size), inquiry, f"{subject.label} at {size}")
+    return {"model": subject.label, "size": size, "top1": round(share, 4), "pictures": count}
+
+
+INVESTIGATION = Resolution()

@@ -1,0 +1,138 @@
+"""How alike the rows of attention are: those of different queries, and those of different heads.
+
+Where all queries look at the same keys, one query would do: this is what PartialFormer's single query for the
+background rests on (dissertation, Fig. 5.2b). Where all heads look alike, one head would do; its head mixing is there
+to make them differ, so it is shown before and after.
+
+Shapes: B images, h heads, Q queries, K keys.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitreous.attribution.attention import record_attention
+from vitreous.attribution.method import find_trunk
+from vitreous.errors import InputError
+from vitreous.investigations.base import Inquiry, Investigated, Investigation, coloured
+from vitreous.layers.tap import record, tap_names
+from vitreous.reports.chart import Chart, Series
+from vitreous.reports.investigation import Findings
+
+HEADED = ("attention.map", "attention.channel_attention", "attention.unmixed", "attention.mixed",
+           "attention.mix_attn", "attention.fusion_attn", "global_attention.map")  # fmt: skip
+UNMIXED = ".unmixed"  # scores, before the softmax
+
+
+def between_queries(attention: Tensor) -> Tensor:
+    """Mean cosine similarity of two different rows of (B, h, Q, K): (B,). Of equal rows it is one."""
+    return _between(attention).mean(1)
+
+
+def between_heads(attention: Tensor) -> Tensor:
+    """The same of the whole attention of two different heads: (B,)."""
+    return _between(attention.flatten(2))
+
+
+def _between(rows: Tensor) -> Tensor:
+    """Over all pairs of the last axis but one, from the length of the sum of all directions."""
+    count = rows.shape[-2]
+    if count < 2:
+        return rows.new_full(rows.shape[:-2], torch.nan)
+    directions = F.normalize(rows.double(), dim=-1)
+    return ((directions.sum(-2).square().sum(-1) - directions.square().sum((-2, -1))) / (count * (count - 1))).float()
+
+
+@torch.no_grad()
+def attention_rows(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
+    """Attention (B, h, Q, K) of all layers that have heads, by tap or by the path of the layer."""
+    trunk: Any = find_trunk(model)
+    if trunk is None:
+        with record_attention(model) as seen:
+            model(images)
+        whole = {path: weights for path, weights in seen.items() if len(weights) == len(images)}
+        if not whole:
+            raise InputError(f"{type(model).__name__} has no attention over whole images that can be recorded")
+        return whole
+    names = [name for name in tap_names(trunk) if name.endswith(HEADED) and "readout" not in name]
+    if not names:
+        raise InputError(f"{type(trunk).__name__} has no attention with heads")
+    with record(trunk, *names) as taps:
+        model(images)
+    return {name: as_query_rows(name, taps[name]) for name in names}
+
+
+def as_query_rows(name: str, attention: Tensor) -> Tensor:
+    """(B, h, Q, K): maps (B, h, K, H, W) have their queries last, the class token's (B, h, H, W) is a single one."""
+    if attention.ndim == 5:
+        return attention.flatten(3).transpose(2, 3)
+    if name.startswith("class_blocks"):
+        return attention.flatten(2)[:, :, None]
+    return attention.softmax(-1) if name.endswith(UNMIXED) else attention
+
+
+class Similarity(Investigation):
+    name = "similarity"
+    order = 30
+    asks = "how alike the attention of different queries and of different heads is"
+    reading = (
+        "1 between queries: all positions read the same, and a single query would do as well; low: every position "
+        "looks elsewhere. 1 between heads: all heads do the same. Queries are positions; with channel attention (XCiT) "
+        "they are channels, and of PartialFormer they are the foreground and the abstract token, before the heads are "
+        "mixed (unmixed) and after (mixed). Layers with a single query or head have no value."
+    )
+
+    def run(self, inquiry: Inquiry) -> Findings:
+        rows: list[dict] = []
+        undefined: dict[str, str] = {}
+        for subject in inquiry.subjects:
+            try:
+                rows += alike_rows(subject, inquiry)
+            except InputError as reason:
+                undefined[subject.label] = str(reason)
+        lines = list(dict.fromkeys((row["model"], row["line"]) for row in rows))
+        named = {line: " ".join(filter(None, line)) for line in lines}
+        colours, legend = coloured(list(named.values()))
+        charts = tuple(
+            Chart(title, "layer", tuple(
+                Series(name, points(rows, line, key), colours[name], name) for line, name in named.items()
+            ))
+            for title, key in (("between queries", "queries"), ("between heads", "heads"))
+        )  # fmt: skip
+        return Findings(
+            tuple(rows), charts, legend, undefined=undefined, columns=("model", "layer", "queries", "heads")
+        )
+
+
+def points(rows: list[dict], line: tuple[str, str], key: str) -> tuple[tuple[float, float], ...]:
+    own = [row for row in rows if (row["model"], row["line"]) == line]
+    return tuple((place, torch.nan if row[key] is None else row[key]) for place, row in enumerate(own))
+
+
+def alike_rows(subject: Investigated, inquiry: Inquiry) -> list[dict]:
+    sums: dict[str, Tensor] = {}
+    count = 0
+    for batch in inquiry.batches(subject.trained, f"attention of {subject.label}"):
+        for name, weights in attention_rows(subject.trained.model, batch.inputs).items():
+            here = torch.stack([between_queries(weights).sum(), between_heads(weights).sum()]).cpu()
+            sums[name] = sums[name] + here if name in sums else here
+        count += len(batch.inputs)
+    return [
+        {
+            "model": subject.label,
+            "layer": name,
+            "line": next((end for end in ("unmixed", "mixed", "mix_attn", "fusion_attn") if name.endswith(end)), ""),
+            "queries": _rounded(total[0] / count),
+            "heads": _rounded(total[1] / count),
+        }
+        for name, total in sums.items()
+    ]
+
+
+def _rounded(value: Tensor) -> float | None:
+    return None if value.isnan() else round(value.item(), 4)
+
+
+INVESTIGATION = Similarity()
