@@ -34,7 +34,7 @@ def test_without_its_file_it_is_gone():
 
 def test_the_order_of_lists():
     """By `order`, then by room and file; reports and tables rely on it."""
-    assert [method.name for method in all_methods()][:22] == [
+    assert [method.name for method in all_methods()][:24] == [
         "contributions",
         "grad_cam",
         "layer_cam",
@@ -51,6 +51,8 @@ def test_the_order_of_lists():
         "refined_mask_100",
         "refined_learned_7",
         "refined_learned",
+        "lrp",
+        "attn_lrp",
         "score_cam",
         "segment_shapley",
         "segment_shapley_49",
