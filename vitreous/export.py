@@ -22,7 +22,7 @@ from vitreous.exports.outputs import WITHOUT_HEAD, GraphModel, graph_kind, shown
 from vitreous.exports.script import run_script
 from vitreous.exports.session import FILES, PACKAGES_TOLD, RUNTIMES, open_session
 from vitreous.exports.writing import FRAME, Compared, Size, agreeing, by_sides, compared_sizes, write_graph
-from vitreous.files.storage import write_json
+from vitreous.files.storage import write_errors_explained, write_json
 from vitreous.files.writing import write_text
 from vitreous.measurements.graph_speed import GraphSpeed, graph_speed
 from vitreous.measurements.load import usable_cores
@@ -131,7 +131,7 @@ def export(settings: ExportSettings) -> Path:
     script = run_script(trained.name, settings.to, kind, trained.preprocess)
     form = graph_model(trained, kind, settings.maps, settings.explainer)
     size, dynamic = input_size(trained), not settings.static and takes_any_size(trained)
-    with result_folder(settings.folder, EXPORT_JSON) as staging:
+    with write_errors_explained(settings.folder), result_folder(settings.folder, EXPORT_JSON) as staging:
         _logger.info("turning %s into a graph for %s; this takes a minute", trained.name, PACKAGES_TOLD[settings.to])
         names = write_graph(form, settings.to, size, staging, dynamic=dynamic)
         facts = GraphFacts(
