@@ -152,3 +152,15 @@ def test_the_estimate_is_within_15_percent_of_what_is_measured(model: str, size:
     estimated = amounts(next(line for line in said.splitlines() if line.startswith("  memory")))[0]
     measured = amounts(next(line for line in said.splitlines() if "measured in a step" in line))[-1]
     assert estimated == pytest.approx(measured, rel=0.15), said
+
+
+@pytest.mark.system
+def test_two_processes_plan_together(tmp_path: Path) -> None:
+    settings = PLAIN | dict(batch_size="auto", out=tmp_path / "run")
+    ranks = Ranks(2, ["train", *arguments(settings), "--dry-run"], tmp_path / "logs")
+    assert ranks.wait() == [0, 0], ranks.said_by_all()
+    said = ranks.said_by_all()
+    assert "batch size: 32, the largest" in said, "16 in each of two processes, of 40 images"
+    assert "in each of 2 processes" in said
+    assert said.count("plan of") == 1
+    assert not (tmp_path / "run").exists()
