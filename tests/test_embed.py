@@ -9,6 +9,7 @@ import timm
 import torch
 
 import vitreous
+from tests.support.full_disk import largest_file
 from tests.support.tiny_data import picture
 from tests.support.tiny_model import save_tiny_dense, save_tiny_model
 from vitreous.data.image import load_image
@@ -133,6 +134,50 @@ def test_what_is_no_folder_of_features_is_refused(tmp_path):
         (tmp_path / "shards.json").write_text(note)
         with pytest.raises(InputError):
             load_features(tmp_path)
+
+
+@pytest.mark.parametrize("to", ["safetensors", "parquet"])
+def test_a_full_disk_loses_one_shard_at_most(model, photos, tmp_path, to):
+    out = tmp_path / "out"
+    whole = embed(model, (str(photos),), out=tmp_path / "whole", to=to, shard_size=4)
+    first = (tmp_path / "whole" / f"features-00000.{to}").stat().st_size
+    with largest_file(first // 2), pytest.raises(InputError, match=r"cannot write .*features-00000.*too large"):
+        embed(model, (str(photos),), out=out, to=to, shard_size=4)
+    assert [path.name for path in out.iterdir()] == ["shards.json"], "no part of a file"
+    with pytest.raises(InputError, match=r"3 of the 3 shards in .* are missing"):
+        load_features(out)
+    again = embed(model, (str(photos),), out=out, to=to, shard_size=4)
+    assert (again.names, np.asarray(again.array).tolist()) == (whole.names, np.asarray(whole.array).tolist())
+
+
+def test_a_disk_that_cannot_take_the_note_gets_nothing(model, photos, tmp_path):
+    with largest_file(16), pytest.raises(InputError, match="cannot write"):
+        embed(model, (str(photos),), out=tmp_path / "out")
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("to", ["safetensors", "parquet"])
+def test_damage_anywhere_in_a_shard_is_seen(model, photos, tmp_path, to):
+    """Every byte matters: what comes back is what was written, or one line."""
+    embed(model, (str(photos),), out=tmp_path / "out", to=to)
+    path = tmp_path / "out" / f"features-00000.{to}"
+    good, wanted = path.read_bytes(), load_features(tmp_path / "out")
+    rows, names, labels = np.asarray(wanted.array), wanted.names, wanted.labels
+    random = np.random.default_rng(0)
+    damaged = [good[:-1], good[: len(good) // 2], b""]
+    damaged += [good[:at] + bytes([good[at] ^ 4]) + good[at + 1 :] for at in random.integers(len(good), size=60)]
+    said = []
+    for content in damaged:
+        path.unlink()  # a new file: the old one may still be mapped
+        path.write_bytes(content)
+        try:
+            found = load_features(tmp_path / "out")
+            assert (found.names, found.labels) == (names, labels)
+            assert np.array_equal(np.asarray(found.array), rows)
+        except InputError as reason:  # a flipped bit may also lie where nothing is, between two parts of a file
+            said.append(str(reason))
+    assert len(said) > len(damaged) // 2
+    assert all(path.name in words and "run the same vitreous embed again" in words for words in said)
 
 
 def test_a_damaged_shard_is_named(model, photos, tmp_path):

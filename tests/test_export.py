@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -11,6 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.support.full_disk import largest_file
 from tests.support.tiny_model import save_tiny_dense, save_tiny_model
 from vitreous.attribution.catalogue import methods_for
 from vitreous.bench import bench
@@ -320,17 +322,42 @@ def test_a_graph_that_answers_differently_is_not_kept(dense_folders, tmp_path: P
     assert not (tmp_path / "out").exists()
 
 
-def test_a_damaged_graph_is_seen(dense_folders, tmp_path: Path) -> None:
-    _, folder = dense_folders("keypoints")
-    copied = tmp_path / "copied"
-    copied.mkdir()
-    for path in folder.iterdir():
-        (copied / path.name).write_bytes(path.read_bytes())
-    content = bytearray((copied / "model.pt2").read_bytes())
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
-    (copied / "model.pt2").write_bytes(content)
-    with pytest.raises(InputError, match=r"model\.pt2 is damaged"):
+    path.write_bytes(content)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [flip, cut, empty, Path.unlink])
+@pytest.mark.parametrize("name", ["model.pt2", "config.json", "export.json", "run.py", "manifest.json"])
+def test_damage_to_any_file_is_seen_and_named(dense_folders, tmp_path: Path, name: str, damage) -> None:
+    copied = shutil.copytree(dense_folders("keypoints")[1], tmp_path / "copied")
+    damage(copied / name)
+    with pytest.raises(InputError) as refused:
         load_model(copied)
+    assert "\n" not in str(refused.value)
+    assert f"{name} " in str(refused.value)
+
+
+def test_a_full_disk_leaves_the_earlier_export(dense_folders, tmp_path: Path) -> None:
+    model, folder = dense_folders("keypoints")
+    out = shutil.copytree(folder, tmp_path / "out")
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    for place in (out, tmp_path / "new" / "out"):
+        with largest_file(64 * 1024):
+            said = refusal(model, to="torch", static=True, rounds=1, out=place)
+        assert said.startswith(f"cannot write {place}: File too large; what was there before is intact")
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert load_model(out).task == "keypoints"
+    assert not (tmp_path / "new").exists()
 
 
 # ---- eight bits --------------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ def test_the_example_is_a_recipe(tmp_path: Path) -> None:
 
 def test_the_settings_it_names_exist() -> None:
     named = {name.replace("-", "_") for name in re.findall(r"`--([a-z-]+)", read(PAGE))}
-    assert named - {"any_model", "print", "out", "recipe"} <= set(RECIPE_KEYS)
+    assert named - {"any_model", "print", "dry_run", "out", "recipe"} <= set(RECIPE_KEYS)
 
 
 def test_links_lead_somewhere() -> None:

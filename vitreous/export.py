@@ -30,7 +30,7 @@ from vitreous.exports.quantise import quantise, require_quantiser
 from vitreous.exports.script import run_script
 from vitreous.exports.session import FILES, PACKAGES_TOLD, RUNTIMES, open_session
 from vitreous.exports.writing import FRAME, Compared, Size, agreeing, by_sides, compared_sizes, write_graph
-from vitreous.files.storage import write_json
+from vitreous.files.storage import write_errors_explained, write_json
 from vitreous.files.writing import write_text
 from vitreous.layers.patch import resize
 from vitreous.measurements.graph_speed import GraphSpeed, graph_speed
@@ -159,7 +159,7 @@ def export(settings: ExportSettings) -> Path:
     form = graph_model(trained, kind, settings.maps, settings.explainer)
     size, dynamic = input_size(trained), not settings.static and takes_any_size(trained)
     ranges = calibration_images(trained, settings) if settings.int8 else []
-    with result_folder(settings.folder, EXPORT_JSON) as staging:
+    with write_errors_explained(settings.folder), result_folder(settings.folder, EXPORT_JSON) as staging:
         _logger.info("turning %s into a graph for %s; this takes a minute", trained.name, PACKAGES_TOLD[settings.to])
         names = write_graph(form, settings.to, size, staging, dynamic=dynamic)
         if settings.int8:

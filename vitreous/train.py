@@ -29,6 +29,8 @@ from vitreous.errors import InputError, command, printable
 from vitreous.evaluate import Scores, evaluation_loader, score_loader
 from vitreous.explanations.model_card import refresh_card
 from vitreous.files.storage import folder_bytes, json_text, require_space
+from vitreous.measurements.step_memory import largest_batch
+from vitreous.measurements.training_plan import plan_training
 from vitreous.metrics.figures import figure_text
 from vitreous.registry import is_stored, resolve_name, stored_arguments
 from vitreous.runs.model_config import make_config
@@ -84,9 +86,11 @@ def train(settings: TrainSettings) -> Path:
     vitreous train paca_tiny flowers --out runs/flowers --epochs 50 --augment rand-m9-mstd0.5-inc1 --ema 0.999
     vitreous train resnet18 flowers --recipe finetune --epochs 20
     vitreous train xcit_tiny_12_p16 imagenet --recipe xcit_imagenet --teacher regnety_160.deit_in1k
+    vitreous train paca_tiny imagenet --recipe paca_imagenet --batch-size auto --dry-run
 
     The same command again continues a run that was interrupted, to the same bits. The run folder holds `best/` and
-    `final/`, which every other verb accepts, each with a model card, `metrics.jsonl`, and `checkpoints/`.
+    `final/`, which every other verb accepts, each with a model card, `metrics.jsonl`, and `checkpoints/`. With
+    --dry-run nothing is written: it says what memory, time and disk the run would take.
     """
     resolve_name(settings.model)  # a mistyped name should fail before the data is read
     if settings.print:
@@ -108,16 +112,21 @@ def train(settings: TrainSettings) -> Path:
         say(describe(settings.data, load_task(settings.task).targets, **images))
         if is_stored(settings.model) and not settings.pretrained and settings.weights is None:
             say(f"model: {settings.model}, its architecture only; add --pretrained to start from its weights")
+        if settings.batch_size == "auto":
+            settings = with_fitting_batch(settings, run, stop, images, world)
         known = run.holds(settings.arguments(), fingerprints, free=FREE, resume=settings.resume)
         if known and world.on_main((run.path / "final").exists):
             say(f"the run in {run.path} is finished; nothing to do")
             return run.path
         if settings.peak_lr != settings.lr:
-            say(f"learning rate: {settings.peak_lr:g}, for batches of {settings.batch_size}")
+            say(f"learning rate: {settings.peak_lr:g}, for batches of {settings.batch}")
         for note in settings.notes:
             say(note)
         with failures_explained():
             training = prepare(settings, run, stop, images, world)
+            if settings.dry_run:
+                show_plan(training, known)
+                return run.path
             if known:
                 training.resume()
             else:
@@ -144,6 +153,8 @@ def prepare(
 ) -> "Training":
     """A run that is ready to begin or to continue."""
     training = world.agree(lambda: Training(settings, run, stop, images, world))
+    if training.note:
+        say(training.note)
     training.place_model()
     try:
         training.check_before_start()
@@ -151,6 +162,43 @@ def prepare(
         say(f"{request}: nothing has been done yet; the same command starts again")
         raise SystemExit(request.exit_code) from None
     return training
+
+
+def with_fitting_batch(
+    settings: TrainSettings, run: RunFolder, stop: StopSignals, images: dict[str, ImageSet], world: World
+) -> TrainSettings:
+    """`--batch-size auto` as a number: what the run in the folder began with, or the largest batch that fits."""
+    begun = run.recorded("batch_size")
+    if isinstance(begun, int):
+        say(f"batch size: {begun}, with which the run in {run.path} began")
+        return settings.with_batch(begun)
+    with failures_explained():
+        few = settings.with_batch(2 * world.size * settings.accumulate)
+        trial = world.agree(lambda: Training(few, run, stop, images, world))
+        trial.place_model()
+        try:
+            found = world.agree(lambda: largest_batch(trial, len(images["train"])))
+        finally:
+            trial.close()
+    say(str(found))
+    if not settings.lr_batch:
+        say(f"learning rate: {settings.lr:g}, whatever the batch; --lr-batch N scales it with batches other than N")
+    return settings.with_batch(found.images)
+
+
+def show_plan(training: "Training", known: bool) -> None:
+    """Say what the run would take; nothing is written."""
+    try:
+        if known:
+            for note in training.state.load(training.run.path / "checkpoints", training.world) or ():
+                say(note)
+        with worker_failures_explained():
+            say(str(plan_training(training, training.train_loader.sampler.length)))
+    except StopRequested as request:
+        say(f"{request}: nothing has been done")
+        raise SystemExit(request.exit_code) from None
+    finally:
+        training.close()
 
 
 class Training:
@@ -167,9 +215,7 @@ class Training:
         self.settings, self.run, self.stop, self.table = settings, run, stop, EpochTable()
         self.world, self.device, self.val_fraction = world, world.device, images["train"].val_fraction
         built = build_training(settings, images["train"], self.device)
-        self.model, self.model_args, self.task, self.preprocess, note = built
-        if note:
-            say(note)
+        self.model, self.model_args, self.task, self.preprocess, self.note = built
         if settings.train_only == "head":
             freeze_all_but_head(self.model)
         self.cluster_loss = ClusterLoss(self.model, settings)
@@ -224,7 +270,7 @@ class Training:
         settings = self.settings
         sampler = BatchSampler(
             len(train_images),
-            settings.batch_size,
+            settings.batch,
             seed=settings.seed,
             shuffle=True,
             drop_last=True,
@@ -265,12 +311,15 @@ class Training:
         self.world.agree(self.try_evaluation)
 
     def require_space(self) -> None:
-        """Two checkpoints and the best model stay while a third checkpoint is written."""
-        checkpoint, path = self.state.stored_bytes(), self.run.path
-        tensors = self.state.evaluated_model.state_dict().values()
-        model = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        path = self.run.path
         there = sum(folder_bytes(path / name) for name in ("checkpoints", "best", "final"))
-        require_space(path, 3 * checkpoint + model - there, "the checkpoints of this run and its model")
+        require_space(path, self.disk_bytes()[0] - there, "the checkpoints of this run and its model")
+
+    def disk_bytes(self) -> tuple[int, int]:
+        """Two checkpoints and the best model stay while a third checkpoint is written; two of each are left."""
+        checkpoint, tensors = self.state.stored_bytes(), self.state.evaluated_model.state_dict().values()
+        model = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        return 3 * checkpoint + model, 2 * checkpoint + 2 * model
 
     def require_storable(self) -> None:
         try:
@@ -278,13 +327,13 @@ class Training:
         except (TypeError, ValueError) as reason:
             raise InputError(f"the settings of this model cannot be stored with it: {reason}") from reason
 
-    def try_evaluation(self) -> None:
-        """Evaluate two pictures, as after an epoch."""
-        model = self.state.evaluated_model
-        loader = self._validation(batch_size=2, first=2, workers=min(self.settings.workers, 1))
+    def try_evaluation(self, pictures: int = 2) -> Scores:
+        """Evaluate two pictures or more, as after an epoch."""
+        model, together = self.state.evaluated_model, min(pictures, self.val_loader.sampler.batch_size)
+        loader = self._validation(batch_size=together, first=pictures, workers=min(self.settings.workers, 1))
         try:
             with worker_failures_explained():
-                score_loader(self.task, model, loader, World(self.device), self.settings.amp)
+                return score_loader(self.task, model, loader, World(self.device), self.settings.amp)
         finally:
             loader.close()
 

@@ -7,13 +7,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.support.full_disk import largest_file
 from vitreous.errors import InputError
 from vitreous.exports import graph
 from vitreous.exports.graph import export_onnx, export_openvino, require_packages, traced_program
+from vitreous.exports.writing import write_program
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="the extra `export` is not installed")
 openvino = pytest.importorskip("openvino", reason="the extra `export` is not installed")
 NAMES = ("double", "mean")
+
+
+def export_torch(model: nn.Module, example: Tensor, path: Path) -> None:
+    write_program(traced_program(model, example), path)
 
 
 class Two(nn.Module):
@@ -55,6 +61,17 @@ def test_a_file_gives_what_the_model_gives_under_its_names(export, file, run, dy
         assert list(found) == list(NAMES)
         for name in NAMES:
             np.testing.assert_allclose(found[name], wanted[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("export", "file"),
+    [(export_onnx, "model.onnx"), (export_openvino, "model.xml"), (export_torch, "model.pt2")],
+    ids=["onnx", "openvino", "torch"],
+)
+def test_a_full_disk_is_not_taken_for_the_models_fault(export, file, tmp_path: Path) -> None:
+    wide = nn.Conv2d(3, 4000, 3)  # 430 kB
+    with largest_file(64 * 1024), pytest.raises(OSError, match=r"File too large|OpenVINO could not write it"):
+        export(wide, torch.randn(1, 3, 8, 8), tmp_path / file)
 
 
 def test_axes_of_a_dynamic_onnx_file_have_names(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_too_little_says_what_would_do(model: PaCa) -> None:
 
 def test_what_is_not_free_cannot_be_planned(model: PaCa, monkeypatch: pytest.MonkeyPatch) -> None:
     free = plan_memory(model, size=(800, 1216)).needed.whole * 3 // 4
-    monkeypatch.setattr(plan_module, "free_bytes", lambda: free)
+    monkeypatch.setattr(plan_module, "free_on", lambda device: free)
     with pytest.raises(InputError, match=r"\d GB are free; --size \d+x\d+ would do"):
         plan_memory(model, size=(800, 1216), max_memory="3GB")
 

@@ -9,6 +9,7 @@ manifest.json       size and sha256 of all of them
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,8 @@ class GraphFacts:
 
 
 def is_exported(folder: Path) -> bool:
-    return (folder / EXPORT_JSON).is_file()
+    """Also of one that has lost its report, so that just this is missed."""
+    return any((folder / name).is_file() for name in (EXPORT_JSON, *chain(*FILES.values())))
 
 
 def read_facts(folder: Path) -> GraphFacts:

@@ -5,6 +5,7 @@ example's shape and is the fastest. A dynamic one takes any batch, height and wi
 for a size at hand (`model.reshape`), which gives back nearly all of the speed.
 """
 
+import errno
 import importlib.util
 import logging
 from collections.abc import Iterator, Sequence
@@ -68,8 +69,8 @@ def export_onnx(
             dynamic_shapes=tuple(AXES for _ in as_inputs(example)) if dynamic else None,  # for their names only
             external_data=False,
         )
-        assert graph is not None
-        graph.save(str(path))
+    assert graph is not None
+    graph.save(str(path))  # what fails now is the disk
 
 
 def export_openvino(
@@ -85,7 +86,10 @@ def export_openvino(
     graph = openvino_graph(model, example, dynamic=dynamic, input_names=input_names, output_names=output_names)
     import openvino
 
-    openvino.save_model(graph, str(path), compress_to_fp16=False)
+    try:
+        openvino.save_model(graph, str(path), compress_to_fp16=False)
+    except RuntimeError as reason:  # it does not say what the disk said
+        raise OSError(errno.EIO, f"OpenVINO could not write it ({reason_of(reason)})", str(path)) from reason
 
 
 def openvino_graph(

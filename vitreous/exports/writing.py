@@ -1,5 +1,6 @@
 """From a model to a written graph, and how far the graph's answers are from the model's."""
 
+import io
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.export import ExportedProgram
 
 from vitreous.errors import InputError
 from vitreous.exports.folder import GraphFacts
@@ -15,6 +17,7 @@ from vitreous.exports.graph import export_onnx, export_openvino, traced_program
 from vitreous.exports.model import level_lengths
 from vitreous.exports.outputs import SCORES, GraphModel
 from vitreous.exports.session import FILES, PACKAGES_TOLD, Session
+from vitreous.files.writing import open_for_writing
 from vitreous.heads.boxes import Anchors
 from vitreous.heads.pyramid import Levels
 from vitreous.models.base import Backbone
@@ -45,8 +48,16 @@ def write_graph(model: GraphModel, to: str, size: Size, folder: Path, *, dynamic
         elif to == "openvino":
             export_openvino(model, example, path, dynamic=dynamic, output_names=names)
         else:
-            torch.export.save(traced_program(model, example, dynamic=dynamic), path)
+            write_program(traced_program(model, example, dynamic=dynamic), path)
     return names
+
+
+def write_program(program: ExportedProgram, path: Path) -> None:
+    """By way of memory: on a full disk torch's own writer ends the process."""
+    content = io.BytesIO()
+    torch.export.save(program, content)
+    with open_for_writing(path, "w", binary=True) as file:
+        file.write(content.getbuffer())
 
 
 def free_size(model: GraphModel, size: Size) -> Size:

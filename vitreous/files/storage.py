@@ -140,16 +140,20 @@ def write_errors_explained(path: Path) -> Iterator[None]:
 
 def require_space(folder: Path, needed: int, purpose: str) -> None:
     """Make sure, before the work starts, that the disk of a folder has enough space."""
-    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    usage = shutil.disk_usage(there)
+    usage = shutil.disk_usage(existing_parent(folder))
     if usage.total and usage.free < needed:  # some network disks report nothing
         raise InputError(
-            f"{purpose} need about {_amount(needed)} in {folder}, where {_amount(usage.free)} are free; "
+            f"{purpose} need about {amount_text(needed)} in {folder}, where {amount_text(usage.free)} are free; "
             "free some space, or choose another --out"
         )
 
 
-def _amount(count: float) -> str:
+def existing_parent(folder: Path) -> Path:
+    """The folder, or the nearest one above it that exists."""
+    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
+
+
+def amount_text(count: float) -> str:
     for unit in ("bytes", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.3g} {unit}"

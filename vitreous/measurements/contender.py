@@ -21,8 +21,7 @@ from vitreous.figures.counting import Figures, count_model
 from vitreous.files.reading import reason_of
 from vitreous.heads.boxes import Detector
 from vitreous.heads.keypoints import HEATMAP_STRIDE, SimpleBaseline
-from vitreous.heads.segment import IGNORE_LABEL, Segmenter
-from vitreous.heads.semantic import pixel_loss
+from vitreous.heads.segment import Segmenter
 from vitreous.heads.two_stage import RCNN
 from vitreous.measurements.memory import PassMemory, pass_memory
 from vitreous.models.base import Backbone
@@ -243,12 +242,7 @@ class Contender:
     def _loss(self, model: Any, images: Tensor) -> list[Tensor]:
         if isinstance(model, Detector):  # what objects are found depends on values: all layers, with the most regions
             return tree_leaves(Outputs(model)(images))
-        targets = self.targets()
-        if isinstance(model, Segmenter):  # without looking at the labels, which have no values
-            output = model.output(images)
-            maps = [output.logits] if output.auxiliary is None else [output.logits, output.auxiliary]
-            return [pixel_loss(each, targets["semantic"], ignore=IGNORE_LABEL) for each in maps]
-        return list(self.task.losses(model, images, targets).values())
+        return list(self.task.losses(model, images, self.targets()).values())
 
 
 class Outputs(nn.Module):

@@ -86,6 +86,16 @@ def free_bytes() -> int | None:
     return min((count for count in left if count is not None), default=None)
 
 
+def free_on(device: torch.device) -> int | None:
+    """Memory that can still be taken on a device; None where nothing tells."""
+    if device.type == "cuda":
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # torch gives it out again
+        return torch.cuda.mem_get_info(device)[0] + kept
+    if device.type == "mps":
+        return max(0, torch.mps.recommended_max_memory() - torch.mps.current_allocated_memory())
+    return free_bytes() if device.type == "cpu" else None
+
+
 def _container_bytes() -> int | None:
     try:
         limit, used = ((CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))

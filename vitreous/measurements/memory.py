@@ -13,9 +13,8 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +24,6 @@ from torch.utils._pytree import tree_leaves
 
 MEBIBYTE = 2**20
 PEAK_ENTRY, RESET_PEAK = "/proc/self/clear_refs", b"5"  # of the kernel: sets the peak of the resident memory back
-_Module = TypeVar("_Module", bound=nn.Module)
 
 
 class PassMemory(NamedTuple):
@@ -100,14 +98,32 @@ def peak_bytes(model: nn.Module, images: Tensor) -> int:
     return counted.peak
 
 
-def without_values(model: _Module, mode: FakeTensorMode) -> _Module:
-    """A copy whose parameters and buffers have shapes but no values."""
+@contextmanager
+def without_values(mode: FakeTensorMode, *models: nn.Module) -> Iterator[None]:
+    """Within the block, parameters and buffers of the models have shapes but no values.
+
+    They are exchanged in place, so that whatever else refers to modules of a model (hooks, loss terms) takes part.
+    """
     made: dict[int, Any] = {}
-    for parameter in model.parameters():
-        fake = mode.from_tensor(parameter.detach())
-        made[id(parameter)] = nn.Parameter(fake, requires_grad=parameter.requires_grad)
-    made |= {id(buffer): mode.from_tensor(buffer) for buffer in model.buffers()}
-    return deepcopy(model, made)
+    exchanged: list[tuple[dict[str, Any], str, Tensor]] = []  # where each is held
+    for module in (module for model in models for module in model.modules()):
+        places: tuple[dict[str, Any], ...] = module._parameters, module._buffers
+        for held in places:
+            for name, tensor in held.items():
+                if tensor is None:
+                    continue
+                if id(tensor) not in made:
+                    fake = mode.from_tensor(tensor.detach())
+                    learns = isinstance(tensor, nn.Parameter)
+                    made[id(tensor)] = nn.Parameter(fake, requires_grad=tensor.requires_grad) if learns else fake
+                exchanged.append((held, name, tensor))
+    try:
+        for held, name, tensor in exchanged:
+            held[name] = made[id(tensor)]
+        yield
+    finally:
+        for held, name, tensor in exchanged:
+            held[name] = tensor
 
 
 def pass_memory(
@@ -115,20 +131,24 @@ def pass_memory(
 ) -> PassMemory:
     """Memory of one pass; nothing is computed.
 
-    `images` makes the batch. `run` is given a copy of the model and the images. In training it returns the tensors
-    whose sum is minimised, which are held until the end as losses hold them; otherwise none.
+    `images` makes the batch. `run` is given the model, without values, and the images. In training it returns the
+    tensors whose sum is minimised, which are held until the end as losses hold them; otherwise none.
     """
-    weights = sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
+    weights = tensor_bytes(model)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    copied = without_values(model, mode)
-    with mode:
+    with without_values(mode, model), mode:
         batch = images()
-        with counting(copied, batch) as counted:
-            terms = run(copied, batch)
+        with counting(model, batch) as counted:
+            terms = run(model, batch)
             if terms:
                 torch.stack([term.sum() for term in terms]).sum().backward()
     moments = 2 * sum(p.nbytes for p in model.parameters() if p.requires_grad) if terms else 0
     return PassMemory(counted.peak, counted.whole + weights + moments)
+
+
+def tensor_bytes(model: nn.Module) -> int:
+    """Of all parameters and buffers."""
+    return sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
 
 
 # ---- resident memory ---------------------------------------------------------------------------------------------

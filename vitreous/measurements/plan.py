@@ -12,14 +12,13 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 from torch import nn
 
 from vitreous.errors import InputError
 from vitreous.layers.tiles import TILE_BYTES
 from vitreous.measurements.benchmark import GIGABYTE
 from vitreous.measurements.contender import Contender, Setting
-from vitreous.measurements.machine import free_bytes
+from vitreous.measurements.machine import free_on
 from vitreous.models.base import Backbone
 from vitreous.runs.trained_model import TrainedModel, is_classifier
 from vitreous.runtime.threads import concurrent_pieces
@@ -103,7 +102,10 @@ def plan_memory(
         raise InputError("plan_memory needs a size (height, width) for a model that does not bring its own")
     allowed = None if max_memory is None else read_amount(max_memory)
     one = needed_for(module, size, 1)
-    limit = min((count for count in (allowed, free_for(module)) if count is not None), default=one.whole * batch_size)
+    limit = min(
+        (count for count in (allowed, free_on(next(module.parameters()).device)) if count is not None),
+        default=one.whole * batch_size,
+    )
     if one.whole > limit:
         raise too_little(module, one, size, limit, limit == allowed)
     batch = min(batch_size, limit // one.whole)
@@ -130,13 +132,6 @@ def needed_for(model: nn.Module, size: tuple[int, int], batch: int) -> Needed:
         )
     tiles = TILES_HELD * TILE_BYTES * concurrent_pieces()
     return Needed(PICTURE_BYTES * batch * math.prod(size), int(MEMORY_MARGIN * memory.activations) + tiles)
-
-
-def free_for(model: nn.Module) -> int | None:
-    device = next(model.parameters()).device
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    return free_bytes() if device.type == "cpu" else None
 
 
 def fitting_size(model: nn.Module, one: Needed, size: tuple[int, int], limit: int) -> tuple[int, int]:

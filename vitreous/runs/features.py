@@ -5,14 +5,16 @@
     near = features.array @ query                      # reads one shard after the other, never all at once
 
 A safetensors shard holds `features` (N, C) float32 and `labels` (N), numbers in its own list of classes and -1 for
-unknown; names and classes are JSON in its header. A Parquet shard has the columns name, label and features.
+unknown; names and classes are JSON in its header, with checksums that are compared when a shard is opened. A Parquet
+shard has the columns name, label and features, and checksums of its own.
 
 Shapes: N pictures, C features.
 """
 
+import hashlib
 import json
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from itertools import accumulate
 from pathlib import Path
@@ -32,6 +34,7 @@ from vitreous.runs.streaming import PictureOutcome
 
 FEATURES = "features"  # what shards are called, and what is in them
 ENDINGS = {"safetensors": ".safetensors", "parquet": ".parquet"}
+EMBED_AGAIN = "remove it and run the same vitreous embed again, which writes it alone"
 KEPT_MAPS, KEPT_TABLES = 256, 2  # shards that stay open: files mapped into memory, or tables that are in it
 
 
@@ -59,7 +62,21 @@ def write_safetensors(file: IO[bytes], shard: FeatureShard) -> None:
     number = {name: place for place, name in enumerate(classes)}
     labels = np.array([-1 if label is None else number[label] for label in shard.labels], np.int64)
     told = {"names": json.dumps(shard.names), "classes": json.dumps(classes)}
+    told |= {"features_sha256": _digest(shard.rows), "labels_sha256": _digest(labels, told["names"], told["classes"])}
     file.write(save({"features": shard.rows, "labels": labels}, metadata=told))
+
+
+def _digest(array: NDArray[Any], *texts: str) -> str:
+    """safetensors does not notice a flipped bit."""
+    total = hashlib.sha256(np.ascontiguousarray(array).data)
+    for text in texts:
+        total.update(text.encode())
+    return total.hexdigest()
+
+
+def _require(digest: str, told: Mapping[str, str], name: str) -> None:
+    if told[name] != digest:
+        raise ValueError("its content is not what was written")
 
 
 def write_parquet(file: IO[bytes], shard: FeatureShard) -> None:
@@ -71,7 +88,8 @@ def write_parquet(file: IO[bytes], shard: FeatureShard) -> None:
     # Names of files need not be Unicode, but these columns are.
     texts = ([None if text is None else printable(text) for text in column] for column in (shard.names, shard.labels))
     names, labels = (pa.array(column, pa.string()) for column in texts)
-    write_table(pa.table({"name": names, "label": labels, "features": rows[:count]}), file)
+    table = pa.table({"name": names, "label": labels, "features": rows[:count]})
+    write_table(table, file, write_page_checksum=True)
 
 
 WRITERS = {"safetensors": write_safetensors, "parquet": write_parquet}
@@ -179,7 +197,7 @@ def _positive(value: Any) -> bool:
 
 
 def _shape(path: Path) -> tuple[int, int]:
-    with reading(str(path)):
+    with reading(str(path), remedy=EMBED_AGAIN):
         if path.suffix == ENDINGS["parquet"]:
             from pyarrow.parquet import ParquetFile
 
@@ -192,14 +210,14 @@ def _shape(path: Path) -> tuple[int, int]:
 
 def _rows(path: Path) -> NDArray[np.float32]:
     """The rows of a shard: where they lie in the file, or those of a table."""
-    with reading(str(path)):
+    with reading(str(path), remedy=EMBED_AGAIN):
         return _table_rows(path) if path.suffix == ENDINGS["parquet"] else _mapped_rows(path)
 
 
 def _table_rows(path: Path) -> NDArray[np.float32]:
     from pyarrow.parquet import read_table
 
-    column = read_table(path, columns=["features"]).column("features")
+    column = read_table(path, columns=["features"], page_checksum_verification=True).column("features")
     return column.combine_chunks().flatten().to_numpy().reshape(len(column), -1)
 
 
@@ -208,18 +226,22 @@ def _mapped_rows(path: Path) -> NDArray[np.float32]:
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         start = 8 + length + parse_json(file.read(length))["features"]["data_offsets"][0]
-    return np.memmap(path, np.float32, "r", start, shape) if shape[0] else np.empty(shape, np.float32)
+    rows = np.memmap(path, np.float32, "r", start, shape) if shape[0] else np.empty(shape, np.float32)
+    with safe_open(path, "np") as file:
+        _require(_digest(rows), file.metadata(), "features_sha256")
+    return rows
 
 
 def _told(path: Path) -> tuple[list[str], list[str | None]]:
     """Names and labels of a shard."""
-    with reading(str(path)):
+    with reading(str(path), remedy=EMBED_AGAIN):
         if path.suffix == ENDINGS["parquet"]:
             from pyarrow.parquet import read_table
 
-            table = read_table(path, columns=["name", "label"])
+            table = read_table(path, columns=["name", "label"], page_checksum_verification=True)
             return table.column("name").to_pylist(), table.column("label").to_pylist()
         with safe_open(path, "np") as file:
-            told, labels = file.metadata(), file.get_tensor("labels").tolist()
+            told, labels = file.metadata(), file.get_tensor("labels")
+        _require(_digest(labels, told["names"], told["classes"]), told, "labels_sha256")
         names, classes = parse_json(told["names"]), parse_json(told["classes"])
-        return names, [None if label < 0 else classes[label] for label in labels]
+        return names, [None if label < 0 else classes[label] for label in labels.tolist()]

@@ -12,6 +12,7 @@ import os
 import platform
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -95,6 +96,7 @@ class RunFolder:
     def __init__(self, path: Path, world: World = SINGLE_PROCESS) -> None:
         self.path, self.world = path, world
         self.metric_lines = 0
+        self._made: list[Path] = []  # folders that were not there before, innermost first
         self._trackers: list[Tracker] = []
         self._lock: IO[str] | None = None
 
@@ -106,6 +108,7 @@ class RunFolder:
         if self.path.resolve() in _held:  # before opening the file: closing it again would release the lock
             raise self._in_use("this process")
         try:
+            self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
             self.path.mkdir(parents=True, exist_ok=True)
             for name in RUN_FILES:
                 refuse_link(self.path / name)
@@ -135,6 +138,9 @@ class RunFolder:
         if {path.name for path in self.path.iterdir()} == {LOCK}:  # the run wrote nothing: leave no trace
             (self.path / LOCK).unlink()
             self.path.rmdir()
+            for folder in self._made[1:]:
+                with suppress(OSError):  # another run has begun beside it
+                    folder.rmdir()
         assert self._lock is not None
         self._lock.close()
 
@@ -201,6 +207,14 @@ class RunFolder:
                     "restore the file, or choose another --out"
                 )
         return before
+
+    def recorded(self, name: str) -> Any:
+        """An argument of the run that the folder holds; None if it holds none."""
+
+        def found() -> Any:
+            return self._recorded_request()["arguments"].get(name) if (self.path / RUN).exists() else None
+
+        return self.world.on_main(found)
 
     def begin(self, arguments: dict[str, Any], data: dict[str, str]) -> None:
         """Record the request of a new run."""

@@ -15,6 +15,7 @@ What is given to `train` overrides the recipe, and the recipe overrides the defa
 import inspect
 import math
 import types
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
@@ -30,7 +31,7 @@ from vitreous.tasks.base import load_task
 from vitreous.training.settings import TrainSettings
 
 RECIPES_FOLDER = Path(__file__).parents[1] / "recipes"
-NOT_IN_RECIPES = frozenset({"model", "data", "follow", "out", "recipe", "any_model", "print", "resume"})
+NOT_IN_RECIPES = frozenset({"model", "data", "follow", "out", "recipe", "any_model", "print", "dry_run", "resume"})
 SHAPES_COUNTS = ("train_count", "val_count")  # only for the embedded shapes; a recipe uses all of any other data
 MAX_WARMUP_SHARE = 0.1  # of a run, unless the warm-up was asked for
 SETTING_TYPES = get_type_hints(TrainSettings)
@@ -246,7 +247,7 @@ def _conforming(values: dict[Any, Any], extra: tuple[str, ...] = ()) -> dict[str
 def _convert(value: Any, hint: Any) -> Any:
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        return None if value is None else _convert(value, parts[0])
+        return _convert_to_one(value, parts)
     if origin is Literal and value in parts and isinstance(value, str):
         return value
     if origin is tuple and isinstance(value, list):
@@ -260,10 +261,20 @@ def _convert(value: Any, hint: Any) -> Any:
     raise TypeError
 
 
+def _convert_to_one(value: Any, hints: tuple[Any, ...]) -> Any:
+    """The value as the first of these types that takes it."""
+    if value is None and types.NoneType in hints:
+        return None
+    for hint in hints:
+        with suppress(TypeError):
+            return _convert(value, hint)
+    raise TypeError
+
+
 def _described(hint: Any) -> str:
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        return f"{_described(parts[0])}, or null"
+        return ", or ".join("null" if part is types.NoneType else _described(part) for part in parts)
     if origin is Literal:
         return ", ".join(f'"{part}"' for part in parts)
     if origin is tuple:

@@ -5,7 +5,7 @@ A setting is one field here; `train`'s signature, its help and `run.json` all fo
 
 import re
 from collections.abc import Callable
-from dataclasses import KW_ONLY, asdict, dataclass, field, fields
+from dataclasses import KW_ONLY, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -29,7 +29,7 @@ TERMS_OF_CLUSTERS = (
 )
 FREE = frozenset(
     {
-        *("out", "recipe", "any_model", "print", "follow", "max_corrupt", "tensorboard", "resume"),
+        *("out", "recipe", "any_model", "print", "dry_run", "follow", "max_corrupt", "tensorboard", "resume"),
         *("quarantine", "val_fraction"),  # a change shows in the data's fingerprint
         *("workers", "device", "checkpoint_minutes", "checkpoint_steps", "grad_checkpointing", "shard"),
         *("rank_timeout", "worker_timeout"),
@@ -74,6 +74,13 @@ class TrainSettings:
     ] = None
     any_model: Annotated[bool, Doc("Use the recipe even if it was made for another family of models.")] = False
     print: Annotated[bool, Doc("Print the settings as a recipe that says where each comes from, and exit.")] = False
+    dry_run: Annotated[
+        bool,
+        Doc(
+            "Check everything, take a few steps, say what the run would take (memory, steps, time, disk, and on more "
+            "processes), and leave nothing behind."
+        ),
+    ] = False
     task: Annotated[str, Doc(f"What to learn: {', '.join(load_tasks())}.")] = "classify"
     head: Annotated[
         str | None,
@@ -107,7 +114,13 @@ class TrainSettings:
         float, Doc("keypoints: standard deviation of the random rotation in degrees; at most twice that.")
     ] = 0.0
     epochs: Annotated[int, Doc("Passes over the training images.")] = 100
-    batch_size: Annotated[int, Doc("Images per optimiser step, over all processes and accumulated pieces.")] = 64
+    batch_size: Annotated[
+        int | Literal["auto"],
+        Doc(
+            "Images per optimiser step, over all processes and accumulated pieces; auto: the largest that fits the "
+            "free memory of the device, a multiple of 8 up to 1024. A continued run keeps what it began with."
+        ),
+    ] = 64
     accumulate: Annotated[int, Doc("Pieces per batch (gradient accumulation), to save memory.")] = 1
 
     repeats: Annotated[
@@ -310,7 +323,7 @@ class TrainSettings:
         for accepted, (names, fine) in SETTING_LIMITS.items():
             for name in names.split():
                 value = getattr(self, name)
-                _check(name, value, value is None or fine(value), accepted)
+                _check(name, value, value in (None, "auto") or fine(value), accepted)
         _check("size", self.size, self.size <= LARGEST_SIDE, f"at most {LARGEST_SIDE}")
         for name in ("min_lr", "warmup_lr"):
             _check(name, getattr(self, name), getattr(self, name) <= self.lr, f"at most lr ({self.lr})")
@@ -381,7 +394,20 @@ class TrainSettings:
     @property
     def peak_lr(self) -> float:
         """The peak learning rate at this batch size."""
-        return self.lr * self.batch_size / self.lr_batch if self.lr_batch else self.lr
+        return self.lr * self.batch / self.lr_batch if self.lr_batch else self.lr
+
+    @property
+    def batch(self) -> int:
+        """The batch size as a number, which `auto` has become before anything is trained."""
+        assert isinstance(self.batch_size, int), "--batch-size auto has not been settled yet"
+        return self.batch_size
+
+    def with_batch(self, images: int) -> "TrainSettings":
+        """The same settings with this batch size, wherever the others come from."""
+        settled = replace(self, batch_size=images)
+        settled.origins.update(self.origins)
+        settled.notes.extend(self.notes)
+        return settled
 
     @property
     def all_epochs(self) -> int:
