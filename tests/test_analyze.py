@@ -1,6 +1,7 @@
 """The verb: every kind writes figures, a chart and how to read it; what has no meaning is told."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,32 @@ def test_bad_input_is_one_line_and_nothing_is_written(
     with pytest.raises(InputError, match=told):
         analyze(kind, folder, **{**FEW, **options}, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_ablations_train_what_is_missing_and_go_on_where_they_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With runs that are there already; what is trained is the row's arguments."""
+    asked = []
+
+    def stand_in(model: str, data: str, *, out: Path, model_args: tuple[str, ...], **_: object) -> None:
+        asked.append((out.name, model_args))
+        save_small(out, model, classes=SHAPES)
+
+    monkeypatch.setattr(sys.modules["vitreous.analyze"], "train", stand_in)
+    options = dict(FEW, size=64, seeds=(0, 1), switches=("fixed temperature",), runs=tmp_path / "runs")
+    for _ in range(2):
+        analyze("ablate", "xcit_nano_12_p16", **options, out=tmp_path / "out")
+    assert asked == [
+        ("xcit_nano_12_p16_whole_0", ()),
+        ("xcit_nano_12_p16_whole_1", ()),
+        ("xcit_nano_12_p16_fixed_temperature_0", ("learned_temperature=False",)),
+        ("xcit_nano_12_p16_fixed_temperature_1", ("learned_temperature=False",)),
+    ]
+    rows = json.loads((tmp_path / "out" / "analysis.json").read_text())["rows"]
+    assert [row["part"] for row in rows] == ["whole", "fixed temperature"]
+    assert rows[0]["params"] - rows[1]["params"] == 12 * 4  # a number for each head of each block
+    with pytest.raises(InputError, match="give another --runs"):
+        analyze("ablate", "xcit_nano_12_p16", **{**options, "epochs": 7}, out=tmp_path / "out")
+    with pytest.raises(InputError, match="has no parts to leave out"):
+        analyze("ablate", "resnet18", **options, out=tmp_path / "out")

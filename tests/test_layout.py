@@ -64,7 +64,7 @@ ALLOWED = {  # room -> what of ours its files may import, besides errors, versio
     "figures": {"layers", "models", "registry", "files", "runtime"},
     "investigations": {
         *("attribution", "clusters", "explanations", "measurements", "reports", "drawing"),
-        *("data", "runs", "runtime", "layers"),
+        *("data", "runs", "runtime", "layers", "figures", "registry", "files"),
     },
 }
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.name not in ("__init__.py", "__main__.py"))

@@ -17,6 +17,7 @@ from vitreous.investigations.base import Inquiry, Investigated, Investigation, l
 from vitreous.reports.investigation import Findings, chart_files, findings_markdown, findings_table
 from vitreous.runs.results import require_positive, result_folder
 from vitreous.runtime.calling import takes
+from vitreous.train import train
 
 ANALYSIS_JSON, ANALYSIS_TEXT = "analysis.json", "analysis.md"
 
@@ -49,6 +50,12 @@ class AnalyzeSettings:
         tuple[str, ...], Doc("Of robustness: other data of the same classes, as ImageNet-V2 or -A in class folders.")
     ] = ()
     rounds: Annotated[int, Doc("Of scaling: how often each model is timed.")] = 5
+    epochs: Annotated[int, Doc("Of ablate: how long each row is trained, by the recipe quick.")] = 2
+    seeds: Annotated[tuple[int, ...], Doc("Of ablate: each row is trained once with each.")] = (0,)
+    switches: Annotated[tuple[str, ...], Doc("Of ablate: some rows only, beside the whole model.")] = ()
+    runs: Annotated[Path, Doc("Of ablate: folder of the runs; those that are there are not trained again.")] = Path(
+        "runs/ablate"
+    )
     batch_size: Annotated[int, Doc("Images per forward pass.")] = 8
     seed: Annotated[int, Doc("Of what is drawn at random; the same seed gives the same figures.")] = 0
     device: Annotated[str, Doc("cpu, cuda, cuda:1, or mps.")] = "cpu"
@@ -57,16 +64,20 @@ class AnalyzeSettings:
     ] = None
 
     def __post_init__(self) -> None:
-        require_positive(limit=self.limit, batch_size=self.batch_size, rounds=self.rounds)
+        require_positive(limit=self.limit, batch_size=self.batch_size, rounds=self.rounds, epochs=self.epochs)
         find_investigation(self.kind)
         if not all(0 <= place < 1 for place in self.query):
             across, down = self.query
             raise InputError(f"--query {across:g} {down:g} is outside of the picture; give two numbers from 0 to 0.99")
 
     def inquiry(self) -> Inquiry:
-        shared = {field.name: getattr(self, field.name) for field in fields(Inquiry) if field.name != "subjects"}
+        shared = {
+            field.name: getattr(self, field.name)
+            for field in fields(Inquiry)
+            if field.name not in ("subjects", "train")
+        }
         names = dict.fromkeys((self.model, *self.beside))
-        return Inquiry(tuple(Investigated(name, self.size, self.device) for name in names), **shared)
+        return Inquiry(tuple(Investigated(name, self.size, self.device) for name in names), **shared, train=train)
 
 
 @takes(AnalyzeSettings)
@@ -81,6 +92,7 @@ def analyze(settings: AnalyzeSettings) -> Path:
     resolution: how right a classifier is on images of other sizes.
     scaling: how time, memory and multiply-adds grow with the image.
     robustness: how right a classifier is on corrupted pictures, and on other data of the same classes.
+    ablate: what each part of a family is worth: its model is trained whole and without it, and compared.
 
     Written to --out: analysis.json with all figures, analysis.md with a table and a paragraph on how to read it, and
     charts, as PNG and as SVG. A question that has no meaning for a model is answered by the reason.
@@ -92,12 +104,13 @@ def analyze(settings: AnalyzeSettings) -> Path:
         vitreous analyze resolution runs/photos photos --sizes 128 224 320
         vitreous analyze robustness runs/photos photos --corruptions jpeg gaussian_noise
         vitreous analyze scaling paca_tiny --beside pvt_v2_b1 --sizes 224 448 896
+        vitreous analyze ablate xcit_nano_12_p8 shapes --size 64 --epochs 4 --seeds 0 1 2
 
     Returns:
         The path of the table.
     """
     asked, inquiry = find_investigation(settings.kind), settings.inquiry()
-    if asked.needs_data:  # else weights do not matter
+    if asked.needs_weights:
         for subject in inquiry.subjects:
             inquiry.images(subject.trained)  # what cannot be opened is told before the work
     folder = settings.out or Path("analysis") / settings.kind

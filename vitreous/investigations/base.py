@@ -1,12 +1,13 @@
 """What is asked, of which models and pictures, and what comes out."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
+from typing import Any
 
 import vitreous.investigations
 from vitreous.data.image_set import ImageSet
@@ -55,6 +56,11 @@ class Inquiry:
     corruptions: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
     rounds: int = 5
+    epochs: int = 2
+    seeds: tuple[int, ...] = (0,)
+    switches: tuple[str, ...] = ()
+    runs: Path = Path("runs/ablate")
+    train: Callable[..., Any] | None = None
 
     def images(self, trained: TrainedModel, data: str | None = None) -> ImageSet:
         return open_data(data or self.data, self.split, size=trained.preprocess.size, val_fraction=trained.val_fraction)
@@ -76,6 +82,7 @@ class Investigation(ABC):
     asks: str  # the question, for --help
     reading: str  # how to read the result
     needs_data = True
+    needs_weights = True  # of the models that are given
 
     @abstractmethod
     def run(self, inquiry: Inquiry) -> Findings: ...

@@ -19,7 +19,7 @@ class Scaling(Investigation):
     name = "scaling"
     order = 60
     asks = "how time, memory and multiply-adds grow with the image"
-    needs_data = False
+    needs_data = needs_weights = False
     reading = (
         "One image at a time. Both axes would be straight lines through zero for a model whose cost is linear in the "
         "number of pixels; attention between all positions bends upwards. Times are medians on this machine, and worth "

@@ -14,12 +14,16 @@ from vitreous.layers.tap import Tap
 
 
 class ChannelAttention(nn.Module):
-    """Cross-covariance attention: in each head, softmax over d x d scaled correlations of its channels."""
+    """Cross-covariance attention: in each head, softmax over d x d scaled correlations of its channels.
 
-    def __init__(self, dim: int, heads: int) -> None:
+    The paper's ablations: `normalise=False` takes products in place of correlations, and `learned_temperature=False`
+    scales by one.
+    """
+
+    def __init__(self, dim: int, heads: int, *, normalise: bool = True, learned_temperature: bool = True) -> None:
         super().__init__()
-        self.heads = heads
-        self.temperature = nn.Parameter(torch.ones(heads, 1, 1))
+        self.heads, self.normalise = heads, normalise
+        self.temperature = nn.Parameter(torch.ones(heads, 1, 1)) if learned_temperature else None
         self.qkv = nn.Linear(dim, 3 * dim)
         self.channel_attention = Tap()
         self.proj = nn.Linear(dim, dim)
@@ -43,7 +47,8 @@ class ChannelAttention(nn.Module):
             weights = self.attention(channel_products(q, k), q.square().sum(1), k.square().sum(1))
         else:
             # Sums over thousands of positions leave half precision's range, so normalise first, in float32.
-            q, k = (F.normalize(t.float(), dim=1).to(t.dtype) for t in (q, k))
+            if self.normalise:
+                q, k = (F.normalize(t.float(), dim=1).to(t.dtype) for t in (q, k))
             weights = self.attention(channel_products(q, k)).to(v.dtype)
         # One head at a time reads v in place; all heads at once would copy it first.
         parts = [torch.bmm(v[:, :, i], weights[:, i].transpose(1, 2)) for i in range(self.heads)]  # (B, N, d)
@@ -70,10 +75,10 @@ class ChannelAttention(nn.Module):
 
     def attention(self, qk: Tensor, *squares: Tensor) -> Tensor:
         """Softmax (B, h, d, d) of correlations, given products and, unless these are normalised, squared lengths."""
-        if squares:
+        if squares and self.normalise:
             q_length, k_length = (square.clamp(min=0).sqrt().clamp(min=1e-12) for square in squares)  # (B, h, d)
             qk = qk / (q_length[..., None] * k_length[..., None, :])
-        return self.channel_attention((qk * self.temperature).softmax(-1))
+        return self.channel_attention((qk if self.temperature is None else qk * self.temperature).softmax(-1))
 
 
 def channel_products(q: Tensor, k: Tensor) -> Tensor:

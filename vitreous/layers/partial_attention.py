@@ -32,6 +32,8 @@ class AttentionSettings:
     head_expansion: int = 2  # heads at the softmax per head outside
     bottleneck_ratio: int = 32  # channels per channel within the background's two-layer network
     project: str = "all"  # tokens whose keys and values are computed; "needed" gives the same result for less
+    head_mixing: bool = True  # False: the plain softmax of every head
+    single_query: bool = True  # False: background tokens read nothing
 
 
 class HeadMixer(nn.Module):
@@ -70,10 +72,12 @@ class PartialAttention(nn.Module):
         self.heads, self.fraction, self.settings = heads, fraction, settings
         self.token = nn.Parameter(torch.zeros(dim))
         self.qkv = nn.Linear(dim, 3 * dim)
-        self.mixer = HeadMixer(heads, settings.head_expansion)
+        self.mixer = HeadMixer(heads, settings.head_expansion) if settings.head_mixing else None
         self.proj = nn.Linear(dim, dim)
         hidden = max(8, dim // settings.bottleneck_ratio)
-        self.spread = nn.Sequential(nn.Linear(dim, hidden), nn.LayerNorm(hidden), nn.ReLU(), nn.Linear(hidden, dim))
+        self.spread: nn.Module | None = None
+        if settings.single_query:
+            self.spread = nn.Sequential(nn.Linear(dim, hidden), nn.LayerNorm(hidden), nn.ReLU(), nn.Linear(hidden, dim))
         self.score = Tap()  # (B, H, W) mean over channels, which decides what is foreground
         self.rank = Tap()  # (B, H, W) rank by score, 0 is first
         self.foreground = Tap()  # (B, H, W) True for the foreground
@@ -89,17 +93,26 @@ class PartialAttention(nn.Module):
         z = torch.cat([self.token.to(x.dtype).expand(B, 1, C), x.flatten(1, 2)], 1)  # (B, 1 + N, C)
         chosen = self.choose(self.score(score))  # (B, m)
         rows = (chosen + torch.arange(B, device=x.device)[:, None] * z.shape[1]).flatten()  # (B m), in the whole batch
-        if self.settings.project == "needed" and is_plain(self.qkv):
+        needed = self.settings.project == "needed" or self.spread is None
+        if needed and is_plain(self.qkv):
             front = self.attend_foreground(self.qkv(gather_rows(z, rows, chosen)), chosen, (H, W))  # (B, m, C)
+            if self.spread is None:
+                return self.joined(z, z.clone(), rows, front, (H, W))
             read = self.attend_tokens(front[:, :1], z, chosen, (H, W))  # (B, 1, C)
         else:
             qkv = self.qkv(z)  # (B, 1 + N, 3C)
             front = self.attend_foreground(gather_rows(qkv, rows, chosen), chosen, (H, W))  # (B, m, C)
             read = self.attend_background(front[:, :1], qkv[..., C:], chosen, (H, W))  # (B, 1, C)
+        if self.spread is None:
+            return self.joined(z, z.clone(), rows, front, (H, W))
         update = self.spread(read)
         out = z + update if self.settings.sqa_residual else update.expand_as(z).clone()  # (B, 1 + N, C)
-        out = out.flatten(0, 1).index_copy_(0, rows, front.flatten(0, 1).to(out.dtype)).view_as(z)
-        return out[:, 1:].unflatten(1, (H, W))
+        return self.joined(z, out, rows, front, (H, W))
+
+    def joined(self, z: Tensor, background: Tensor, rows: Tensor, front: Tensor, grid: tuple[int, int]) -> Tensor:
+        """The foreground written over the background: (B, H, W, C)."""
+        out = background.flatten(0, 1).index_copy_(0, rows, front.flatten(0, 1).to(background.dtype)).view_as(z)
+        return out[:, 1:].unflatten(1, grid)
 
     def choose(self, score: Tensor) -> Tensor:
         """The abstract token, which is 0, and the foreground, best first; equal scores in reading order.
@@ -134,7 +147,7 @@ class PartialAttention(nn.Module):
         """Attention among the abstract token and the foreground, (B, m, 3C) -> (B, m, C)."""
         q, k, v = qkv.unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).contiguous().unbind(0)  # (B, h, m, d)
         scores = self.unmixed((q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1))  # (B, h, m, m)
-        weights = self.mixed(self.mixer(scores))
+        weights = self.mixed(scores.softmax(-1) if self.mixer is None else self.mixer(scores))
         if self.abstract.listening:
             reads, where = weights[:, :, 0], chosen[:, None].expand(-1, self.heads, -1)  # (B, h, m)
             picture = reads.new_zeros(*reads.shape[:2], 1 + grid[0] * grid[1]).scatter(2, where, reads)

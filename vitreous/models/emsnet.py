@@ -39,7 +39,7 @@ from vitreous.layers.patch import HALVINGS, apply_nchw
 from vitreous.layers.plain import is_plain
 from vitreous.layers.pooled import Coordinates, GlobalAttention, LocalAttention, PooledBranch, pool_cells
 from vitreous.layers.tap import Tap
-from vitreous.models.arguments import check_rows, check_stem_stride, split_options
+from vitreous.models.arguments import check_flags, check_rows, check_stem_stride, split_options
 from vitreous.models.base import Backbone, Stage
 from vitreous.registry import Published, register
 
@@ -57,6 +57,9 @@ class MixerSettings:
     split: Annotated[Sequence[int], Doc("Shares of the static channels, at stride 2 : 1 : 4.")] = (1, 2, 1)
     whitening: Annotated[str, Doc("Mean that is subtracted before the static operator: channel or pixel.")] = "channel"
     kernel_size: Annotated[int, Doc("Kernel of the static operator's depth-wise convolutions.")] = 3
+    gate: Annotated[bool, Doc("What they compute gates the static operator's tokens; False: it is added to them.")] = (
+        True
+    )
 
 
 class StaticOperator(nn.Module):
@@ -66,7 +69,7 @@ class StaticOperator(nn.Module):
         super().__init__()
         part = dim // sum(settings.split)
         self.at2, self.at1, self.at4 = (part * share for share in settings.split)
-        self.over_channels = settings.whitening == "channel"
+        self.over_channels, self.gated = settings.whitening == "channel", settings.gate
         k = settings.kernel_size
         self.whiten = nn.Linear(dim, dim)
         self.whitened = Tap()
@@ -87,6 +90,8 @@ class StaticOperator(nn.Module):
         by4 = pool_cells(by2[..., self.at2 + self.at1 :], 2, largest=True)
         kept = apply_nchw(self.kept, y[..., self.at2 : self.at2 + self.at1])
         y = torch.cat((self.branch2(by2[..., : self.at2], grid), kept, self.branch4(by4, grid)), -1)
+        if not self.gated:
+            return apply_nchw(self.output, self.value(x) + self.fuse(y))
         gate = apply_nchw(self.gate, self.fuse(y).sigmoid())
         return apply_nchw(self.output, self.value(x) * gate)
 
@@ -219,6 +224,7 @@ class EMSNet(Backbone):
 
 
 def check_mixer_settings(settings: MixerSettings) -> None:
+    check_flags(gate=settings.gate)
     if settings.whitening not in WHITENINGS:
         raise InputError(f"whitening={settings.whitening!r} given; accepted: {', '.join(WHITENINGS)}")
     if isinstance(settings.branches, str) or not set(settings.branches) <= set(BRANCHES):

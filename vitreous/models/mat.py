@@ -121,11 +121,13 @@ MIXERS = {"none": None, "window": WindowAttention, "mat": AbstractAttention}
 class MATBlock(nn.Module):
     """Position and attention if the stage mixes tokens, then feed-forward, on residual branches."""
 
-    def __init__(self, dim: int, heads: int, mixer: str, *, mlp_depthwise: bool, drop_rate: float) -> None:
+    def __init__(
+        self, dim: int, heads: int, mixer: str, *, position: bool, mlp_depthwise: bool, drop_rate: float
+    ) -> None:
         super().__init__()
         make = MIXERS[mixer]
         if make is not None:
-            self.position = PositionConv(dim)
+            self.position = PositionConv(dim) if position else nn.Identity()
             self.norm1 = nn.LayerNorm(dim, 1e-6)
         self.attention = make(dim, heads) if make is not None else None
         self.norm2 = nn.LayerNorm(dim, 1e-6)
@@ -213,6 +215,7 @@ class MAT(Backbone):
         window: Side of a window in tokens.
         embed: Between stages: "bilinear" sampling, a strided "conv", or patch "merge".
         offset_limit: Largest distance in pixels of the sampled map that bilinear sampling may move; None for any.
+        position: Positions by a depth-wise convolution before attention.
         mlp_depthwise: Depth-wise convolution in the feed-forward layers.
         head_width: Channels of the layer before the classifier; 0 for none.
         stem_stride: Stride of the stem: 4, or 2 or 1 for small images.
@@ -234,6 +237,7 @@ class MAT(Backbone):
         window: int = 7,
         embed: str = "bilinear",
         offset_limit: float | None = None,
+        position: bool = True,
         mlp_depthwise: bool = True,
         head_width: int = 1280,
         stem_stride: int = 4,
@@ -244,7 +248,7 @@ class MAT(Backbone):
         check_heads(dims, heads)
         check_stem_stride(stem_stride)
         check_positive_ints(window=window)
-        check_flags(mlp_depthwise=mlp_depthwise)
+        check_flags(position=position, mlp_depthwise=mlp_depthwise)
         check_mat_choices(depths, mixers, embed, offset_limit)
         strides = [stem_stride * 2**i for i in range(len(dims))]
         super().__init__(dims, strides, head_width=head_width, **common)
@@ -253,7 +257,10 @@ class MAT(Backbone):
         self.stages = nn.ModuleList()
         for i, (dim, mixer) in enumerate(zip(dims, mixers, strict=True)):
             downsample = EMBEDS[embed](dims[i - 1], dim, strides[i - 1], offset_limit) if i else nn.Identity()
-            blocks = [MATBlock(dim, heads[i], mixer, mlp_depthwise=mlp_depthwise, drop_rate=rate) for rate in rates[i]]
+            blocks = [
+                MATBlock(dim, heads[i], mixer, position=position, mlp_depthwise=mlp_depthwise, drop_rate=rate)
+                for rate in rates[i]
+            ]
             norm = nn.LayerNorm(dim, 1e-6, elementwise_affine=i == len(dims) - 1)
             self.stages.append(WindowStage(downsample, blocks, norm, window))
         self.apply(self._init_weights)

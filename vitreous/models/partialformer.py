@@ -72,6 +72,8 @@ class PartialFormer(Backbone):
         bottleneck_ratio: Narrowing of the two-layer network behind the background query, which has 8 channels at least.
         project: "all" makes queries, keys and values of every token, as published. "needed" computes the same function
             from the same weights with a seventh less work, as the background's need not be made.
+        head_mixing: Mix heads before and after the softmax; False: the plain softmax of every head.
+        single_query: One query over the background; False: background tokens read nothing in attention.
         head_width: Channels of the layer before the classifier; 0 for none.
         stem_stride: Stride of the stem: 4, or 2 or 1 for small images.
         stem_depthwise: Make the middle convolution of the stem depth-wise, which the published costs speak against.
@@ -93,6 +95,8 @@ class PartialFormer(Backbone):
         head_expansion: int = 2,
         bottleneck_ratio: int = 32,
         project: str = "all",
+        head_mixing: bool = True,
+        single_query: bool = True,
         head_width: int = 1280,
         stem_stride: int = 4,
         stem_depthwise: bool = False,
@@ -102,9 +106,12 @@ class PartialFormer(Backbone):
         check_rows(dims, depths=depths, heads=heads, fractions=fractions)
         check_heads(dims, heads)
         check_stem_stride(stem_stride)
-        settings = AttentionSettings(max_foreground, sqa_residual, head_expansion, bottleneck_ratio, project)
+        settings = AttentionSettings(
+            max_foreground, sqa_residual, head_expansion, bottleneck_ratio, project, head_mixing, single_query
+        )
         check_partialformer_choices(dims, fractions, settings)
         check_flags(mlp_dw=mlp_dw, sqa_residual=sqa_residual, stem_depthwise=stem_depthwise)
+        check_flags(head_mixing=head_mixing, single_query=single_query)
         super().__init__(dims, [stem_stride * 2**i for i in range(len(dims))], head_width=head_width, **common)
         self.stem = ConvStem(self.in_chans, dims[0], stride=stem_stride, depthwise=stem_depthwise)
         rates = drop_path_rates(drop_path_rate, depths)
@@ -124,7 +131,8 @@ class PartialFormer(Backbone):
         super()._init_weights(module)
         if isinstance(module, PartialAttention):
             nn.init.trunc_normal_(module.token, std=0.02)
-            module.mixer.reset()
+            if module.mixer is not None:
+                module.mixer.reset()
 
 
 def check_partialformer_choices(dims: Sequence[int], fractions: Sequence[float], settings: AttentionSettings) -> None:

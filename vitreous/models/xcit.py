@@ -17,21 +17,24 @@ Shapes: B batch, H W grid, N = HW, C channels, h heads, d = C / h.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any, Unpack
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
 from timm.layers import register_notrace_module
 from torch import Tensor, nn
+from typing_extensions import Doc
 
 from vitreous.errors import InputError
 from vitreous.layers.attention import split_heads
 from vitreous.layers.channel_attention import ChannelAttention
 from vitreous.layers.conv_norm import ConvNorm
 from vitreous.layers.mlp import ConvMlp, drop_path
+from vitreous.layers.patch import apply_nchw
 from vitreous.layers.tap import Tap
-from vitreous.models.arguments import BackboneOptions, check_flags, check_heads, check_positive_ints
+from vitreous.models.arguments import check_flags, check_heads, check_positive_ints, split_options
 from vitreous.models.base import Backbone, Stage
 from vitreous.models.xcit_release import XCIT_PUBLISHED, XCIT_WEIGHTS, translate_state
 from vitreous.registry import register
@@ -54,6 +57,30 @@ class PatchStem(nn.Module):
         for i, conv in enumerate(self.convs):
             x = conv(F.gelu(x) if i else x)
         return x
+
+
+class LinearStem(nn.Module):
+    """One linear layer on the pixels of each patch, as in the first vision transformers; edges get zeros."""
+
+    def __init__(self, in_chans: int, dim: int, patch: int) -> None:
+        super().__init__()
+        self.patch = patch
+        self.conv = nn.Conv2d(in_chans, dim, patch, patch)
+
+    def forward(self, x: Tensor) -> Tensor:
+        _, H, W, _ = x.shape
+        return apply_nchw(self.conv, F.pad(x, (0, 0, 0, -W % self.patch, 0, -H % self.patch)))
+
+
+@dataclass(frozen=True)
+class ColumnSettings:
+    """What the paper's ablations leave out, all of it there by default."""
+
+    local: Annotated[bool, Doc("Local patch interaction in every block.")] = True
+    attention: Annotated[bool, Doc("Channel attention in every block.")] = True
+    normalise: Annotated[bool, Doc("Correlations of channels in that attention; False: plain products.")] = True
+    learned_temperature: Annotated[bool, Doc("A learned scale of each head's correlations; False: one.")] = True
+    linear_stem: Annotated[bool, Doc("A single linear layer on each patch in place of strided convolutions.")] = False
 
 
 @register_notrace_module  # symbolic tracing cannot follow a size into torch.arange
@@ -98,17 +125,31 @@ class LocalInteraction(nn.Module):
 class XCiTBlock(nn.Module):
     """Channel attention, local interaction, feed-forward: each normalised before and scaled after its branch."""
 
-    def __init__(self, dim: int, heads: int, scale: float, drop_rate: float) -> None:
+    gamma1: Tensor
+    gamma2: Tensor
+    gamma3: Tensor
+
+    def __init__(self, dim: int, heads: int, scale: float, settings: ColumnSettings, drop_rate: float) -> None:
         super().__init__()
-        self.norm1, self.attention = nn.LayerNorm(dim, LAYER_NORM_EPS), ChannelAttention(dim, heads)
+        if settings.attention:
+            self.norm1 = nn.LayerNorm(dim, LAYER_NORM_EPS)
+            self.attention = ChannelAttention(
+                dim, heads, normalise=settings.normalise, learned_temperature=settings.learned_temperature
+            )
         self.norm2, self.mlp = nn.LayerNorm(dim, LAYER_NORM_EPS), ConvMlp(dim, 4 * dim, depthwise=False)
-        self.norm3, self.local = nn.LayerNorm(dim, LAYER_NORM_EPS), LocalInteraction(dim)
-        self.gamma1, self.gamma2, self.gamma3 = (nn.Parameter(torch.full((dim,), scale)) for _ in range(3))
+        if settings.local:
+            self.norm3, self.local = nn.LayerNorm(dim, LAYER_NORM_EPS), LocalInteraction(dim)
+        for name, there in (("gamma1", settings.attention), ("gamma2", True), ("gamma3", settings.local)):
+            if there:
+                self.register_parameter(name, nn.Parameter(torch.full((dim,), scale)))
+        self.settings = settings
         self.drop_path = drop_path(drop_rate)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = torch.addcmul(x, self.gamma1, self.drop_path(self.attention(self.norm1(x))))
-        x = torch.addcmul(x, self.gamma3, self.drop_path(self.local(self.norm3(x))))
+        if self.settings.attention:
+            x = torch.addcmul(x, self.gamma1, self.drop_path(self.attention(self.norm1(x))))
+        if self.settings.local:
+            x = torch.addcmul(x, self.gamma3, self.drop_path(self.local(self.norm3(x))))
         return torch.addcmul(x, self.gamma2, self.drop_path(self.mlp(self.norm2(x))))
 
 
@@ -205,8 +246,10 @@ class XCiT(Backbone):
         scale: Initial value of the LayerScale vectors.
         tokens_norm: Whether class-attention blocks normalise all tokens or the class token alone.
         dense: Give a pyramid of strides 4, 8, 16, 32 instead of a class token.
+        options: Fields of `ColumnSettings` that differ from the paper's model.
     """
 
+    settings = ColumnSettings()
     growth = "Linear: channels attend to channels, and their number does not depend on the image."
     pooling = ("token", "avg", "")
     dense_arguments: Mapping[str, Any] = {"dense": True}
@@ -225,8 +268,10 @@ class XCiT(Backbone):
         ends: tuple[int, ...] | None = None,
         dense: bool = False,
         drop_path_rate: float = 0.0,
-        **common: Unpack[BackboneOptions],
+        **options: Any,
     ) -> None:
+        settings, common = split_options(ColumnSettings, options, {})
+        check_flags(**asdict(settings))
         check_positive_ints(dim=dim, depth=depth, heads=heads)
         ends = ends or tuple(depth * part // 12 - 1 for part in (4, 6, 8, 12))
         check_xcit_shape(dim, depth, heads, patch, ends)
@@ -237,13 +282,15 @@ class XCiT(Backbone):
         super().__init__((dim,) * len(ends), strides, **common)
         self.for_small_images = None if dense else "patch"  # the dense form's strides do not depend on it
         self.patch = patch
-        self.stem = PatchStem(self.in_chans, dim, patch)
+        self.settings = settings
+        self.stem = (LinearStem if settings.linear_stem else PatchStem)(self.in_chans, dim, patch)
+        self.first_conv = "stem.conv" if settings.linear_stem else type(self).first_conv
         self.position = FourierPosition(dim)
         self.starts = (0, *(end + 1 for end in ends))
         self.stages = nn.ModuleList(
             ColumnStage(
                 # The same rate in every block: the paper does not let it rise.
-                [XCiTBlock(dim, heads, scale, drop_path_rate) for _ in range(first, last)],
+                [XCiTBlock(dim, heads, scale, settings, drop_path_rate) for _ in range(first, last)],
                 rescale_layers(dim, patch, stride) if dense else nn.Identity(),
             )
             for (first, last), stride in zip(pairwise(self.starts), strides, strict=True)
