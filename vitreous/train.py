@@ -40,7 +40,7 @@ from vitreous.runtime.console import EpochTable, RemainingTime, Throughput, form
 from vitreous.runtime.device import autocast, keep_freed_memory
 from vitreous.runtime.distributed import SINGLE_PROCESS, CollectiveInputError, World, processes
 from vitreous.runtime.parallel import full_tensor, replicate, require_shardable, shard, synchronise_norms
-from vitreous.tasks.base import load_task
+from vitreous.tasks.base import Moment, load_task
 from vitreous.training.attention import AttentionLoss
 from vitreous.training.bad_images import BadImages
 from vitreous.training.build import (
@@ -54,7 +54,7 @@ from vitreous.training.build import (
 )
 from vitreous.training.clusters import ClusterLoss
 from vitreous.training.faithful import FaithfulLoss
-from vitreous.training.optim import build_optimizer, set_lr
+from vitreous.training.optim import build_optimizer, set_lr, set_weight_decay
 from vitreous.training.recipe import as_recipe, with_recipe
 from vitreous.training.settings import FREE, TrainSettings
 from vitreous.training.state import Position, TrainState, WeightAverage
@@ -73,7 +73,7 @@ class StepResult(NamedTuple):
     loss: float  # mean over the images
     signal: int  # received by any of them; 0 = none
     late: bool  # whether a checkpoint is due by the clock
-    watched_terms: dict[str, float]  # of clusters and attention: unweighted means over the images
+    watched_terms: dict[str, float]  # of clusters, attention and the task: unweighted means over the images
 
 
 @takes(TrainSettings, with_recipe)
@@ -177,6 +177,7 @@ class Training:
         self.faithful_loss = FaithfulLoss(self.model, settings)
         self.term_weights = self.cluster_loss.weights | self.attention_loss.weights | self.faithful_loss.weights
         self.watched_terms: dict[str, Tensor] = {}  # of the latest piece
+        self.doubted: set[str] = set()  # what was said about them
         self.layout = torch.channels_last if settings.channels_last else torch.contiguous_format
         self.val_images = images["val"]
         self.train_loader, self.val_loader = self._loaders(images["train"])
@@ -267,14 +268,14 @@ class Training:
     def require_space(self) -> None:
         """Two checkpoints and the best model stay while a third checkpoint is written."""
         checkpoint, path = self.state.stored_bytes(), self.run.path
-        tensors = self.state.evaluated_model.state_dict().values()
+        tensors = self.task.kept(self.state.evaluated_model).state_dict().values()
         model = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         there = sum(folder_bytes(path / name) for name in ("checkpoints", "best", "final"))
         require_space(path, 3 * checkpoint + model - there, "the checkpoints of this run and its model")
 
     def require_storable(self) -> None:
         try:
-            json_text(make_config(self.state.evaluated_model, **self.description()))
+            json_text(make_config(self.task.kept(self.state.evaluated_model), **self.description()))
         except (TypeError, ValueError) as reason:
             raise InputError(f"the settings of this model cannot be stored with it: {reason}") from reason
 
@@ -345,9 +346,11 @@ class Training:
     def step(self, pieces: list[Batch], epoch: int) -> StepResult:
         """One optimiser step on a batch in pieces; a loss or gradient that is not finite never reaches the weights."""
         state, world, number = self.state, self.world, self.state.position.step
+        self.task.moment = Moment(number, self.total_steps, self.steps_per_epoch)
         state.optimizer.zero_grad(set_to_none=True)
         terms: list[Tensor] = []  # add up to the mean over the images of all pieces and processes
-        watched = dict.fromkeys(self.term_weights, torch.zeros((), device=self.device))  # means over the images
+        names = (*self.term_weights, *self.task.watched)
+        watched = dict.fromkeys(names, torch.zeros((), device=self.device))  # means over the images
         for index, piece in enumerate(pieces):
             self.bad_images.note("train", piece.unreadable)
             with nullcontext() if index == len(pieces) - 1 else self.skip_exchange():
@@ -356,6 +359,7 @@ class Training:
                 state.scaler.scale(term * world.size).backward()  # gradients are averaged over the processes
             terms.append(term.detach())
             watched = {name: total + share * self.watched_terms[name] for name, total in watched.items()}
+        self.task.before_update(state.model)
         norm = self.clip_gradients()
         # the only point in a step that waits for the device
         numbers = torch.stack([*terms, norm, *watched.values()]).tolist()
@@ -368,11 +372,13 @@ class Training:
         if self.settings.amp != "fp16" and not math.isfinite(norm):  # a scaler skips such steps by itself
             raise not_finite(f"the norm of the gradient is {norm}", number, epoch, pieces[0].indices)
         set_lr(state.optimizer, self.lr_factor(number))
+        if self.settings.weight_decay_end is not None:
+            set_weight_decay(state.optimizer, self.settings.weight_decay_at(self.task.moment.progress))
         state.scaler.step(state.optimizer)
         state.scaler.update()
         if state.ema is not None:
             state.ema.update(number)
-        self.task.after_step(state.model, number / self.total_steps)
+        self.task.after_step(state.model)
         state.position.step += 1
         return StepResult(mean, int(max(signals)), any(lates), dict(zip(watched, map(sum, seen), strict=True)))
 
@@ -387,7 +393,7 @@ class Training:
             losses = self.task.losses(self.learner, images, targets)
             faithful = self.faithful_loss.take(images, targets)
         terms = self.cluster_loss.take() | self.attention_loss.take(images, targets, losses) | faithful
-        self.watched_terms = {name: term.detach() for name, term in terms.items()}
+        self.watched_terms = {name: term.detach() for name, term in (terms | self.task.watch()).items()}
         losses |= {name: self.term_weights[name] * term for name, term in terms.items()}
         return torch.stack(list(losses.values())).sum()
 
@@ -423,16 +429,19 @@ class Training:
         return score_loader(self.task, model, self.val_loader, world, amp, label=label, between_batches=stop)
 
     def finish_epoch(self, epoch: int, scores: Scores, seconds: float) -> None:
-        """Log, save the weights if they are the best so far, then record it. A kill in between repeats evaluation."""
-        position, value = self.state.position, scores.values[self.task.main_metric]
+        """Log, save the weights if they are the best so far, then record it. A kill in between repeats evaluation.
+
+        As long as nothing tells which are the best, these are the latest.
+        """
+        position, value = self.state.position, scores.values.get(self.task.main_metric)
         rate = round(scores.images_per_second, 1)
         self.bad_images.note("val", scores.unreadable)
         self.settle_bad_images()
         bad = {"bad_images": len(self.bad_images)} if len(self.bad_images) else {}
         self.run.log(step=position.step, epoch=epoch + 1, split="val", **scores.values, **bad, images_per_second=rate)
-        improved = value > position.best
+        improved = position.best == -math.inf if value is None else value > position.best
         if improved:
-            position.best = value
+            position.best = position.best if value is None else value
             self.save_model("best")
         position.epochs_done = epoch + 1
         self.checkpoint_position()
@@ -451,7 +460,8 @@ class Training:
         self.table.row(shown, mark=improved)
 
     def save_model(self, name: str) -> None:
-        save_model(self.run.path / name, self.state.evaluated_model, **self.description(), world=self.world)
+        kept = self.task.kept(self.state.evaluated_model)
+        save_model(self.run.path / name, kept, **self.description(), world=self.world)
 
     def write_cards(self) -> None:
         for name in PREFERRED:
@@ -510,10 +520,14 @@ class Training:
         seen = (position.step - epoch * self.steps_per_epoch) * self.train_loader.sampler.batch_size
         before = seen - position.loss_images
         position.train_loss = (position.train_loss * before + position.loss_sum) / seen if before else loss
-        clusters = {name: total / position.loss_images for name, total in position.term_sums.items()}
+        watched = {name: total / position.loss_images for name, total in position.term_sums.items()}
         position.loss_sum, position.loss_images, position.term_sums = 0.0, 0, {}
         last = dict(lr=self.lr(), images_per_second=round(rate, 1))
-        self.run.log(step=position.step, epoch=epoch + 1, split="train", loss=loss, **clusters, **last)
+        self.run.log(step=position.step, epoch=epoch + 1, split="train", loss=loss, **watched, **last)
+        for doubt in self.task.doubts(watched):
+            if doubt not in self.doubted:
+                self.doubted.add(doubt)
+                say(f"warning: {doubt}")
 
     def close(self) -> None:
         self.train_loader.close()

@@ -3,6 +3,7 @@
 A setting is one field here; `train`'s signature, its help and `run.json` all follow from it.
 """
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import KW_ONLY, asdict, dataclass, field, fields
@@ -40,7 +41,8 @@ FREE = frozenset(
 SETTING_LIMITS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "at least 1": ("size epochs batch_size accumulate repeats log_every train_count val_count", lambda x: x >= 1),
     "0 or more": (
-        "min_lr warmup_lr warmup_epochs cooldown_epochs lr_batch weight_decay clip_grad mixup cutmix color_jitter pad "
+        "min_lr warmup_lr warmup_epochs cooldown_epochs lr_batch weight_decay weight_decay_end clip_grad mixup cutmix "
+        "color_jitter pad "
         "cluster_overlap cluster_map_entropy cluster_place_entropy cluster_read_entropy cluster_faithful attend_weight "
         "workers seed checkpoint_steps",
         lambda x: x >= 0,
@@ -140,6 +142,9 @@ class TrainSettings:
     betas: Annotated[tuple[float, float], Doc("AdamW's betas.")] = (0.9, 0.999)
     eps: Annotated[float, Doc("AdamW's epsilon.")] = 1e-8
     weight_decay: Annotated[float, Doc("AdamW's weight decay, of matrices and kernels only.")] = 0.05
+    weight_decay_end: Annotated[
+        float | None, Doc("Weight decay at the end of the run, reached along half a cosine; default: as at its start.")
+    ] = None
     layer_decay: Annotated[float, Doc("Layer-wise learning-rate decay towards the input, e.g. 0.75; 1 = off.")] = 1.0
     head_lr: Annotated[float, Doc("Multiplier of the head's learning rate.")] = 1.0
     clip_grad: Annotated[float, Doc("Gradient clipping: largest norm; 0 = off.")] = 1.0
@@ -314,6 +319,8 @@ class TrainSettings:
         _check("size", self.size, self.size <= LARGEST_SIDE, f"at most {LARGEST_SIDE}")
         for name in ("min_lr", "warmup_lr"):
             _check(name, getattr(self, name), getattr(self, name) <= self.lr, f"at most lr ({self.lr})")
+        grows = self.weight_decay_end is None or self.weight_decay > 0
+        _check("weight_decay", self.weight_decay, grows, "above 0 where weight_decay_end is given")
         saving = self.grad_checkpointing in ("off", "blocks", "mlp")
         _check("grad_checkpointing", self.grad_checkpointing, saving, "off, blocks or mlp")
         _check("betas", self.betas, all(0 <= beta < 1 for beta in self.betas), "two numbers from 0 to below 1")
@@ -399,6 +406,11 @@ class TrainSettings:
             factor=self.step_factor,
             power=self.poly_power,
         )
+
+    def weight_decay_at(self, progress: float) -> float:
+        """From `weight_decay` to `weight_decay_end` along half a cosine; `progress` runs from 0 to 1."""
+        end = self.weight_decay if self.weight_decay_end is None else self.weight_decay_end
+        return end + (self.weight_decay - end) * 0.5 * (1 + math.cos(math.pi * progress))
 
     def augmentation(self, preprocess: Preprocess) -> Augmentation:
         return Augmentation(
