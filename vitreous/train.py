@@ -54,6 +54,7 @@ from vitreous.training.build import (
 )
 from vitreous.training.clusters import ClusterLoss
 from vitreous.training.faithful import FaithfulLoss
+from vitreous.training.feature_scores import has_labels, labelled_features, neighbour_scores
 from vitreous.training.optim import build_optimizer, set_lr, set_weight_decay
 from vitreous.training.recipe import as_recipe, with_recipe
 from vitreous.training.settings import FREE, TrainSettings
@@ -114,6 +115,8 @@ def train(settings: TrainSettings) -> Path:
             return run.path
         if settings.peak_lr != settings.lr:
             say(f"learning rate: {settings.peak_lr:g}, for batches of {settings.batch_size}")
+        if settings.knn_every and not has_labels(images["train"]):
+            say("data: no labels, so that nothing can be told by nearest neighbours; --knn-every is left out")
         for note in settings.notes:
             say(note)
         with failures_explained():
@@ -179,7 +182,7 @@ class Training:
         self.watched_terms: dict[str, Tensor] = {}  # of the latest piece
         self.doubted: set[str] = set()  # what was said about them
         self.layout = torch.channels_last if settings.channels_last else torch.contiguous_format
-        self.val_images = images["val"]
+        self.images = images
         self.train_loader, self.val_loader = self._loaders(images["train"])
         self.steps_per_epoch = self.train_loader.sampler.batches
         self.total_steps = settings.all_epochs * self.steps_per_epoch
@@ -248,12 +251,14 @@ class Training:
             while_waiting=self.stop_if_signalled_alone,
         )
         share = -(-sampler.batch_size // (sampler.pieces * self.world.size))  # fits into memory if training does
-        return train_loader, self._validation(batch_size=share, workers=settings.workers, world=self.world)
+        self.whole_split = dict(batch_size=share, workers=settings.workers, world=self.world)
+        return train_loader, self._measured("val", **self.whole_split)
 
-    def _validation(self, **options: Any) -> Loader:
+    def _measured(self, split: str, **options: Any) -> Loader:
+        """The pictures of a split as they are seen in evaluation."""
         timeout, waiting = self.settings.worker_timeout, self.stop_if_signalled_alone
         return evaluation_loader(
-            self.task, self.val_images, self.preprocess, worker_timeout=timeout, while_waiting=waiting, **options
+            self.task, self.images[split], self.preprocess, worker_timeout=timeout, while_waiting=waiting, **options
         )
 
     def check_before_start(self) -> None:
@@ -282,7 +287,7 @@ class Training:
     def try_evaluation(self) -> None:
         """Evaluate two pictures, as after an epoch."""
         model = self.state.evaluated_model
-        loader = self._validation(batch_size=2, first=2, workers=min(self.settings.workers, 1))
+        loader = self._measured("val", batch_size=2, first=2, workers=min(self.settings.workers, 1))
         try:
             with worker_failures_explained():
                 score_loader(self.task, model, loader, World(self.device), self.settings.amp)
@@ -426,7 +431,32 @@ class Training:
     def validate(self, epoch: int) -> Scores:
         model, label = self.state.evaluated_model, f"validate {epoch + 1}/{self.settings.all_epochs}"
         world, amp, stop = self.world, self.settings.amp, self.stop_if_signalled
-        return score_loader(self.task, model, self.val_loader, world, amp, label=label, between_batches=stop)
+        scores = score_loader(self.task, model, self.val_loader, world, amp, label=label, between_batches=stop)
+        every, last = self.settings.knn_every, epoch + 1 == self.settings.all_epochs
+        if every and ((epoch + 1) % every == 0 or last) and has_labels(self.images["train"]):
+            scores = scores._replace(values=scores.values | self.neighbour_scores())
+        return scores
+
+    def neighbour_scores(self) -> dict[str, float]:
+        """How often the nearest training pictures of a validation picture, in the features, are of its class."""
+        model, world, amp = self.state.evaluated_model, self.world, self.settings.amp
+        bank_loader, found = self._measured("train", **self.whole_split), []
+        try:
+            for name, loader in (("train", bank_loader), ("val", self.val_loader)):
+                with worker_failures_explained():
+                    part = labelled_features(
+                        self.task,
+                        model,
+                        loader,
+                        world,
+                        amp,
+                        label=f"features of {name}",
+                        between_batches=self.stop_if_signalled,
+                    )
+                found.append(part)
+        finally:
+            bank_loader.close()
+        return neighbour_scores(*found, len(self.images["train"].classes), world)
 
     def finish_epoch(self, epoch: int, scores: Scores, seconds: float) -> None:
         """Log, save the weights if they are the best so far, then record it. A kill in between repeats evaluation.

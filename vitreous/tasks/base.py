@@ -23,6 +23,7 @@ from vitreous.data.loader import stack
 from vitreous.data.source import ImageSet
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError, nearest
+from vitreous.models.pooled import forward_pooled
 from vitreous.tasks.findings import FindingChoice, FindingQuery, FindingTruth, FoundTargets, ModelView
 from vitreous.tasks.results import MIN_SCORE, PictureResult
 
@@ -197,6 +198,10 @@ class Task(ABC):
     def assess(self, model: nn.Module, images: Tensor, targets: Targets) -> Assessment:
         """Losses and predictions of an evaluation batch; override when one forward pass gives both."""
         return Assessment({}, self.predict(model, images, targets))
+
+    def features(self, model: nn.Module, images: Tensor) -> Tensor:
+        """(B, C): the pooled features of a whole model."""
+        return forward_pooled(model, images)
 
     def truth(self, targets: Targets) -> Targets:
         """What the metric compares predictions with, made of an evaluation batch's targets."""

@@ -49,6 +49,8 @@ def build_training(settings: TrainSettings, images: ImageSet, device: torch.devi
     arguments, kind = model_arguments(settings), load_task(settings.task)
     task = kind.from_settings(settings, images)
     if not kind.on_feature_maps:
+        if len(task.sides(settings)) > 1:
+            arguments |= several_sizes(settings.model, arguments)
         model, note = build_model(settings, arguments, len(task.classes), task.sides(settings))
         preprocess = preprocess_for(model, settings)
         distillation = build_distillation(settings, images.classes, preprocess, device)
@@ -82,6 +84,20 @@ def model_arguments(settings: TrainSettings) -> dict[str, Any]:
     if config is not None and config.fixed_input_size:
         arguments["img_size"] = settings.size
     return arguments | settings.model_arguments()
+
+
+def several_sizes(model: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """What lets a model of timm that is made for one image size take others, where it has such an argument."""
+    architecture, _ = stored_arguments(model)
+    config, asked = get_pretrained_cfg(architecture), {"dynamic_img_size": True}
+    if config is None or not config.fixed_input_size or asked.keys() & arguments.keys():
+        return {}
+    try:
+        with torch.device("meta"):
+            create_model(architecture, **arguments, **asked)
+    except Exception:  # models refuse arguments in their own ways; whether it takes the sizes is seen later
+        return {}
+    return asked
 
 
 def build_model(
