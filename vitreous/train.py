@@ -138,7 +138,8 @@ def train(settings: TrainSettings) -> Path:
                 raise SystemExit(request.exit_code) from None
             finally:
                 training.close()
-        say(f"finished: {run.path}   next: {command('evaluate', run.path, settings.data)}")
+        on_features = () if training.task.classes else ("--knn",)
+        say(f"finished: {run.path}   next: {command('evaluate', run.path, settings.data, *on_features)}")
     return run.path
 
 

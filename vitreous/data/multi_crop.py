@@ -22,7 +22,7 @@ from vitreous.data.transforms import Preprocess, random_box, require_probability
 from vitreous.errors import InputError
 
 JITTER, GREY, SOLARISE = 0.8, 0.2, 0.2  # probabilities
-BLUR = (1.0, 0.1, 0.5)  # of the first global crop, the second, and local ones
+BLURRED = (1.0, 0.1, 0.5)  # of the first global crop, the second, and local ones
 BLUR_RADIUS, BLUR_SIDE = (0.1, 2.0), 224  # in pixels of crops of that side; others are blurred in proportion
 RATIO = (3 / 4, 4 / 3)
 
@@ -57,9 +57,9 @@ class MultiCrop:
         """V crops (3, H, W) of bytes."""
         rgb = image if image.mode == "RGB" else image.convert("RGB")
         side = self.preprocess.size[0]
-        views = [self.crop(rgb, side, self.global_scale, BLUR[place], place * SOLARISE) for place in (0, 1)]
+        views = [self.crop(rgb, side, self.global_scale, BLURRED[place], place * SOLARISE) for place in (0, 1)]
         return views + [
-            self.crop(rgb, self.local_size, self.local_scale, BLUR[2], 0.0) for _ in range(self.local_crops)
+            self.crop(rgb, self.local_size, self.local_scale, BLURRED[2], 0.0) for _ in range(self.local_crops)
         ]
 
     def crop(self, image: Image.Image, side: int, scale: tuple[float, float], blur: float, solarise: float) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor
 from vitreous.errors import InputError
 from vitreous.metrics.figures import Counts
 
-NEIGHBOURS = (10, 20, 100, 200)
+VOTING_NEIGHBOURS = (10, 20, 100, 200)
 TEMPERATURE = 0.07
 QUERY_BLOCK, BANK_BLOCK = 1024, 1 << 15  # a block of cosines takes 128 MB
 MOST_RANKS = 5  # for top-5
@@ -34,7 +34,7 @@ def unit_rows_(features: Tensor) -> Tensor:
     return features
 
 
-def nearest(
+def nearest_rows(
     bank: Tensor,
     labels: Tensor,
     queries: Tensor,
@@ -71,7 +71,9 @@ class NeighbourAccuracy(Counts):
 
     counted = ("right", "queries")
 
-    def __init__(self, classes: int, numbers: Sequence[int] = NEIGHBOURS, temperature: float = TEMPERATURE) -> None:
+    def __init__(
+        self, classes: int, numbers: Sequence[int] = VOTING_NEIGHBOURS, temperature: float = TEMPERATURE
+    ) -> None:
         if min(numbers, default=0) < 1:
             raise InputError(f"{tuple(numbers)} neighbours asked for; give numbers from 1")
         self.classes, self.numbers, self.temperature = classes, tuple(sorted(set(numbers))), temperature
@@ -89,7 +91,8 @@ class NeighbourAccuracy(Counts):
         for place, number in enumerate(self.numbers):  # rising: each adds the votes that it has more
             votes.scatter_add_(1, labels[:, counted:number], weights[:, counted:number])
             counted = number
-            ranked = votes.topk(min(MOST_RANKS, self.classes), dim=1).indices == truth[:, None]
+            best = votes.topk(min(MOST_RANKS, self.classes), dim=1)
+            ranked = (best.indices == truth[:, None]) & (best.values > 0)  # nobody's candidate is no answer
             self.right[0, place] += ranked[:, 0].sum()
             self.right[1, place] += ranked.any(1).sum()
         self.queries += len(truth)

@@ -28,7 +28,7 @@ from vitreous.tasks.results import PictureResult
 
 HEAD_ARGUMENTS = ["outputs", "hidden", "bottleneck", "layers"]
 SETTLED = 0.1  # share of a run after which the figures of collapse mean something
-ALIKE = 0.005  # spread below which features count as all the same
+SMALLEST_SPREAD = 0.005  # spread below which features count as all the same
 UNIFORM, SINGLE = 0.999, 0.001  # entropy of the teacher's answers: all outputs alike, one output
 
 
@@ -144,7 +144,7 @@ class DinoTask(Task):
         if self.moment.progress < SETTLED or not figures:
             return ()
         spread, entropy, divergence = (figures[name] for name in self.watched)
-        if spread < ALIKE:
+        if spread < SMALLEST_SPREAD:
             return (f"all pictures get nearly the same features: {likely_cause(entropy, divergence)}",)
         if entropy > UNIFORM:
             return (f"the teacher's answers are all alike: {likely_cause(entropy, divergence)}",)

@@ -1,4 +1,4 @@
-"""How good the features of a model are, without changing it: by their nearest neighbours.
+"""How good the features of a model are: by their nearest neighbours; `linear_probe` has another way.
 
 Several processes hold a part of the bank each, and all queries; what they find is merged.
 """
@@ -13,10 +13,10 @@ from vitreous.data.image_set import ImageSet
 from vitreous.data.loader import Loader, Unreadable
 from vitreous.errors import InputError
 from vitreous.metrics.neighbours import (
-    NEIGHBOURS,
+    VOTING_NEIGHBOURS,
     NeighbourAccuracy,
     merge_neighbours,
-    nearest,
+    nearest_rows,
     unit_rows_,
 )
 from vitreous.runtime.console import track
@@ -71,8 +71,21 @@ def labelled_features(
     return LabelledFeatures(rows[:filled], labels[:filled], tuple(unreadable))
 
 
+def gathered_features(own: LabelledFeatures, world: World) -> tuple[Tensor, Tensor]:
+    """Rows and labels of all processes."""
+    parts = world.gather((own.rows, own.labels))
+    if world.size == 1:
+        return own.rows, own.labels
+    rows = [rows for rows, labels in parts if len(labels)]
+    return torch.cat(rows) if rows else own.rows, torch.cat([labels for _, labels in parts])
+
+
 def neighbour_scores(
-    bank: LabelledFeatures, queries: LabelledFeatures, classes: int, world: World, numbers: tuple[int, ...] = NEIGHBOURS
+    bank: LabelledFeatures,
+    queries: LabelledFeatures,
+    classes: int,
+    world: World,
+    numbers: tuple[int, ...] = VOTING_NEIGHBOURS,
 ) -> dict[str, float]:
     """Accuracies by the number of neighbours. Both are this process's parts, and are scaled to unit length."""
     metric = NeighbourAccuracy(classes, numbers)
@@ -86,7 +99,7 @@ def neighbour_scores(
     for rows, labels in everyones:  # one process's queries after the other: all ask their part of the bank
         if not len(labels):
             continue
-        own = nearest(bank.rows, bank.labels, rows, most, device=world.device) if len(bank.rows) else None
+        own = nearest_rows(bank.rows, bank.labels, rows, most, device=world.device) if len(bank.rows) else None
         found = [part for part in world.gather(own) if part is not None]
         metric.update(found[0] if len(found) == 1 else merge_neighbours(found, most), labels)
     return metric.compute()
