@@ -4,8 +4,9 @@ import json
 import signal
 
 import pytest
+import timm
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from tests.support.ranks import finish_training, start_training
 from tests.support.tiny_data import as_png, drawn_pictures, picture, write_shard
@@ -16,6 +17,8 @@ from vitreous.heads.dino import SelfDistillation
 from vitreous.runs.model_folder import load_model
 from vitreous.runs.run_folder import read_metrics
 from vitreous.train import Training, train
+from vitreous.training.build import build_training, open_splits
+from vitreous.training.settings import TrainSettings
 
 TINY_DINO = dict(
     model="test_efficientnet", data="shapes", task="dino", size=32, local_size=16, local_crops=2, epochs=2,
@@ -23,6 +26,9 @@ TINY_DINO = dict(
     checkpoint_steps=2, head_args=("outputs=16", "hidden=16", "bottleneck=8"), teacher_momentum=0.9, weight_decay=0.04,
     weight_decay_end=0.4, teacher_warmup_epochs=1.0, freeze_last=0.5, accumulate=2, workers=0, device="cpu",
 )  # fmt: skip
+
+SMALL_XCIT = ("dim=16", "depth=4", "heads=2", "ends=(0,1,2,3)")
+SMALL_PACA = tuple(f"{key}={value}" for key, value in MODEL_ARGS.items())
 
 
 class Killed(Exception):
@@ -100,8 +106,8 @@ def test_the_last_layer_is_frozen_at_first_and_decay_rises(tmp_path, monkeypatch
 )
 def test_every_family_and_models_of_timm_learn(tmp_path, name):
     small = {
-        "paca_tiny": tuple(f"{key}={value}" for key, value in MODEL_ARGS.items()),
-        "xcit_nano_12_p8": ("dim=16", "depth=4", "heads=2", "ends=(0,1,2,3)"),
+        "paca_tiny": SMALL_PACA,
+        "xcit_nano_12_p8": SMALL_XCIT,
         "emsnet_xxtiny": ("dims=(16,16,32,32)", "depths=(1,1,1,1)"),
     }
     settings = TINY_DINO | dict(
@@ -131,6 +137,49 @@ def test_pictures_without_labels(tmp_path, capsys):
 def test_a_model_that_cannot_take_the_small_crops_is_told(tmp_path):
     with pytest.raises(InputError, match=r"cannot take images of 16x16 pixels"):
         train(**TINY_DINO | dict(model="paca_b0", drop_path=None), out=tmp_path / "run")
+
+
+# ---- what it is for ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """One of each kind of model; two steps, after which the teacher is not the student."""
+    models = {"paca_tiny": SMALL_PACA, "xcit_nano_12_p8": SMALL_XCIT, "test_efficientnet": ()}
+    found = {}
+    for model, arguments in models.items():
+        changes = dict(model=model, model_args=arguments, drop_path=None, size=64, local_crops=1, local_size=32)
+        changes |= dict(train_count=8, val_count=4, batch_size=4, accumulate=1, epochs=1)
+        found[model] = train(**TINY_DINO | changes, out=tmp_path_factory.mktemp("runs") / model)
+    return found
+
+
+@pytest.mark.parametrize("task", ["classify", "detect", "segment", "dino"])
+@pytest.mark.parametrize("model", ["paca_tiny", "xcit_nano_12_p8", "test_efficientnet"])
+def test_other_tasks_start_from_its_backbone(runs, model, task):
+    """The teacher's; the arguments of the model come with it."""
+    settings = TrainSettings(model, "shapes", task=task, size=64, train_count=2, val_count=2, weights=str(runs[model]))
+    built = build_training(settings, open_splits(settings)["train"], torch.device("cpu"))
+    assert f"weights: {runs[model]}" in built.note or f"those of {runs[model]}" in built.note
+    kept = load_file(runs[model] / "best" / "model.safetensors")
+    trunk = ("stages.", "blocks.")  # a class token's own blocks have no place in a dense model
+    inner = [key for key in kept if key.startswith(trunk) and key.endswith(("fc1.weight", "conv_pw.weight"))]
+    found = dict(built.model.named_parameters())
+    ends = [[name for name in found if name.endswith(key)] for key in inner]
+    assert inner
+    assert all(
+        any(torch.equal(found[name], kept[key]) for name in names) for key, names in zip(inner, ends, strict=True)
+    )
+
+
+def test_supervised_weights_start_it(tmp_path):
+    whole = timm.create_model("test_efficientnet", num_classes=5).state_dict()
+    save_file(whole, tmp_path / "five.safetensors")
+    settings = TrainSettings(**TINY_DINO, weights=str(tmp_path / "five.safetensors"))
+    built = build_training(settings, open_splits(settings)["train"], torch.device("cpu"))
+    assert built.note.endswith("without the classifier")
+    assert torch.equal(built.model.student.backbone.conv_stem.weight, whole["conv_stem.weight"])
+    assert torch.equal(built.model.teacher.backbone.conv_stem.weight, whole["conv_stem.weight"])
 
 
 # ---- several processes --------------------------------------------------------------------------------------------

@@ -457,7 +457,7 @@ class Training:
                 found.append(part)
         finally:
             bank_loader.close()
-        return neighbour_scores(*found, len(self.images["train"].classes), world)
+        return neighbour_scores(found[0], found[1], len(self.images["train"].classes), world)
 
     def finish_epoch(self, epoch: int, scores: Scores, seconds: float) -> None:
         """Log, save the weights if they are the best so far, then record it. A kill in between repeats evaluation.

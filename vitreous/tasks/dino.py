@@ -6,7 +6,7 @@ for other tasks to start from.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from PIL import Image
@@ -28,7 +28,7 @@ from vitreous.tasks.results import PictureResult
 
 HEAD_ARGUMENTS = ["outputs", "hidden", "bottleneck", "layers"]
 SETTLED = 0.1  # share of a run after which the figures of collapse mean something
-SMALLEST_SPREAD = 0.005  # spread below which features count as all the same
+COLLAPSED_SPREAD = 0.005  # spread below which features count as all the same
 UNIFORM, SINGLE = 0.999, 0.001  # entropy of the teacher's answers: all outputs alike, one output
 
 
@@ -90,8 +90,7 @@ class DinoTask(Task):
         head = settings.head_arguments()
         check_arguments("dino", head, HEAD_ARGUMENTS)
         sides = (settings.size, settings.local_size) if settings.local_crops else (settings.size,)
-        names = ("student_temperature", "teacher_temperature", "teacher_warmup_epochs", "teacher_momentum")
-        names += ("centre_momentum", "freeze_last")
+        names = [entry.name for entry in fields(DinoOptions) if entry.name not in ("sides", "head")]
         return cls(options=DinoOptions(sides, head=head, **{name: getattr(settings, name) for name in names}))
 
     def sides(self, settings: Any) -> tuple[int, ...]:
@@ -144,7 +143,7 @@ class DinoTask(Task):
         if self.moment.progress < SETTLED or not figures:
             return ()
         spread, entropy, divergence = (figures[name] for name in self.watched)
-        if spread < SMALLEST_SPREAD:
+        if spread < COLLAPSED_SPREAD:
             return (f"all pictures get nearly the same features: {likely_cause(entropy, divergence)}",)
         if entropy > UNIFORM:
             return (f"the teacher's answers are all alike: {likely_cause(entropy, divergence)}",)

@@ -203,7 +203,8 @@ def _initial_model(settings: TrainSettings, arguments: dict[str, Any], classes: 
     model.reset_classifier(classes)
     if not classes:
         return model, f"weights: {origin}, without the classifier"
-    return model, f"weights: {origin}; the classifier is new, for {classes} classes instead of {before}"
+    instead = f" instead of {before}" if before else ""
+    return model, f"weights: {origin}; the classifier is new, for {classes} classes{instead}"
 
 
 def _from_weights(settings: TrainSettings, source: str, arguments: dict[str, Any], **kind: Any) -> Any:

@@ -50,7 +50,7 @@ def labelled_features(
     """Features and labels of the pictures that this process has a turn with; in one piece of memory from the start."""
     model.eval()
     rows, labels = torch.empty(0), torch.empty(loader.sampler.length, dtype=torch.int64)
-    filled, unreadable = 0, []
+    filled, unreadable = 0, list[Unreadable]()
     for number, batch in enumerate(track(loader, total=len(loader), label=label, unit="batches")):
         between_batches()
         if number < loader.sampler.counted:
