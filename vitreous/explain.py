@@ -111,10 +111,26 @@ def explain_run(
     loaded = load_runs((model,) if compare is None else (model, compare), architecture, model_args, size, device)
     if any(is_whole(one) and not one.classes for _, one in loaded):
         return show_inner_maps(loaded, images, limit, query, out)
+    return show_answers(loaded, images, limit, query, out, plan, ranked=ranking is not None, top_k=top_k)
+
+
+def show_answers(
+    loaded: Sequence[tuple[str, TrainedModel]],
+    images: Sequence[str],
+    limit: int,
+    query: FindingQuery,
+    out: Path,
+    plan: Plan,
+    *,
+    ranked: bool,
+    top_k: int,
+) -> Path:
+    """The report on one model, or on two side by side; `ranked`: a ranking of clusters was asked for."""
+    names = [run for run, _ in loaded]
     with result_folder(out, EXPLANATION_JSON) as staging:
-        runs = [ready(run, one, plan, ranking is not None, query) for run, one in loaded]
-        (first, *others), known = explain_pictures(runs, images, limit, query), shortcuts_of([run for run, _ in loaded])
-        about = {"model": model} | ({} if compare is None else {"compare": compare}) | {"ranking": plan.ranking}
+        runs = [ready(run, one, plan, ranked, query) for run, one in loaded]
+        (first, *others), known = explain_pictures(runs, images, limit, query), shortcuts_of(names)
+        about = dict(zip(("model", "compare"), names, strict=False)) | {"ranking": plan.ranking}
         beside, hole = others[0] if others else (), plan.masking.hole
         write_explanations(staging, first, about=about, hole=hole, top_k=top_k, beside=beside, shortcuts=known)
     print_summary(first, out / REPORT_PAGE)

@@ -24,7 +24,7 @@ from vitreous.runs.trained_model import TrainedModel
 
 SHOWN_KINDS = ("class_attention", "clusters")  # the first that a model has
 MOST_MAPS = 20
-PANEL_WIDTH = 256
+MAP_PANEL_WIDTH = 256
 
 
 class InnerMaps(NamedTuple):
@@ -71,7 +71,7 @@ def inner_maps(trained: TrainedModel, name: str, image: Image.Image) -> InnerMap
 def draw_inner_maps(found: InnerMaps, model: str) -> Image.Image:
     """The picture, the mean of all maps, and each of them, from its lowest to its highest value."""
     unit, shown = found.view.kind.items, found.maps[:MOST_MAPS]
-    panels = [Panel(enlarge(found.picture, PANEL_WIDTH), "picture"), _panel(found, found.maps.mean(0), "mean")]
+    panels = [Panel(enlarge(found.picture, MAP_PANEL_WIDTH), "picture"), _panel(found, found.maps.mean(0), "mean")]
     panels += [_panel(found, one, f"{unit} {number}") for number, one in enumerate(shown, 1)]
     more = f"; {len(found.maps) - len(shown)} more are not shown" if len(shown) < len(found.maps) else ""
     return contact_sheet(
@@ -85,7 +85,7 @@ def draw_inner_maps(found: InnerMaps, model: str) -> Image.Image:
 def _panel(found: InnerMaps, heat: Tensor, title: str) -> Panel:
     low, high = heat.min(), heat.max()
     scaled: np.ndarray = ((heat - low) / (high - low).clamp_min(1e-12)).numpy()
-    return Panel(overlay(found.picture, scaled, width=PANEL_WIDTH), title)
+    return Panel(overlay(found.picture, scaled, width=MAP_PANEL_WIDTH), title)
 
 
 def write_inner_maps(folder: Path, found: Sequence[InnerMaps], model: str) -> None:
