@@ -76,7 +76,7 @@ def test_the_teachers_backbone_is_what_stays(tmp_path, monkeypatch):
     trained = load_model(out, features=True)
     assert (trained.task, trained.classes, trained.model.num_classes) == ("dino", (), 0)
     lines = read_metrics(out)
-    assert {"spread", "teacher_entropy", "kl"} <= lines[0].keys()
+    assert {"spread", "teacher_entropy", "teacher_information", "kl"} <= lines[0].keys()
     assert {"spread", "knn_10", "knn_20"} <= [line for line in lines if line["split"] == "val"][-1].keys()
     stored = json.loads((out / "final" / "config.json").read_text())
     assert stored["num_classes"] == 0

@@ -193,6 +193,11 @@ class Training:
         require_images_for_all(self.train_loader.sampler, settings)
         if settings.shard:
             require_shardable(self.model, world.size)
+            if settings.knn_every and self.task.kept(self.model) is self.model:
+                raise InputError(
+                    "--knn-every needs a part of the model's forward pass, which --shard cannot give for this task; "
+                    "leave one of the two out, and use vitreous evaluate --knn afterwards"
+                )
 
     def place_model(self) -> None:
         """Move the model to its device, and to all processes."""

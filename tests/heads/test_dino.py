@@ -49,6 +49,15 @@ def test_uniform_answers_have_entropy_one_and_no_divergence():
     found = cross_view_loss(Answers(torch.zeros(8, 5), torch.zeros(4, 5), torch.empty(0)), 0.1, 0.04)
     assert found.entropy.item() == pytest.approx(1)
     assert found.divergence.item() == pytest.approx(0, abs=1e-6)
+    assert found.information.item() == pytest.approx(0, abs=1e-6)
+
+
+def test_answers_tell_all_about_pictures_that_each_have_their_own():
+    each, same = torch.eye(6)[[0, 1, 2, 3, 4, 5]], torch.eye(6)[[2] * 6]
+    for told, information in ((each, 1.0), (same, 0.0)):
+        found = cross_view_loss(Answers(torch.zeros(9, 6), told, torch.empty(0)), 0.1, 0.01)
+        assert found.information.item() == pytest.approx(information, abs=1e-5)
+        assert found.entropy.item() == pytest.approx(0, abs=1e-5)
 
 
 def test_spread_is_zero_for_equal_and_one_for_opposite_features():

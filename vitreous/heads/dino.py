@@ -140,6 +140,7 @@ class CrossView(NamedTuple):
 
     loss: Tensor  # cross-entropy in nats, mean over pictures and pairs of a teacher's view and another of the student
     entropy: Tensor  # of the teacher's answers: 0 if each is one output, 1 if all outputs are alike
+    information: Tensor  # of an answer about which picture it is for: 0 if all pictures get the same, 1 if each its own
     divergence: Tensor  # KL of the student's answers from the teacher's, in nats: 0 if there is nothing left to learn
 
 
@@ -150,7 +151,10 @@ def cross_view_loss(answers: Answers, student_temperature: float, teacher_temper
     others = said.sum(0) - said[:GLOBAL_VIEWS]  # (2, B, K)
     loss = -(told * others).sum(-1).mean() / (len(said) - 1)
     entropy = torch.special.entr(told).sum(-1).mean()
-    return CrossView(loss, entropy / math.log(max(2, told.shape[-1])), loss - entropy)
+    told_of_all = torch.special.entr(told.mean((0, 1))).sum()
+    answers_possible = math.log(max(2, min(told.shape[-1], told.shape[0] * told.shape[1])))
+    information = (told_of_all - entropy) / answers_possible
+    return CrossView(loss, entropy / math.log(max(2, told.shape[-1])), information, loss - entropy)
 
 
 def feature_spread(features: Tensor) -> Tensor:

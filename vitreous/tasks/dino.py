@@ -29,7 +29,8 @@ from vitreous.tasks.results import PictureResult
 HEAD_ARGUMENTS = ["outputs", "hidden", "bottleneck", "layers"]
 SETTLED = 0.1  # share of a run after which the figures of collapse mean something
 COLLAPSED_SPREAD = 0.005  # spread below which features count as all the same
-UNIFORM, SINGLE = 0.999, 0.001  # entropy of the teacher's answers: all outputs alike, one output
+COLLAPSED_INFORMATION = 0.005  # below which answers count as all the same
+UNIFORM, SINGLE = 0.95, 0.05  # entropy of the teacher's answers: nearly all outputs alike, nearly one output
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class DinoTask(Task):
     shown = ("spread", "knn_20")
     on_feature_maps = has_findings = False
     batch_size = 32
-    watched = ("spread", "teacher_entropy", "kl")
+    watched = ("spread", "teacher_entropy", "teacher_information", "kl")
 
     def __init__(self, classes: tuple[str, ...] = (), *, options: DinoOptions | None = None) -> None:
         """There are no classes, whatever the data know; `options` are for training."""
@@ -133,7 +134,8 @@ class DinoTask(Task):
         temperature = self.options.temperature(self.moment.epoch)
         found = cross_view_loss(answers, self.options.student_temperature, temperature)
         spread = feature_spread(answers.features)
-        self._watched = {"spread": spread, "teacher_entropy": found.entropy, "kl": found.divergence}
+        about = {"teacher_entropy": found.entropy, "teacher_information": found.information, "kl": found.divergence}
+        self._watched = {"spread": spread} | about
         return {"cross_view": found.loss}
 
     def watch(self) -> dict[str, Tensor]:
@@ -142,11 +144,10 @@ class DinoTask(Task):
     def doubts(self, figures: Mapping[str, float]) -> tuple[str, ...]:
         if self.moment.progress < SETTLED or not figures:
             return ()
-        spread, entropy, divergence = (figures[name] for name in self.watched)
-        if spread < COLLAPSED_SPREAD:
-            return (f"all pictures get nearly the same features: {likely_cause(entropy, divergence)}",)
-        if entropy > UNIFORM:
-            return (f"the teacher's answers are all alike: {likely_cause(entropy, divergence)}",)
+        if figures["spread"] < COLLAPSED_SPREAD:
+            return (f"all pictures get nearly the same features: {likely_cause(figures)}",)
+        if figures["teacher_information"] < COLLAPSED_INFORMATION:
+            return (f"the teacher gives all pictures nearly the same answer: {likely_cause(figures)}",)
         return ()
 
     def before_update(self, learner: nn.Module) -> None:
@@ -182,18 +183,19 @@ class DinoTask(Task):
         raise NotImplementedError
 
 
-def likely_cause(entropy: float, divergence: float) -> str:
-    """Why features become the same, by the entropy of the teacher's answers and the student's distance from them."""
-    if entropy > UNIFORM:
-        return "the teacher's answers are uniform, so it tells nothing; lower --teacher-temperature"
-    if entropy < SINGLE:
+def likely_cause(figures: Mapping[str, float]) -> str:
+    """Why features or answers become the same."""
+    if figures["teacher_entropy"] > UNIFORM:
         return (
-            "the teacher always answers with one output; raise --teacher-temperature, or lower --centre-momentum, so "
-            "that the centre follows faster"
+            "its answers are nearly uniform, so that it tells nothing; lower --teacher-temperature, or in a short run "
+            "--teacher-momentum"
         )
-    if divergence < SINGLE:
-        return "student and teacher agree on everything; lower --lr, or raise --teacher-momentum"
-    return "lower --lr, give a longer --warmup-epochs, or raise --teacher-momentum"
+    if figures["teacher_entropy"] < SINGLE:
+        return (
+            "it always answers with one output; raise --teacher-temperature, or lower --centre-momentum, so that the "
+            "centre follows faster"
+        )
+    return "lower --lr, or give a longer --warmup-epochs; --teacher-momentum may not fit the length of the run either"
 
 
 TASK = DinoTask
