@@ -19,7 +19,7 @@ ALLOWED = {  # room -> what of ours its files may import, besides errors, versio
     "files": {"runtime"},
     "layers": {"runtime"},
     "models": {"layers", "registry", "files", "runtime"},
-    "heads": {"layers", "models", "registry"},
+    "heads": {"layers", "models", "registry", "runtime"},
     "data": {"files"},
     "metrics": {"files"},
     "drawing": set(),

@@ -10,19 +10,20 @@ from typing import IO, Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitreous.data.image_set import ImageSet
 from vitreous.data.many_pictures import gather_pictures
 from vitreous.data.source import open_data
 from vitreous.errors import InputError
+from vitreous.models.pooled import forward_pooled
 from vitreous.predict import opened_model
 from vitreous.runs.answer_shards import fill_shards, report_shards
 from vitreous.runs.features import ENDINGS, FEATURES, WRITERS, FeatureSet, collect, load_features
 from vitreous.runs.result_shards import model_fingerprint, open_shards, own_share
 from vitreous.runs.results import require_numbers, require_positive
 from vitreous.runs.streaming import PictureOutcome, PictureSource, stream
-from vitreous.runs.trained_model import TrainedModel, is_classifier
+from vitreous.runs.trained_model import TrainedModel, feature_width
 from vitreous.runtime.device import choose_device
 
 
@@ -82,7 +83,7 @@ def embed(
         import pyarrow  # noqa: F401  (a missing package is told before the work)
     share = own_share()
     place = choose_device(device, local_rank=share.on_machine)
-    trained = opened_model(model, architecture, model_args, size, device, place)
+    trained = opened_model(model, architecture, model_args, size, device, place, features=True)
     width = feature_width(trained)
     images = pictures_to_embed(trained, data, split, follow)
     about = {"model": trained.name, "fingerprint": model_fingerprint(trained), "settings": {"split": split, "to": to}}
@@ -106,32 +107,10 @@ def pictures_to_embed(trained: TrainedModel, data: Sequence[Any], split: str | N
     return open_data(data[0], split, size=trained.preprocess.size, val_fraction=trained.val_fraction, follow=follow)
 
 
-def feature_width(trained: TrainedModel) -> int:
-    """How many features a picture has; a model that has none to give is refused."""
-    model = trained.model
-    if not is_classifier(trained) or not callable(getattr(model, "forward_head", None)):
-        raise InputError(
-            f"model '{trained.name}' ({trained.task}) has no pooled features; classifiers of ours and timm's have"
-        )
-    weight = next(model.parameters())
-    example = torch.zeros(1, 3, *trained.preprocess.size, device=weight.device, dtype=weight.dtype)
-    found = forward_pooled(model, example)
-    if found.ndim != 2:
-        raise InputError(
-            f"model '{trained.name}' gives features of shape {tuple(found.shape)} for a picture; build it with pooling"
-        )
-    return found.shape[1]
-
-
-@torch.inference_mode()
-def forward_pooled(model: nn.Module, inputs: Tensor) -> Tensor:
-    """(B, 3, H, W) -> (B, C)."""
-    return model.forward_head(model.forward_features(inputs), pre_logits=True)  # type: ignore[operator]
-
-
 def pooled_features(trained: TrainedModel, pixels: list[Tensor]) -> list[NDArray[np.float32]]:
     """(C) of each of pictures as `Preprocess.pixels` gives them."""
     inputs = trained.preprocess.normalise_bytes(torch.stack(pixels).to(trained.device))
-    found = forward_pooled(trained.model, inputs).float().cpu()
+    with torch.inference_mode():
+        found = forward_pooled(trained.model, inputs).float().cpu()
     require_numbers(trained.name, found)
     return list(found.numpy())

@@ -18,7 +18,9 @@ from vitreous.data.annotations import OneBoxEach, OneObjectEach
 from vitreous.data.detector_boxes import read_boxes
 from vitreous.data.groups import group_pictures
 from vitreous.data.image_set import ImageSet
+from vitreous.data.layouts.base import Wording
 from vitreous.data.layouts.coco_anywhere import with_annotations
+from vitreous.data.layouts.held_out import VAL_FRACTION
 from vitreous.data.loader import WORKER_TIMEOUT, BatchSampler, Loader, Unreadable, worker_failures_explained
 from vitreous.data.source import describe, open_data, recognise
 from vitreous.data.transforms import Preprocess
@@ -28,17 +30,20 @@ from vitreous.files.storage import json_text, write_json
 from vitreous.files.writing import write_output, write_text
 from vitreous.metrics.accuracy import DetailedMetrics, unique_names
 from vitreous.metrics.groups import GroupAccuracy
+from vitreous.metrics.neighbours import VOTING_NEIGHBOURS, NeighbourAccuracy
 from vitreous.reports import evaluation as report
 from vitreous.reports.evaluation import AtSize, EarlierModel, Evaluation, Speed, WorstMistake
 from vitreous.runs.model_folder import load_classifier, load_model
 from vitreous.runs.results import require_numbers, require_writable, result_folder
 from vitreous.runs.run_folder import RUN, versions
-from vitreous.runs.trained_model import TrainedModel, at_size, is_classifier, labelled_for
+from vitreous.runs.trained_model import TrainedModel, at_size, feature_width, is_classifier, labelled_for
 from vitreous.runtime.calling import takes
 from vitreous.runtime.console import track
 from vitreous.runtime.device import autocast
 from vitreous.runtime.distributed import SINGLE_PROCESS, World, processes
 from vitreous.tasks.base import Inference, Metric, Task, load_task
+from vitreous.training.feature_scores import LabelledFeatures, gathered_features, labelled_features, neighbour_scores
+from vitreous.training.linear_probe import EPOCHS, linear_scores
 
 OpenAtSize = Callable[..., ImageSet]  # opens the data at a size
 
@@ -102,6 +107,22 @@ class EvaluateSettings:
             "goes to the folder evaluation of the run, unless --out says where."
         ),
     ] = None
+    knn: Annotated[
+        bool,
+        Doc(
+            "Measure the model's features, not its answers: by their nearest neighbours among the training pictures. "
+            "The data need labels and the model none."
+        ),
+    ] = False
+    neighbours: Annotated[tuple[int, ...], Doc("With --knn: how many neighbours vote.")] = VOTING_NEIGHBOURS
+    linear: Annotated[
+        bool,
+        Doc(
+            "The same by a linear classifier, trained on the features of the training pictures with the learning rate "
+            "that does best on a tenth of them."
+        ),
+    ] = False
+    linear_epochs: Annotated[int, Doc("With --linear: passes over the features of the training pictures.")] = EPOCHS
     worst: Annotated[int, Doc("How many of the wrong answers with the largest confidence to list.")] = 10
     flip: Annotated[bool, Doc("Segmentation and keypoints: the mean with the answer about the mirrored picture.")] = (
         False
@@ -124,6 +145,9 @@ class EvaluateSettings:
     ] = False
     batch_size: Annotated[int, Doc("Images per forward pass.")] = 64
     count: Annotated[int | None, Doc("How many images of `shapes` to draw.")] = None
+    train_count: Annotated[
+        int | None, Doc("With --knn and --linear: how many training images of `shapes` to draw.")
+    ] = None
     quarantine: Annotated[
         Path | None, Doc("List of images to leave out; default: quarantine.txt in the data's folder, if there is one.")
     ] = None
@@ -174,8 +198,30 @@ class EvaluateSettings:
                 f"--before {self.before} goes with --groups, which says what to compare; add --groups class"
             )
 
+        if self.on_features:
+            self._check_features()
+
+    def _check_features(self) -> None:
+        NeighbourAccuracy(1, self.neighbours)
+        if self.linear_epochs < 1:
+            raise InputError(f"--linear-epochs {self.linear_epochs} cannot be used; it must be at least 1")
+        for name in ("sizes", "groups", "flip", "scales", "slide", "boxes"):
+            if getattr(self, name):
+                raise InputError(f"--{name} is about answers, and --knn and --linear are about features; leave one out")
+
+    @property
+    def on_features(self) -> bool:
+        """Whether features are measured, not answers."""
+        return self.knn or self.linear
+
     def load(self) -> TrainedModel:
-        return load_model(self.model, architecture=self.architecture, model_args=self.model_args, size=self.size)
+        return load_model(
+            self.model,
+            architecture=self.architecture,
+            model_args=self.model_args,
+            size=self.size,
+            features=self.on_features,
+        )
 
     def load_before(self, trained: TrainedModel) -> TrainedModel | None:
         """The model to compare with; both must be classifiers, which alone have groups."""
@@ -195,7 +241,7 @@ class EvaluateSettings:
         return partial(
             open_data,
             self.data,
-            self.split,
+            split=self.split,
             count=self.count,
             quarantine=self.quarantine,
             targets=task.targets,
@@ -221,8 +267,12 @@ def evaluate(settings: EvaluateSettings) -> dict[str, float]:
     With --groups: accuracy in every group, their mean, and the worst, which shows whether a classifier relies on
     something that only often goes with the class.
 
+    With --knn or --linear: how well classes can be told from the pooled features, of any classifier of ours or timm's,
+    or of a model that learned without labels.
+
     Examples:
         vitreous evaluate runs/demo shapes
+        vitreous evaluate runs/unlabelled shapes --knn --linear
         vitreous evaluate runs/demo shapes:hard --count 500 --sizes 48 64 96 128
         vitreous evaluate runs/flowers/best flowers --split test --json flowers.json --out evaluation
         vitreous evaluate runs/streets streets --slide --scales 0.75 1 1.25 --flip --markdown streets.md
@@ -247,7 +297,8 @@ def evaluate(settings: EvaluateSettings) -> dict[str, float]:
         world.agree(lambda: trained.build_task().using(inference))
         opener = world.agree(lambda: settings.data_opener(trained))
         conditions = Conditions(settings.batch_size, settings.workers, world, settings.amp, inference)
-        evaluation = measure_in_detail(trained, settings, opener, conditions)
+        measure = measure_features if settings.on_features else measure_in_detail
+        evaluation = measure(trained, settings, opener, conditions)
         extra = tuple(measure_at(version, evaluation, opener, conditions) for version in resized)
         evaluation = evaluation._replace(sizes=extra)
         if earlier is not None:
@@ -305,6 +356,66 @@ def measure_in_detail(
         unreadable=tuple((images.name(one.sample), one.reason) for one in scores.unreadable),
         columns=settings.groups,
     )
+
+
+def measure_features(
+    trained: TrainedModel, settings: EvaluateSettings, opener: OpenAtSize, conditions: Conditions
+) -> Evaluation:
+    """How well classes can be told from a model's features: by neighbours, or by a linear classifier."""
+    world, task = conditions.world, trained.build_task()
+    world.agree(lambda: feature_width(trained))
+    if settings.val_fraction is None and trained.val_fraction == 1:  # data without splits need two all the same
+        opener = partial(opener, val_fraction=VAL_FRACTION)
+    counts = {"train": settings.train_count, settings.split: settings.count}
+    if len(counts) == 1:
+        raise InputError("--split train given, which --knn and --linear learn from; give val or test")
+    opener = partial(opener, targets="labels", wording=Wording("compare features of classes"))
+    size = trained.preprocess.size
+    images = world.agree(lambda: {name: opener(split=name, count=n, size=size) for name, n in counts.items()})
+    print(describe(settings.data, "labels", **images))
+    found, unreadable, start = [], [], time.perf_counter()
+    options: dict[str, Any] = {"batch_size": conditions.batch_size, "workers": conditions.workers, "world": world}
+    for name, split in images.items():
+        loader, label = evaluation_loader(task, split, trained.preprocess, **options), f"features of {name}"
+        try:
+            with worker_failures_explained():
+                found.append(labelled_features(task, trained.model, loader, world, conditions.amp, label=label))
+        finally:
+            loader.close()
+        bad = {one for part in world.gather(found[-1].unreadable) for one in part}
+        unreadable += [(split.name(one.sample), one.reason) for one in sorted(bad)]
+    seconds = time.perf_counter() - start
+    return Evaluation(
+        model=trained.name,
+        data=settings.data,
+        split=settings.split,
+        images=sum(world.gather(len(found[1].labels))),
+        size=size,
+        values=feature_values(trained, settings, found, len(images["train"].classes), world),
+        speed=measured_speed(sum(map(len, images.values())) / seconds, conditions),
+        sizes=(),
+        details=None,
+        mistakes=(),
+        unreadable=tuple(unreadable),
+    )
+
+
+def feature_values(
+    trained: TrainedModel, settings: EvaluateSettings, found: list[LabelledFeatures], classes: int, world: World
+) -> dict[str, float]:
+    """The linear classifier comes first: neighbours change the features' lengths."""
+    values: dict[str, float] = {}
+    for part in found:
+        require_numbers(trained.name, part.rows)
+    if settings.linear:
+        train, val = (gathered_features(part, world) for part in found)
+        options = {"device": world.device, "epochs": settings.linear_epochs}
+        scores = world.on_main(lambda: linear_scores(train, val, classes, **options))  # type: ignore[arg-type]
+        print(f"linear: of the learning rates, {scores.learning_rate:g} did best on a held-out tenth")
+        values |= scores.values
+    if settings.knn:
+        values |= neighbour_scores(found[0], found[1], classes, world, settings.neighbours)
+    return values
 
 
 def counted_groups(images: ImageSet, columns: tuple[str, ...]) -> GroupAccuracy | None:

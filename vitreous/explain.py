@@ -17,18 +17,19 @@ from vitreous.attribution.target import Target
 from vitreous.clusters.layer import MapSource
 from vitreous.clusters.masking import Masking
 from vitreous.data.pictures import Picture, Pictured, as_picture, find_pictures
-from vitreous.errors import InputError, nearest
+from vitreous.errors import InputError, nearest, printable
 from vitreous.explanations.dataset import selection
 from vitreous.explanations.default_method import read_default_method
 from vitreous.explanations.dense import explain_finding, finding_plan, inspect_input, inspect_picture
 from vitreous.explanations.explaining import Plan, chosen_methods, cluster_layer_of, without_clusters
 from vitreous.explanations.folder import EXPLANATION_JSON, REPORT_PAGE, print_summary, write_explanations
+from vitreous.explanations.inner_maps import inner_maps, inner_view, write_inner_maps
 from vitreous.explanations.model_card import shortcuts_known
 from vitreous.explanations.picture import explain_picture, explain_with, model_in_memory, picture_name
 from vitreous.reports.explanation import Explanation
 from vitreous.runs.model_folder import is_weights_file, load_model
 from vitreous.runs.results import load_readable, report_skipped, require_positive, result_folder
-from vitreous.runs.trained_model import TrainedModel
+from vitreous.runs.trained_model import TrainedModel, is_whole
 from vitreous.runtime.calling import natural, with_known_names
 from vitreous.runtime.console import track
 from vitreous.tasks.findings import FindingQuery, parse_region
@@ -64,7 +65,8 @@ def explain_run(
     model it also tells whether its clusters matter at all (causal load), which do, alone and in groups, and which
     ranking of them is right. The class is the true one where it is known (--label, or the image lies in a folder named
     like one of the model's classes), otherwise the predicted one. Of a detector, a segmenter or a keypoint model one
-    finding is explained: the best box, the largest region of the class that covers most, the most certain joint.
+    finding is explained: the best box, the largest region of the class that covers most, the most certain joint. A
+    model without a classifier has no answer: what its class token reads is shown, head by head, or its clusters.
 
     Written to --out: report.html (one file, opens offline), a contact sheet for each image, and explanation.json with
     all numbers. An earlier result there is replaced; any other content is left alone and refused.
@@ -75,6 +77,7 @@ def explain_run(
         vitreous explain runs/mine photos/ --stage 2 --label cat --compare runs/other
         vitreous explain runs/mine photos/ --budget 10
         vitreous explain runs/streets photo.jpg --label road --region 10,200,400,300
+        vitreous explain xcit_small_12_p8.fb_dino photo.jpg --size 448
 
     Args:
         model: Run folder, model folder, file of weights (.pth, .safetensors) or model name, ours (vitreous info) or
@@ -106,13 +109,51 @@ def explain_run(
     plan = plan_of(method, ranking, stage, block=block, source=source, head=head, budget=budget)
     query = FindingQuery(finding, label, joint, None if region is None else parse_region(region))
     loaded = load_runs((model,) if compare is None else (model, compare), architecture, model_args, size, device)
+    if any(is_whole(one) and not one.classes for _, one in loaded):
+        return show_inner_maps(loaded, images, limit, query, out)
+    return show_answers(loaded, images, limit, query, out, plan, ranked=ranking is not None, top_k=top_k)
+
+
+def show_answers(
+    loaded: Sequence[tuple[str, TrainedModel]],
+    images: Sequence[str],
+    limit: int,
+    query: FindingQuery,
+    out: Path,
+    plan: Plan,
+    *,
+    ranked: bool,
+    top_k: int,
+) -> Path:
+    """The report on one model, or on two side by side; `ranked`: a ranking of clusters was asked for."""
+    names = [run for run, _ in loaded]
     with result_folder(out, EXPLANATION_JSON) as staging:
-        runs = [ready(run, one, plan, ranking is not None, query) for run, one in loaded]
-        (first, *others), known = explain_pictures(runs, images, limit, query), shortcuts_of([run for run, _ in loaded])
-        about = {"model": model} | ({} if compare is None else {"compare": compare}) | {"ranking": plan.ranking}
+        runs = [ready(run, one, plan, ranked, query) for run, one in loaded]
+        (first, *others), known = explain_pictures(runs, images, limit, query), shortcuts_of(names)
+        about = dict(zip(("model", "compare"), names, strict=False)) | {"ranking": plan.ranking}
         beside, hole = others[0] if others else (), plan.masking.hole
         write_explanations(staging, first, about=about, hole=hole, top_k=top_k, beside=beside, shortcuts=known)
     print_summary(first, out / REPORT_PAGE)
+    return out / REPORT_PAGE
+
+
+def show_inner_maps(
+    loaded: Sequence[tuple[str, TrainedModel]], images: Sequence[str], limit: int, query: FindingQuery, out: Path
+) -> Path:
+    """Of a model without a classifier: the maps inside it, as there is no answer to explain."""
+    if len(loaded) > 1:
+        raise InputError("--compare compares answers, and a model without a classifier has none; leave it out")
+    for name in query.given():
+        raise InputError(f"--{name} given, which is about answers, and this model has no classifier; leave it out")
+    ((run, trained),) = loaded
+    inner_view(trained)  # what it cannot show is told before the work
+    pictures = select(find_pictures(images, size=trained.preprocess.size), limit)
+    with result_folder(out, EXPLANATION_JSON) as staging:
+        readable = load_readable(track(pictures, total=len(pictures), label="explain"))
+        found = [inner_maps(trained, picture.name, image) for picture, image in readable]
+        report_skipped(len(pictures) - len(found), len(pictures))
+        write_inner_maps(staging, found, run)
+    print(printable(f"report: {out / REPORT_PAGE}"))
     return out / REPORT_PAGE
 
 
@@ -137,7 +178,9 @@ def load_runs(
     some = any(map(is_weights_file, runs))
     about_file: dict[str, Any] = {"architecture": architecture, "model_args": model_args}
     loaded = [
-        load_model(run, size=size, device=device, **({} if some and not is_weights_file(run) else about_file))
+        load_model(
+            run, size=size, device=device, features=True, **({} if some and not is_weights_file(run) else about_file)
+        )
         for run in runs
     ]
     if len({trained.task for trained in loaded}) > 1:

@@ -202,11 +202,13 @@ def opened_model(
     size: int | str | None,
     device: str,
     place: torch.device,
+    *,
+    features: bool = False,
 ) -> TrainedModel:
-    """The model that a verb was given, where it is to be used."""
+    """The model that a verb was given, where it is to be used; with `features`, one without a classifier will do."""
     if isinstance(model, TrainedModel):
         return usable_as_is(model, architecture, model_args, size, device)
-    trained = load_model(model, architecture=architecture, model_args=model_args, size=size)
+    trained = load_model(model, architecture=architecture, model_args=model_args, size=size, features=features)
     trained.model.to(place)
     return trained
 

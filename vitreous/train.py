@@ -42,7 +42,7 @@ from vitreous.runtime.console import EpochTable, RemainingTime, Throughput, form
 from vitreous.runtime.device import autocast, keep_freed_memory
 from vitreous.runtime.distributed import SINGLE_PROCESS, CollectiveInputError, World, processes
 from vitreous.runtime.parallel import full_tensor, replicate, require_shardable, shard, synchronise_norms
-from vitreous.tasks.base import load_task
+from vitreous.tasks.base import Moment, load_task
 from vitreous.training.attention import AttentionLoss
 from vitreous.training.bad_images import BadImages
 from vitreous.training.build import (
@@ -56,7 +56,8 @@ from vitreous.training.build import (
 )
 from vitreous.training.clusters import ClusterLoss
 from vitreous.training.faithful import FaithfulLoss
-from vitreous.training.optim import build_optimizer, set_lr
+from vitreous.training.feature_scores import has_labels, labelled_features, neighbour_scores
+from vitreous.training.optim import build_optimizer, set_lr, set_weight_decay
 from vitreous.training.recipe import as_recipe, with_recipe
 from vitreous.training.settings import FREE, TrainSettings
 from vitreous.training.state import Position, TrainState, WeightAverage
@@ -75,7 +76,7 @@ class StepResult(NamedTuple):
     loss: float  # mean over the images
     signal: int  # received by any of them; 0 = none
     late: bool  # whether a checkpoint is due by the clock
-    watched_terms: dict[str, float]  # of clusters and attention: unweighted means over the images
+    watched_terms: dict[str, float]  # of clusters, attention and the task: unweighted means over the images
 
 
 @takes(TrainSettings, with_recipe)
@@ -120,6 +121,8 @@ def train(settings: TrainSettings) -> Path:
             return run.path
         if settings.peak_lr != settings.lr:
             say(f"learning rate: {settings.peak_lr:g}, for batches of {settings.batch}")
+        if settings.knn_every and not has_labels(images["train"]):
+            say("data: no labels, so that nothing can be told by nearest neighbours; --knn-every is left out")
         for note in settings.notes:
             say(note)
         with failures_explained():
@@ -144,7 +147,8 @@ def train(settings: TrainSettings) -> Path:
                 raise SystemExit(request.exit_code) from None
             finally:
                 training.close()
-        say(f"finished: {run.path}   next: {command('evaluate', run.path, settings.data)}")
+        on_features = () if training.task.classes else ("--knn",)
+        say(f"finished: {run.path}   next: {command('evaluate', run.path, settings.data, *on_features)}")
     return run.path
 
 
@@ -223,8 +227,9 @@ class Training:
         self.faithful_loss = FaithfulLoss(self.model, settings)
         self.term_weights = self.cluster_loss.weights | self.attention_loss.weights | self.faithful_loss.weights
         self.watched_terms: dict[str, Tensor] = {}  # of the latest piece
+        self.doubted: set[str] = set()  # what was said about them
         self.layout = torch.channels_last if settings.channels_last else torch.contiguous_format
-        self.val_images = images["val"]
+        self.images = images
         self.train_loader, self.val_loader = self._loaders(images["train"])
         self.steps_per_epoch = self.train_loader.sampler.batches
         self.total_steps = settings.all_epochs * self.steps_per_epoch
@@ -234,6 +239,11 @@ class Training:
         require_images_for_all(self.train_loader.sampler, settings)
         if settings.shard:
             require_shardable(self.model, world.size)
+            if settings.knn_every and self.task.kept(self.model) is self.model:
+                raise InputError(
+                    "--knn-every needs a part of the model's forward pass, which --shard cannot give for this task; "
+                    "leave one of the two out, and use vitreous evaluate --knn afterwards"
+                )
 
     def place_model(self) -> None:
         """Move the model to its device, and to all processes."""
@@ -293,12 +303,14 @@ class Training:
             while_waiting=self.stop_if_signalled_alone,
         )
         share = -(-sampler.batch_size // (sampler.pieces * self.world.size))  # fits into memory if training does
-        return train_loader, self._validation(batch_size=share, workers=settings.workers, world=self.world)
+        self.whole_split = dict(batch_size=share, workers=settings.workers, world=self.world)
+        return train_loader, self._measured("val", **self.whole_split)
 
-    def _validation(self, **options: Any) -> Loader:
+    def _measured(self, split: str, **options: Any) -> Loader:
+        """The pictures of a split as they are seen in evaluation."""
         timeout, waiting = self.settings.worker_timeout, self.stop_if_signalled_alone
         return evaluation_loader(
-            self.task, self.val_images, self.preprocess, worker_timeout=timeout, while_waiting=waiting, **options
+            self.task, self.images[split], self.preprocess, worker_timeout=timeout, while_waiting=waiting, **options
         )
 
     def check_before_start(self) -> None:
@@ -317,20 +329,21 @@ class Training:
 
     def disk_bytes(self) -> tuple[int, int]:
         """Two checkpoints and the best model stay while a third checkpoint is written; two of each are left."""
-        checkpoint, tensors = self.state.stored_bytes(), self.state.evaluated_model.state_dict().values()
+        checkpoint = self.state.stored_bytes()
+        tensors = self.task.kept(self.state.evaluated_model).state_dict().values()
         model = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         return 3 * checkpoint + model, 2 * checkpoint + 2 * model
 
     def require_storable(self) -> None:
         try:
-            json_text(make_config(self.state.evaluated_model, **self.description()))
+            json_text(make_config(self.task.kept(self.state.evaluated_model), **self.description()))
         except (TypeError, ValueError) as reason:
             raise InputError(f"the settings of this model cannot be stored with it: {reason}") from reason
 
     def try_evaluation(self, pictures: int = 2) -> Scores:
         """Evaluate two pictures or more, as after an epoch."""
         model, together = self.state.evaluated_model, min(pictures, self.val_loader.sampler.batch_size)
-        loader = self._validation(batch_size=together, first=pictures, workers=min(self.settings.workers, 1))
+        loader = self._measured("val", batch_size=together, first=pictures, workers=min(self.settings.workers, 1))
         try:
             with worker_failures_explained():
                 return score_loader(self.task, model, loader, World(self.device), self.settings.amp)
@@ -394,9 +407,11 @@ class Training:
     def step(self, pieces: list[Batch], epoch: int) -> StepResult:
         """One optimiser step on a batch in pieces; a loss or gradient that is not finite never reaches the weights."""
         state, world, number = self.state, self.world, self.state.position.step
+        self.task.moment = Moment(number, self.total_steps, self.steps_per_epoch)
         state.optimizer.zero_grad(set_to_none=True)
         terms: list[Tensor] = []  # add up to the mean over the images of all pieces and processes
-        watched = dict.fromkeys(self.term_weights, torch.zeros((), device=self.device))  # means over the images
+        names = (*self.term_weights, *self.task.watched)
+        watched = dict.fromkeys(names, torch.zeros((), device=self.device))  # means over the images
         for index, piece in enumerate(pieces):
             self.bad_images.note("train", piece.unreadable)
             with nullcontext() if index == len(pieces) - 1 else self.skip_exchange():
@@ -405,6 +420,7 @@ class Training:
                 state.scaler.scale(term * world.size).backward()  # gradients are averaged over the processes
             terms.append(term.detach())
             watched = {name: total + share * self.watched_terms[name] for name, total in watched.items()}
+        self.task.before_update(state.model)
         norm = self.clip_gradients()
         # the only point in a step that waits for the device
         numbers = torch.stack([*terms, norm, *watched.values()]).tolist()
@@ -417,11 +433,13 @@ class Training:
         if self.settings.amp != "fp16" and not math.isfinite(norm):  # a scaler skips such steps by itself
             raise not_finite(f"the norm of the gradient is {norm}", number, epoch, pieces[0].indices)
         set_lr(state.optimizer, self.lr_factor(number))
+        if self.settings.weight_decay_end is not None:
+            set_weight_decay(state.optimizer, self.settings.weight_decay_at(self.task.moment.progress))
         state.scaler.step(state.optimizer)
         state.scaler.update()
         if state.ema is not None:
             state.ema.update(number)
-        self.task.after_step(state.model, number / self.total_steps)
+        self.task.after_step(state.model)
         state.position.step += 1
         return StepResult(mean, int(max(signals)), any(lates), dict(zip(watched, map(sum, seen), strict=True)))
 
@@ -436,7 +454,7 @@ class Training:
             losses = self.task.losses(self.learner, images, targets)
             faithful = self.faithful_loss.take(images, targets)
         terms = self.cluster_loss.take() | self.attention_loss.take(images, targets, losses) | faithful
-        self.watched_terms = {name: term.detach() for name, term in terms.items()}
+        self.watched_terms = {name: term.detach() for name, term in (terms | self.task.watch()).items()}
         losses |= {name: self.term_weights[name] * term for name, term in terms.items()}
         return torch.stack(list(losses.values())).sum()
 
@@ -469,19 +487,47 @@ class Training:
     def validate(self, epoch: int) -> Scores:
         model, label = self.state.evaluated_model, f"validate {epoch + 1}/{self.settings.all_epochs}"
         world, amp, stop = self.world, self.settings.amp, self.stop_if_signalled
-        return score_loader(self.task, model, self.val_loader, world, amp, label=label, between_batches=stop)
+        scores = score_loader(self.task, model, self.val_loader, world, amp, label=label, between_batches=stop)
+        every, last = self.settings.knn_every, epoch + 1 == self.settings.all_epochs
+        if every and ((epoch + 1) % every == 0 or last) and has_labels(self.images["train"]):
+            scores = scores._replace(values=scores.values | self.neighbour_scores())
+        return scores
+
+    def neighbour_scores(self) -> dict[str, float]:
+        """How often the nearest training pictures of a validation picture, in the features, are of its class."""
+        model, world, amp = self.state.evaluated_model, self.world, self.settings.amp
+        bank_loader, found = self._measured("train", **self.whole_split), []
+        try:
+            for name, loader in (("train", bank_loader), ("val", self.val_loader)):
+                with worker_failures_explained():
+                    part = labelled_features(
+                        self.task,
+                        model,
+                        loader,
+                        world,
+                        amp,
+                        label=f"features of {name}",
+                        between_batches=self.stop_if_signalled,
+                    )
+                found.append(part)
+        finally:
+            bank_loader.close()
+        return neighbour_scores(found[0], found[1], len(self.images["train"].classes), world)
 
     def finish_epoch(self, epoch: int, scores: Scores, seconds: float) -> None:
-        """Log, save the weights if they are the best so far, then record it. A kill in between repeats evaluation."""
-        position, value = self.state.position, scores.values[self.task.main_metric]
+        """Log, save the weights if they are the best so far, then record it. A kill in between repeats evaluation.
+
+        As long as nothing tells which are the best, these are the latest.
+        """
+        position, value = self.state.position, scores.values.get(self.task.main_metric)
         rate = round(scores.images_per_second, 1)
         self.bad_images.note("val", scores.unreadable)
         self.settle_bad_images()
         bad = {"bad_images": len(self.bad_images)} if len(self.bad_images) else {}
         self.run.log(step=position.step, epoch=epoch + 1, split="val", **scores.values, **bad, images_per_second=rate)
-        improved = value > position.best
+        improved = position.best == -math.inf if value is None else value > position.best
         if improved:
-            position.best = value
+            position.best = position.best if value is None else value
             self.save_model("best")
         position.epochs_done = epoch + 1
         self.checkpoint_position()
@@ -500,7 +546,8 @@ class Training:
         self.table.row(shown, mark=improved)
 
     def save_model(self, name: str) -> None:
-        save_model(self.run.path / name, self.state.evaluated_model, **self.description(), world=self.world)
+        kept = self.task.kept(self.state.evaluated_model)
+        save_model(self.run.path / name, kept, **self.description(), world=self.world)
 
     def write_cards(self) -> None:
         for name in PREFERRED:
@@ -559,10 +606,14 @@ class Training:
         seen = (position.step - epoch * self.steps_per_epoch) * self.train_loader.sampler.batch_size
         before = seen - position.loss_images
         position.train_loss = (position.train_loss * before + position.loss_sum) / seen if before else loss
-        clusters = {name: total / position.loss_images for name, total in position.term_sums.items()}
+        watched = {name: total / position.loss_images for name, total in position.term_sums.items()}
         position.loss_sum, position.loss_images, position.term_sums = 0.0, 0, {}
         last = dict(lr=self.lr(), images_per_second=round(rate, 1))
-        self.run.log(step=position.step, epoch=epoch + 1, split="train", loss=loss, **clusters, **last)
+        self.run.log(step=position.step, epoch=epoch + 1, split="train", loss=loss, **watched, **last)
+        for doubt in self.task.doubts(watched):
+            if doubt not in self.doubted:
+                self.doubted.add(doubt)
+                say(f"warning: {doubt}")
 
     def close(self) -> None:
         self.train_loader.close()

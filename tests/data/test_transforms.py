@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from vitreous.data.loader import seeded
-from vitreous.data.transforms import Augmentation, Preprocess, _random_box, resampling
+from vitreous.data.transforms import Augmentation, Preprocess, random_box, resampling
 from vitreous.errors import InputError
 
 
@@ -95,7 +95,7 @@ def test_a_training_crop_is_what_pillow_would_make_of_it(interpolation, size):
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (60, 90, 3), np.uint8))
     augmentation = Augmentation(Preprocess(size, interpolation=interpolation), scale=0.2, flip=0.0)
     with seeded(3):
-        box = _random_box(image, (0.2, 1.0), augmentation.ratio)
+        box = random_box(image, (0.2, 1.0), augmentation.ratio)
     with seeded(3):
         ours = augmentation(image)
     expected = np.asarray(image.crop(box).resize(size[::-1], resampling(interpolation)))
@@ -125,7 +125,7 @@ def test_no_crop_of_a_reduced_picture_needs_enlarging(scale):
     side = augmentation.at_least
     for key in range(200):
         with seeded(key):
-            left, top, right, bottom = _random_box(Image.new("RGB", (side, 2 * side)), (scale, 1.0), augmentation.ratio)
+            left, top, right, bottom = random_box(Image.new("RGB", (side, 2 * side)), (scale, 1.0), augmentation.ratio)
         assert min(right - left, bottom - top) >= 39, "a pixel may be lost to rounding"
 
 

@@ -83,7 +83,7 @@ class Sample(NamedTuple):
 
 
 class Batch(NamedTuple):
-    images: Tensor  # (B, 3, H, W)
+    images: Any  # (B, 3, H, W), or a list of such where pictures are seen at several sizes
     targets: dict[str, Any]  # tensors, or lists with an entry for each image
     indices: tuple[int, ...]  # of the samples in the data set, for messages; none if all were unreadable
     unreadable: tuple[Unreadable, ...] = ()
@@ -397,11 +397,12 @@ class Loader:
 
     def on(
         self, batch: Batch, device: torch.device, layout: torch.memory_format = torch.contiguous_format
-    ) -> tuple[Tensor, dict[str, Any]]:
+    ) -> tuple[Any, dict[str, Any]]:
         """Images and targets of a batch on a device, ready for the model."""
-        images = batch.images.to(device, memory_format=layout, non_blocking=True)
+        sizes = batch.images if isinstance(batch.images, list) else [batch.images]
+        images = [self.finish(one.to(device, memory_format=layout, non_blocking=True)) for one in sizes]
         targets = {key: moved_to(value, device) for key, value in batch.targets.items()}
-        return self.finish(images), targets
+        return images if isinstance(batch.images, list) else images[0], targets
 
     def close(self, *, force: bool = False) -> None:
         """End the worker processes, also those that no longer answer; with `force` without asking them first.

@@ -19,7 +19,7 @@ import vitreous.data.layouts
 from vitreous.data.annotations import OneObjectEach
 from vitreous.data.groups import Balanced
 from vitreous.data.image_set import SPLITS, ImageSet, Without, describe_passed_over, holds_pictures, own_splits
-from vitreous.data.layouts.base import TARGET_KINDS, Layout, Request, Wording, expanded
+from vitreous.data.layouts.base import PICTURES, TARGET_KINDS, Layout, Request, Wording, expanded
 from vitreous.data.layouts.coco_anywhere import find_coco_files
 from vitreous.data.layouts.flat_folder import SPLIT_LIKE
 from vitreous.data.layouts.folder import PICTURE_FOLDERS, TARGET_FOLDERS, split_folders
@@ -48,12 +48,12 @@ def recognise(data: str, targets: str = "labels", wording: Wording = DEFAULT_WOR
     if targets not in TARGET_KINDS:
         raise InputError(f"unknown kind of targets '{targets}'; accepted: {', '.join(TARGET_KINDS)}")
     layouts = load_layouts()
-    fitting = [layout for layout in layouts if targets in layout.targets]
+    fitting = [layout for layout in layouts if targets in layout.targets or targets == PICTURES]
     with reading_data(data):
         for layout in fitting:
             if layout.recognises(data):
                 return layout
-        other = next((layout for layout in layouts if layout.recognises(data)), None)
+        other = next((layout for layout in _telling(layouts) if layout.recognises(data)), None)
         use = "" if other is None else f"it looks like {other.name}; use {wording.options(other.targets)}"
         problem = use or _unrecognised(data)
     examples = "".join(f"\n  {layout.example}" for layout in fitting)
@@ -63,13 +63,18 @@ def recognise(data: str, targets: str = "labels", wording: Wording = DEFAULT_WOR
 
 def usable_as(data: str, wording: Wording = DEFAULT_WORDING) -> dict[str, Layout]:
     """Every kind of targets that a layout of the data offers."""
-    layouts = load_layouts()
+    layouts = _telling(load_layouts())
     with reading_data(data):
         found = {kind: layout for layout in reversed(layouts) if layout.recognises(data) for kind in layout.targets}
     if not found:
         examples = "".join(f"\n  {layout.example} ({wording.options(layout.targets)})" for layout in layouts)
         raise InputError(f"cannot use data '{data}': {_unrecognised(data)}; accepted:{examples}")
     return {kind: found[kind] for kind in TARGET_KINDS if kind in found}
+
+
+def _telling(layouts: list[Layout]) -> list[Layout]:
+    """Those that say something about pictures: any folder of pictures would be of the others."""
+    return [layout for layout in layouts if layout.targets != (PICTURES,)]
 
 
 def _unrecognised(data: str) -> str:
@@ -95,7 +100,7 @@ def _inner_folder(path: Path) -> str:
     """Advice for a folder whose data are one folder deeper, as in many archives, or that holds one class."""
     folders = [path / name for name in sorted(split_folders(path)) if not name.startswith((".", "__"))]
     for folder in folders[:MOST_INNER]:
-        if any(layout.recognises(str(folder)) for layout in load_layouts()):
+        if any(layout.recognises(str(folder)) for layout in _telling(load_layouts())):
             return f"its layout is not recognised; did you mean '{folder}'?"
     filled = [folder for folder in folders[:MOST_INNER] if holds_pictures(folder, deeper=False)]
     if len(filled) == len(folders) == 1 and folders[0].name.lower() not in PICTURE_FOLDERS | TARGET_FOLDERS:
@@ -151,13 +156,14 @@ def open_data(
         )
     if (ignore is not None or reduce_zero_label) and not layout.class_values:
         raise InputError(f"'{data}' has no masks with values of classes; leave out --ignore and --reduce-zero-label")
-    request = Request(data, split, size, count, strict, targets, ignore, reduce_zero_label, follow)
+    kind, labelled = layout.kind(targets), targets != PICTURES
+    request = Request(data, split, size, count, strict, kind, ignore, reduce_zero_label, labelled, follow)
     with reading_data(data):
         images = _opened(layout, request, val_fraction)
         if quarantine is None and not layout.drawn and quarantine_file(data).is_file():
             quarantine = quarantine_file(data)
         kept = images if quarantine is None else _without(images, quarantine, data, split)
-        if targets != "keypoints" or layout.drawn:  # drawn pictures are about one object already
+        if kind != "keypoints" or layout.drawn:  # drawn pictures are about one object already
             return kept
         single = OneObjectEach(kept)
     if not len(single):
@@ -178,11 +184,12 @@ def open_raw(
     """All splits, with their faults; the arguments are those of `open_data`."""
     layout = recognise(data, targets, wording)
     made = ("val",) if val_fraction == 1 else ("train", "val")
+    kind, labelled = layout.kind(targets), targets != PICTURES
     with reading_data(data):
         return {
             split: _opened(
                 layout,
-                Request(data, split, (64, 64), None, False, targets, ignore, reduce_zero_label, follow),
+                Request(data, split, (64, 64), None, False, kind, ignore, reduce_zero_label, labelled, follow),
                 val_fraction,
             )
             for split in own_splits(layout.splits(data) or ()) or made
@@ -227,7 +234,8 @@ def describe(data: str, targets: str = "labels", /, **splits: ImageSet) -> str:
     what = "objects" if any(isinstance(images, OneObjectEach) for images in splits.values()) else "images"
     classes = len(next(iter(splits.values())).classes)
     layout = recognise(data, targets)
-    lines = [f"data: {data} ({layout.name}): {sizes} {what}, {classes} classes"]
+    known = f", {classes} classes" if classes else ""
+    lines = [f"data: {data} ({layout.name}): {sizes} {what}{known}"]
     divided = own_splits(layout.splits(data) or ())
     if not divided:
         lines += _describe_held_out(splits, by_class=targets == "labels")

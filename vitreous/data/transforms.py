@@ -211,7 +211,7 @@ class Augmentation:
             framed = (left, top, left + width, top + height)
             return lambda drawn: ImageOps.expand(self.preprocess.picture(drawn), self.pad).crop(framed)
         if self.scale < 1 or image.height * width != image.width * height:
-            box = _random_box(image, (self.scale, 1.0), self.ratio)
+            box = random_box(image, (self.scale, 1.0), self.ratio)
             return lambda drawn: drawn.crop(box)
         return lambda drawn: drawn
 
@@ -297,9 +297,7 @@ def inside(box: tuple[float, float, float, float], image: Image.Image) -> tuple[
     return max(left, 0.0), max(top, 0.0), min(right, float(image.width)), min(bottom, float(image.height))
 
 
-def _random_box(
-    image: Image.Image, scale: tuple[float, float], ratio: tuple[float, float]
-) -> tuple[int, int, int, int]:
+def random_box(image: Image.Image, scale: tuple[float, float], ratio: tuple[float, float]) -> tuple[int, int, int, int]:
     """A random part with a share of the area in `scale` and a width/height ratio in `ratio`."""
     area = image.width * image.height
     low, high = math.log(ratio[0]), math.log(ratio[1])

@@ -40,7 +40,7 @@ class Rehearsed(Learner, Protocol):
 
     steps_per_epoch: int
     total_steps: int
-    val_images: Any
+    images: Any  # by split
     run: Any
 
     def step(self, pieces: list[Any], epoch: int) -> Any: ...
@@ -181,7 +181,7 @@ def plan_training(training: Rehearsed, images: int) -> TrainingPlan:
         raise too_large(training, memory, allowed)
     done = training.state.position.step
     times = measured_steps(training)
-    scores = training.try_evaluation(min(len(training.val_images), VALIDATED_BATCHES * at_a_time))
+    scores = training.try_evaluation(min(len(training.images["val"]), VALIDATED_BATCHES * at_a_time))
     return TrainingPlan(
         model=settings.model,
         parameters=sum(p.numel() for p in training.state.model.parameters()),
@@ -191,7 +191,7 @@ def plan_training(training: Rehearsed, images: int) -> TrainingPlan:
         device=str(training.device),
         compiled=settings.compile,
         image_size=(piece.images.shape[-2], piece.images.shape[-1]),
-        images=(images, len(training.val_images)),
+        images=(images, len(training.images["val"])),
         epochs=settings.all_epochs,
         steps_per_epoch=training.steps_per_epoch,
         done_steps=done,
@@ -199,7 +199,7 @@ def plan_training(training: Rehearsed, images: int) -> TrainingPlan:
         allowed=allowed,
         gradients=gradient_bytes(training),
         times=times,
-        validation_seconds=len(training.val_images) / (scores.images_per_second * world.size),
+        validation_seconds=len(training.images["val"]) / (scores.images_per_second * world.size),
         disk=training.disk_bytes(),
         disk_free=shutil.disk_usage(existing_parent(training.run.path)).free,
         folder=training.run.path,

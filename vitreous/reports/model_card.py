@@ -105,6 +105,8 @@ def _head(card: ModelCard) -> str:
 
 def _introduction(card: ModelCard) -> str:
     height, width = card.size
+    if not card.classes:
+        return f"A backbone for images of {height} x {width} pixels, without a classifier: it learned without labels."
     doing = {"classify": "A classifier", "detect": "A detector", "segment": "A segmenter"}.get(card.task, "A model")
     named = ", ".join(plain(name) for name in card.classes[:MOST_CLASSES])
     more = len(card.classes) - MOST_CLASSES
@@ -121,12 +123,18 @@ def _explanations(card: ModelCard) -> str:
             "contribution of each cluster, with a map each."
         )
     said.append(plain(card.explained) if card.explained else "How faithful maps are to it was not measured.")
+    if not card.classes:
+        return " ".join(said)
     return " ".join([*said, "`vitreous explain FOLDER photo.jpg` writes a report, and `vitreous serve FOLDER` a page."])
 
 
 def _use(card: ModelCard) -> str:
     lines = ["import vitreous", "", 'model = vitreous.load_model("FOLDER")', 'print(model.predict("photo.jpg"))']
+    if not card.classes:
+        lines = ["import vitreous", "", 'features = vitreous.embed("FOLDER", "photos", out="features")']
     said = ["```python", *lines, "```"]
+    if not card.classes:
+        said += ["", "`vitreous train NAME DATA --weights FOLDER` starts any task from it."]
     if card.task == "classify":
         said += ["", '`timm.create_model("local-dir:FOLDER", pretrained=True)` reads it too, after `import vitreous`.']
     if card.hides_regions:

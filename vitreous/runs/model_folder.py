@@ -29,7 +29,7 @@ from vitreous.models.weights import MisfitError, check_finite, describe_misfit, 
 from vitreous.registry import construction_limit, create_model, resolve_name, stored_bytes
 from vitreous.runs.any_model import from_timm
 from vitreous.runs.model_config import CONFIG, WEIGHTS, ModelConfig, make_config, read_config, timm_config
-from vitreous.runs.trained_model import TrainedModel, at_size, is_classifier, number_names
+from vitreous.runs.trained_model import TrainedModel, at_size, is_classifier, is_whole, number_names
 from vitreous.runs.weights_file import load_file_model
 from vitreous.runtime.device import choose_device
 from vitreous.runtime.distributed import SINGLE_PROCESS, World
@@ -81,6 +81,7 @@ def load_model(
     model_args: tuple[str, ...] = (),
     size: ImageSize | None = None,
     device: str = "cpu",
+    features: bool = False,
 ) -> TrainedModel:
     """A model from a run folder (`best/`, else `final/`), a model folder, a file of weights, or the registry by name;
     or one that `vitreous export` has written, which answers but has no gradients.
@@ -88,11 +89,11 @@ def load_model(
     A name, with or without a tag (`paca_tiny.ivmcl_in1k`), means the published weights. A file (.pth, .safetensors, or
     the URL of one) is of the `architecture` of that name, or of the one that it tells itself, built with `model_args`
     (`"stem_stride=2"`). `size` is the height and width to use the model with, where it is not to be the one it was
-    trained with: one number for both, or "4000x6000".
+    trained with: one number for both, or "4000x6000". With `features`, one without a classifier will do.
     """
     place = choose_device(device)
     if is_weights_file(source):
-        trained = _load_file(str(source), architecture, dict(parse_model_arg(text) for text in model_args))
+        trained = _load_file(str(source), architecture, dict(parse_model_arg(text) for text in model_args), features)
     else:
         folder = find_model_folder(source)
         if architecture is not None or model_args:
@@ -103,6 +104,11 @@ def load_model(
             trained = data_of(create_model(str(source), pretrained=True).eval(), str(source))
         else:
             trained = _load_folder(folder)
+    if is_whole(trained) and not trained.classes and not features:
+        raise InputError(
+            f"model '{source}' has no classifier, so that it gives features and no answers; use vitreous embed, or "
+            f"evaluate --knn or --linear, or train one on top of it: vitreous train NAME DATA --weights …"
+        )
     explainer = explainer_folder_of(str(source))
     if explainer is not None:
         carry_explainer(trained.model, explainer)
@@ -110,7 +116,7 @@ def load_model(
     if size is None:
         return trained
     resized = at_size(trained, size)
-    if is_classifier(resized):
+    if is_whole(resized):
         _tell_timm(resized.model, input_size=(3, *resized.preprocess.size))
     return resized
 
@@ -236,7 +242,7 @@ def _described(model: nn.Module, config: ModelConfig) -> TrainedModel:
         config.task_args,
         config.val_fraction or 1.0,
     )
-    if is_classifier(trained):
+    if is_whole(trained):
         known = timm_config(config.preprocess, config.classes)
         _tell_timm(model, **known, crop_mode="center", label_names=config.classes)
     return trained
@@ -247,11 +253,11 @@ def _tell_timm(model: Any, **known: Any) -> None:
     model.pretrained_cfg = model.default_cfg = model.pretrained_cfg | known
 
 
-def _load_file(source: str, architecture: str | None, arguments: dict[str, Any]) -> TrainedModel:
+def _load_file(source: str, architecture: str | None, arguments: dict[str, Any], features: bool) -> TrainedModel:
     path = weights_path(source)
     if architecture is None and not arguments and path.name == WEIGHTS and (path.parent / MANIFEST).is_file():
         return _load_folder(path.parent)  # which knows more than the file
-    model, name = load_file_model(source, architecture, arguments)
+    model, name = load_file_model(source, architecture, arguments, headless=features)
     return data_of(model.eval(), name)
 
 

@@ -26,6 +26,7 @@ from vitreous.data.pictures import Pictured, as_picture
 from vitreous.data.transforms import ImageSize, Preprocess, read_size
 from vitreous.errors import InputError
 from vitreous.models.base import Backbone
+from vitreous.models.pooled import pooled_width
 from vitreous.runs.results import require_numbers, require_positive
 from vitreous.tasks.base import Inference, Prediction, Targets, Task, load_task
 from vitreous.tasks.results import PictureResult
@@ -248,9 +249,23 @@ def refusal_of_size(model: nn.Module, height: int, width: int | None = None) -> 
     return None
 
 
+def is_whole(trained: TrainedModel) -> bool:
+    """Whether the model is a backbone as timm knows it, with its own classifier or without one."""
+    return not load_task(trained.task).on_feature_maps
+
+
 def is_classifier(trained: TrainedModel) -> bool:
     """Whether the model is a backbone with its own classifier, as timm knows it."""
-    return not load_task(trained.task).on_feature_maps
+    return is_whole(trained) and bool(trained.classes)
+
+
+def feature_width(trained: TrainedModel) -> int:
+    """How many features a picture has; a model that has none to give is refused."""
+    if not is_whole(trained):
+        raise InputError(
+            f"model '{trained.name}' ({trained.task}) has no pooled features; classifiers of ours and timm's have"
+        )
+    return pooled_width(trained.model, trained.preprocess.size, trained.name)
 
 
 def class_columns(trained: TrainedModel, classes: tuple[str, ...]) -> tuple[int, ...]:

@@ -50,10 +50,12 @@ class Guess(NamedTuple):
     reason: str
 
 
-def load_file_model(source: str, architecture: str | None, arguments: dict[str, Any]) -> tuple[Any, str]:
+def load_file_model(
+    source: str, architecture: str | None, arguments: dict[str, Any], *, headless: bool = False
+) -> tuple[Any, str]:
     """A classifier from a file or URL, and its name: the given one, or one found from the file.
 
-    `arguments`: what it was built with, besides the arguments of its name.
+    `arguments`: what it was built with, besides the arguments of its name. `headless`: without a classifier will do.
     """
     path = local_file(source)
     content = open_checkpoint(path)
@@ -68,7 +70,7 @@ def load_file_model(source: str, architecture: str | None, arguments: dict[str, 
     name = resolve_name(guess.name)
     with explain_bad_arguments(name, arguments):
         model = model_with_weights(name, state, source, arguments)
-    if not model.num_classes:
+    if not model.num_classes and not headless:
         raise InputError(
             f"{source} holds no classifier for {name}, so there is nothing to predict; train one on top of it: "
             f"vitreous train {name} DATA --weights {source}"

@@ -23,6 +23,7 @@ from vitreous.data.loader import stack
 from vitreous.data.source import ImageSet
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError, nearest
+from vitreous.models.pooled import forward_pooled
 from vitreous.tasks.findings import FindingChoice, FindingQuery, FindingTruth, FoundTargets, ModelView
 from vitreous.tasks.results import MIN_SCORE, PictureResult
 
@@ -37,6 +38,24 @@ class Metric(Protocol):
     def update(self, predictions: list[Prediction], targets: Targets) -> None: ...
     def merge(self, other: Self) -> None: ...
     def compute(self) -> dict[str, float]: ...
+
+
+class Moment(NamedTuple):
+    """Where a run is. Schedules are functions of it, so that nothing of them needs to be stored."""
+
+    step: int  # optimiser steps taken before this one
+    steps: int  # of the whole run
+    steps_per_epoch: int
+
+    @property
+    def progress(self) -> float:
+        """From 0 to 1."""
+        return self.step / self.steps
+
+    @property
+    def epoch(self) -> float:
+        """Epochs behind it, with the part of the current one."""
+        return self.step / self.steps_per_epoch
 
 
 class Assessment(NamedTuple):
@@ -74,6 +93,8 @@ class Task(ABC):
     batch_size: int = 1  # of predictions, unless another is asked for: pictures of one size can be more
     one_class_remedy: str = ""  # what to do about data of a single class, where every answer would be right
     category_ids: tuple[int, ...] = ()  # of the classes in COCO's result files, if its results go there
+    watched: tuple[str, ...] = ()  # figures about training, besides the losses, that are logged with them
+    moment: Moment  # the training loop sets it before every step
 
     def __init__(self, classes: tuple[str, ...]) -> None:
         self.classes = classes
@@ -124,6 +145,18 @@ class Task(ABC):
         """The trained module: the backbone itself, or the backbone with a head on top."""
         return backbone
 
+    def sides(self, settings: Any) -> tuple[int, ...]:
+        """Of the square images that a whole model is shown in training, the largest first."""
+        return (settings.size,)
+
+    def learner(self, model: nn.Module) -> nn.Module:
+        """What is trained: the model itself, or all that it takes to train it, from which `kept` gets it back."""
+        return model
+
+    def kept(self, learner: nn.Module) -> nn.Module:
+        """The model that a run leaves behind, of what is trained."""
+        return learner
+
     def load_release(self, model: nn.Module, source: Path) -> Any:
         """Fill a model from a file of one of OpenMMLab's toolboxes; returns a report of every tensor."""
         raise InputError(f"{source} is a model of one of OpenMMLab's toolboxes, which have none for {self.name}")
@@ -166,6 +199,10 @@ class Task(ABC):
         """Losses and predictions of an evaluation batch; override when one forward pass gives both."""
         return Assessment({}, self.predict(model, images, targets))
 
+    def features(self, model: nn.Module, images: Tensor) -> Tensor:
+        """(B, C): the pooled features of a whole model."""
+        return forward_pooled(model, images)
+
     def truth(self, targets: Targets) -> Targets:
         """What the metric compares predictions with, made of an evaluation batch's targets."""
         return targets
@@ -178,8 +215,19 @@ class Task(ABC):
         """Random changes that need the whole batch."""
         return images, targets
 
-    def after_step(self, model: nn.Module, progress: float) -> None:  # noqa: B027  (a hook, not a duty)
-        """Called after each optimiser step; `progress` runs from 0 to 1."""
+    def watch(self) -> dict[str, Tensor]:
+        """The figures of `watched` about the latest losses, each a mean over the images."""
+        return {}
+
+    def doubts(self, figures: Mapping[str, float]) -> tuple[str, ...]:
+        """What the means of `watched` since the last log entry tell the user to look at, each said once."""
+        return ()
+
+    def before_update(self, learner: nn.Module) -> None:  # noqa: B027  (a hook, not a duty)
+        """Called when the gradients of a step are there, before they are clipped."""
+
+    def after_step(self, learner: nn.Module) -> None:  # noqa: B027  (a hook, not a duty)
+        """Called after each optimiser step."""
 
     # ---- answering -----------------------------------------------------------------------------------------------
 

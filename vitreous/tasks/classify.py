@@ -178,11 +178,12 @@ class ClassifyTask(Task):
                 "scale",
                 "pad",
             ),
-            *("crop_ratio", "teacher", "distill", "distill_weight", "distill_temperature"),
+            *("crop_ratio", "knn_every", "teacher", "distill", "distill_weight", "distill_temperature"),
             *("attend_to", "attend_away", "attend_weight", "attend_share", "attend_hide", "cluster_faithful"),
         }
     )
     main_metric = "top1"
+    shown = ("loss", "top1", "top5", "knn_20")
     on_feature_maps = has_findings = False
     query_fields = ("label",)
     inferences = ("top_k",)

@@ -49,12 +49,15 @@ def build_training(settings: TrainSettings, images: ImageSet, device: torch.devi
     arguments, kind = model_arguments(settings), load_task(settings.task)
     task = kind.from_settings(settings, images)
     if not kind.on_feature_maps:
-        model, note = build_model(settings, arguments, len(images.classes))
+        if len(task.sides(settings)) > 1:
+            arguments |= several_sizes(settings.model, arguments)
+        model, note = build_model(settings, arguments, len(task.classes), task.sides(settings))
         preprocess = preprocess_for(model, settings)
         distillation = build_distillation(settings, images.classes, preprocess, device)
         if distillation is not None:
             task.learn_from(distillation)
-        return TrainingParts(model, arguments, task, preprocess, note)
+        seed_everything(settings.seed, INITIAL_HEAD)
+        return TrainingParts(task.learner(model), arguments, task, preprocess, note)
     backbone, note = build_backbone(settings, arguments)
     preprocess = preprocess_for(backbone, settings)
     seed_everything(settings.seed, INITIAL_HEAD)  # the same head whatever the backbone starts from
@@ -64,7 +67,7 @@ def build_training(settings: TrainSettings, images: ImageSet, device: torch.devi
     elif settings.weights is not None and is_openmmlab_release(settings.weights):
         report = str(task.load_release(model, local_file(settings.weights))).splitlines()[0]
         note = f"weights: {settings.weights}, in the names of OpenMMLab's toolboxes: {report}"
-    return TrainingParts(model, arguments, task, preprocess, note)
+    return TrainingParts(task.learner(model), arguments, task, preprocess, note)
 
 
 def model_arguments(settings: TrainSettings) -> dict[str, Any]:
@@ -83,18 +86,35 @@ def model_arguments(settings: TrainSettings) -> dict[str, Any]:
     return arguments | settings.model_arguments()
 
 
-def build_model(settings: TrainSettings, arguments: dict[str, Any], classes: int) -> tuple[Any, str]:
-    """A whole model, and a note on its weights."""
+def several_sizes(model: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """What lets a model of timm that is made for one image size take others, where it has such an argument."""
+    architecture, _ = stored_arguments(model)
+    config, asked = get_pretrained_cfg(architecture), {"dynamic_img_size": True}
+    if config is None or not config.fixed_input_size or asked.keys() & arguments.keys():
+        return {}
+    try:
+        with torch.device("meta"):
+            create_model(architecture, **arguments, **asked)
+    except Exception:  # models refuse arguments in their own ways; whether it takes the sizes is seen later
+        return {}
+    return asked
+
+
+def build_model(
+    settings: TrainSettings, arguments: dict[str, Any], classes: int, sides: tuple[int, ...] = ()
+) -> tuple[Any, str]:
+    """A whole model that takes images of these sides (default: of the settings), and a note on its weights."""
     seed_everything(settings.seed, INITIAL_WEIGHTS)
     with explain_bad_arguments(settings.model, arguments), _limit_of(settings):
         model, note = _initial_model(settings, arguments, classes)
-    refusal = refusal_of_size(model, settings.size)
-    if refusal is not None:
-        raise InputError(
-            f"model '{settings.model}' cannot take images of {settings.size}x{settings.size} pixels ({refusal}); "
-            f"give it --size {model.pretrained_cfg['input_size'][-1]}, for which it was made, or what it needs for "
-            "another size as --model-args"
-        )
+    for side in sides or (settings.size,):
+        refusal = refusal_of_size(model, side)
+        if refusal is not None:
+            raise InputError(
+                f"model '{settings.model}' cannot take images of {side}x{side} pixels ({refusal}); "
+                f"give it --size {model.pretrained_cfg['input_size'][-1]}, for which it was made, or what it needs for "
+                "another size as --model-args"
+            )
     _set_checkpointing(model, settings)
     return model, note
 
@@ -181,7 +201,10 @@ def _initial_model(settings: TrainSettings, arguments: dict[str, Any], classes: 
     if before == classes:
         return model, f"weights: {origin}"
     model.reset_classifier(classes)
-    return model, f"weights: {origin}; the classifier is new, for {classes} classes instead of {before}"
+    if not classes:
+        return model, f"weights: {origin}, without the classifier"
+    instead = f" instead of {before}" if before else ""
+    return model, f"weights: {origin}; the classifier is new, for {classes} classes{instead}"
 
 
 def _from_weights(settings: TrainSettings, source: str, arguments: dict[str, Any], **kind: Any) -> Any:

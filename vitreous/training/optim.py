@@ -120,6 +120,12 @@ def set_lr(optimizer: torch.optim.Optimizer, factor: float) -> None:
         group["lr"] = group["initial_lr"] * factor
 
 
+def set_weight_decay(optimizer: torch.optim.Optimizer, decay: float) -> None:
+    """Of the parameters that have any."""
+    for group in optimizer.param_groups:
+        group["weight_decay"] = decay if group["weight_decay"] else 0.0
+
+
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The optimiser's state as tensors named `<parameter>/<quantity>`; the rest comes from the settings."""
     return {

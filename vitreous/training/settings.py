@@ -3,6 +3,7 @@
 A setting is one field here; `train`'s signature, its help and `run.json` all follow from it.
 """
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import KW_ONLY, asdict, dataclass, field, fields, replace
@@ -38,20 +39,25 @@ FREE = frozenset(
 
 # What is accepted -> the settings it applies to, and its test.
 SETTING_LIMITS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "at least 1": ("size epochs batch_size accumulate repeats log_every train_count val_count", lambda x: x >= 1),
+    "at least 1": (
+        "size epochs batch_size accumulate repeats log_every train_count val_count local_size",
+        lambda x: x >= 1,
+    ),
     "0 or more": (
-        "min_lr warmup_lr warmup_epochs cooldown_epochs lr_batch weight_decay clip_grad mixup cutmix color_jitter pad "
+        "min_lr warmup_lr warmup_epochs cooldown_epochs lr_batch weight_decay weight_decay_end clip_grad mixup cutmix "
+        "color_jitter pad "
         "cluster_overlap cluster_map_entropy cluster_place_entropy cluster_read_entropy cluster_faithful attend_weight "
-        "workers seed checkpoint_steps",
+        "workers seed checkpoint_steps local_crops teacher_warmup_epochs freeze_last knn_every",
         lambda x: x >= 0,
     ),
     "above 0": (
         "lr head_lr eps poly_power distill_temperature cluster_temperature checkpoint_minutes rank_timeout "
-        "worker_timeout",
+        "worker_timeout student_temperature",
         lambda x: x > 0,
     ),
     "between 0 and 1": (
-        "max_corrupt mixup_switch erasing flip distill_weight cluster_group_dropout attend_hide",
+        "max_corrupt mixup_switch erasing flip distill_weight cluster_group_dropout attend_hide teacher_momentum "
+        "centre_momentum",
         lambda x: 0 <= x <= 1,
     ),
     "at least 0 and below 1": ("ema label_smoothing drop_path cluster_dropout", lambda x: 0 <= x < 1),
@@ -91,7 +97,11 @@ class TrainSettings:
     ] = None
     head_args: Annotated[tuple[str, ...], Doc("Further arguments of the head, e.g. channels=128.")] = ()
     size: Annotated[
-        int, Doc("classify: height and width of the images in pixels; other tasks: size at which `shapes` are drawn.")
+        int,
+        Doc(
+            "classify: height and width of the images in pixels; dino: of the two large crops; other tasks: size at "
+            "which `shapes` are drawn."
+        ),
     ] = 224
     short: Annotated[
         tuple[int, ...],
@@ -153,6 +163,9 @@ class TrainSettings:
     betas: Annotated[tuple[float, float], Doc("AdamW's betas.")] = (0.9, 0.999)
     eps: Annotated[float, Doc("AdamW's epsilon.")] = 1e-8
     weight_decay: Annotated[float, Doc("AdamW's weight decay, of matrices and kernels only.")] = 0.05
+    weight_decay_end: Annotated[
+        float | None, Doc("Weight decay at the end of the run, reached along half a cosine; default: as at its start.")
+    ] = None
     layer_decay: Annotated[float, Doc("Layer-wise learning-rate decay towards the input, e.g. 0.75; 1 = off.")] = 1.0
     head_lr: Annotated[float, Doc("Multiplier of the head's learning rate.")] = 1.0
     clip_grad: Annotated[float, Doc("Gradient clipping: largest norm; 0 = off.")] = 1.0
@@ -182,6 +195,32 @@ class TrainSettings:
     weights: Annotated[
         str | None, Doc("Start from a file, URL, run or model folder; the classifier is new unless it fits.")
     ] = None
+
+    local_crops: Annotated[int, Doc("dino: small crops of a picture, besides the two large ones of --size.")] = 8
+    local_size: Annotated[int, Doc("dino: height and width of the small crops in pixels.")] = 96
+    global_scale: Annotated[
+        tuple[float, float], Doc("dino: smallest and largest share of a picture's area in a large crop.")
+    ] = (0.4, 1.0)
+    local_scale: Annotated[tuple[float, float], Doc("dino: the same of small crops.")] = (0.05, 0.4)
+    student_temperature: Annotated[float, Doc("dino: softmax temperature of the student's answers.")] = 0.1
+    teacher_temperature: Annotated[
+        tuple[float, float], Doc("dino: softmax temperature of the teacher's answers, before and after its warm-up.")
+    ] = (0.04, 0.07)
+    teacher_warmup_epochs: Annotated[float, Doc("dino: epochs in which the teacher's temperature changes.")] = 30.0
+    teacher_momentum: Annotated[
+        float, Doc("dino: share of its weights that the teacher keeps in a step, at the start; it rises to 1.")
+    ] = 0.996
+    centre_momentum: Annotated[float, Doc("dino: share of the centre of the teacher's answers that a step keeps.")] = (
+        0.9
+    )
+    freeze_last: Annotated[float, Doc("dino: epochs in which the head's last layer does not learn.")] = 1.0
+    knn_every: Annotated[
+        int,
+        Doc(
+            "classify and dino: epochs between measurements of k-nearest-neighbour accuracy in the features, where the "
+            "data have labels; 0 = never."
+        ),
+    ] = 0
 
     teacher: Annotated[
         str | None, Doc("Teacher for distillation: a model name with weights, a run or model folder.")
@@ -324,9 +363,13 @@ class TrainSettings:
             for name in names.split():
                 value = getattr(self, name)
                 _check(name, value, value in (None, "auto") or fine(value), accepted)
-        _check("size", self.size, self.size <= LARGEST_SIDE, f"at most {LARGEST_SIDE}")
+        for name in ("size", "local_size"):
+            _check(name, getattr(self, name), getattr(self, name) <= LARGEST_SIDE, f"at most {LARGEST_SIDE}")
+        _check("teacher_temperature", self.teacher_temperature, min(self.teacher_temperature) > 0, "above 0")
         for name in ("min_lr", "warmup_lr"):
             _check(name, getattr(self, name), getattr(self, name) <= self.lr, f"at most lr ({self.lr})")
+        grows = self.weight_decay_end is None or self.weight_decay > 0
+        _check("weight_decay", self.weight_decay, grows, "above 0 where weight_decay_end is given")
         saving = self.grad_checkpointing in ("off", "blocks", "mlp")
         _check("grad_checkpointing", self.grad_checkpointing, saving, "off, blocks or mlp")
         _check("betas", self.betas, all(0 <= beta < 1 for beta in self.betas), "two numbers from 0 to below 1")
@@ -425,6 +468,11 @@ class TrainSettings:
             factor=self.step_factor,
             power=self.poly_power,
         )
+
+    def weight_decay_at(self, progress: float) -> float:
+        """From `weight_decay` to `weight_decay_end` along half a cosine; `progress` runs from 0 to 1."""
+        end = self.weight_decay if self.weight_decay_end is None else self.weight_decay_end
+        return end + (self.weight_decay - end) * 0.5 * (1 + math.cos(math.pi * progress))
 
     def augmentation(self, preprocess: Preprocess) -> Augmentation:
         return Augmentation(

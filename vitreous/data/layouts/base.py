@@ -16,11 +16,13 @@ class TargetKind(NamedTuple):
     counted: str  # what a table of classes counts, after "7 classes"
 
 
+PICTURES = "pictures"  # which every layout offers, whatever else it knows
 TARGET_KINDS = {
     "labels": TargetKind("one class for each picture", counted=""),
     "boxes": TargetKind("objects, each with a box, a class and perhaps a mask", counted=", objects of each"),
     "semantic": TargetKind("a class for every pixel", counted=", images that show each"),
     "keypoints": TargetKind("objects with named points, one at a time", counted=", objects of each"),
+    PICTURES: TargetKind("pictures alone", counted=""),
 }
 
 
@@ -45,6 +47,7 @@ class Request:
     targets: str = "labels"  # one of the kinds that the layout offers
     ignore: tuple[int, ...] | None = None  # values of masks that stand for no class
     reduce_zero_label: bool = False  # value 0 of masks stands for no class, 1 for the first
+    labelled: bool = True  # whether it takes labels to use the pictures
     follow: bool = False  # open what names in the data's files lead to, wherever it lies
 
     @property
@@ -64,6 +67,10 @@ class Layout:
     order: int = 0  # the first that recognises the data wins; a layout that others could be taken for comes later
     drawn: bool = False  # on the fly: there are no files, and as many pictures as are asked for
     class_values: bool = False  # its masks hold values of classes, some of which may be ignored
+
+    def kind(self, targets: str) -> str:
+        """The kind of targets to open it with: who needs pictures alone takes what is known best about them."""
+        return targets if targets in self.targets else self.targets[0]
 
     def recognises(self, data: str) -> bool:
         return self.splits(data) is not None

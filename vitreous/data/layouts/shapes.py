@@ -14,7 +14,7 @@ from PIL import Image
 from vitreous.data.annotations import Objects, mirrored_pairs
 from vitreous.data.coco_masks import run_length_counts
 from vitreous.data.image_set import SPLITS, ImageSet
-from vitreous.data.layouts.base import TARGET_KINDS, Layout
+from vitreous.data.layouts.base import PICTURES, TARGET_KINDS, Layout
 from vitreous.data.shapes.samples import CATEGORIES, KEYPOINTS, Difficulty, Scene, Shapes
 from vitreous.data.shapes.shortcut import NO_MARK, SHORTCUT_KINDS, Shortcut, parse_shortcut
 from vitreous.errors import InputError
@@ -157,7 +157,7 @@ LAYOUT = Layout(
         count=request.count,
         variant=parse_variant(request.data.partition(":")[2]),
     ),
-    targets=tuple(TARGET_KINDS),
+    targets=tuple(kind for kind in TARGET_KINDS if kind != PICTURES),
     drawn=True,
     order=10,
 )

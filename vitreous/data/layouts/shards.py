@@ -91,15 +91,15 @@ class TarPictures(EncodedSet):
 
 
 class ShardSet(TarPictures):
-    """The samples of one split's shards; all of them have a label."""
+    """The samples of one split's shards; all of them have a label, unless they need none."""
 
-    def __init__(self, data: str, split: str) -> None:
+    def __init__(self, data: str, split: str, *, labelled: bool = True) -> None:
         shards = find_shards(data)
         name = require_split(split, shards, f"'{data}'")
         self.shards = shards[name]
         # Labels count the same in every split, so all splits have a say in what the classes are.
         indices = {found: build_index(paths) for found, paths in shards.items()}
-        for found, index in indices.items():
+        for found, index in indices.items() if labelled else ():
             _require_labels(shards[found], index)
         written = np.concatenate([np.unique(index.labels) for index in indices.values()])
         self._keep(indices[name], *_numbered(self.shards[0].parent, written, indices[name].labels))
@@ -415,6 +415,6 @@ LAYOUT = Layout(
     name="tar shards",
     example="DIR/train-000000.tar, DIR/val-000000.tar, ... or a pattern such as 'DIR/{train,val}-{000..009}.tar'",
     splits=shard_splits,
-    open_split=lambda request: ShardSet(request.data, request.split),
+    open_split=lambda request: ShardSet(request.data, request.split, labelled=request.labelled),
     order=40,
 )
