@@ -50,7 +50,7 @@ class FixedFactors(TorchFunctionMode):
         self.constants: list[Constant] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        rule = RULES.get(func)
+        rule = RELEVANCE_RULES.get(func)
         return func(*args, **(kwargs or {})) if rule is None else rule(self, *args, **(kwargs or {}))
 
     def keep(self, value: Tensor, channels: int | None) -> Tensor:
@@ -178,7 +178,7 @@ def _rules() -> dict[Any, Callable[..., Tensor]]:
     return rules
 
 
-RULES = _rules()
+RELEVANCE_RULES = _rules()
 
 
 class Relevance(NamedTuple):

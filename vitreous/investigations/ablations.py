@@ -24,7 +24,7 @@ from vitreous.runs.model_folder import load_classifier
 
 WHOLE = "whole"
 FIGURES_FILE = "ablation.json"
-MOST_BYTES = 1 << 16
+LARGEST_FIGURES = 1 << 16
 SWITCHES: dict[str, dict[str, dict[str, Any]]] = {  # family -> row -> arguments that differ
     "paca": {
         "2 clusters": dict(clusters=2),
@@ -149,7 +149,7 @@ def share_of_run(model: str, part: str, arguments: Mapping[str, Any], seed: int,
     budget = {"data": inquiry.data, "epochs": inquiry.epochs, "size": inquiry.subjects[0].size, "limit": inquiry.limit}
     run = inquiry.runs / f"{model}_{part}_{seed}".replace(" ", "_").replace(":", "to")
     if (run / FIGURES_FILE).is_file():
-        stored = read_json(run / FIGURES_FILE, MOST_BYTES)
+        stored = read_json(run / FIGURES_FILE, LARGEST_FIGURES)
         if stored["budget"] != budget:
             raise InputError(
                 f"{run} was trained with {stored['budget']}, and {budget} is asked for; give another --runs"

@@ -13,10 +13,12 @@ Shapes: B batch, H W grid, N = HW, F foreground tokens, m = F + 1, C channels, h
 
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from typing_extensions import Doc
 
 from vitreous.layers.attention import split_heads
 from vitreous.layers.plain import is_plain
@@ -27,13 +29,30 @@ from vitreous.layers.tap import Tap
 class AttentionSettings:
     """Settings that the attention layers of a model share."""
 
-    max_foreground: int | None = None  # a cap makes the cost linear in the number of pixels
-    sqa_residual: bool = True  # add the background's own normalised tokens to their update
-    head_expansion: int = 2  # heads at the softmax per head outside
-    bottleneck_ratio: int = 32  # channels per channel within the background's two-layer network
-    project: str = "all"  # tokens whose keys and values are computed; "needed" gives the same result for less
-    head_mixing: bool = True  # False: the plain softmax of every head
-    single_query: bool = True  # False: background tokens read nothing
+    max_foreground: Annotated[
+        int | None,
+        Doc("Upper limit of foreground tokens, None for none. With it the cost grows linearly with the image."),
+    ] = None
+    sqa_residual: Annotated[
+        bool, Doc("Add the normalised background tokens to their own update, as the paper's formula has it.")
+    ] = True
+    head_expansion: Annotated[int, Doc("Mixed heads per head.")] = 2
+    bottleneck_ratio: Annotated[
+        int, Doc("Narrowing of the two-layer network behind the background query, which has 8 channels at least.")
+    ] = 32
+    project: Annotated[
+        str,
+        Doc(
+            '"all" makes queries, keys and values of every token, as published. "needed" computes the same function '
+            "from the same weights with a seventh less work, as the background's need not be made."
+        ),
+    ] = "all"
+    head_mixing: Annotated[
+        bool, Doc("Mix heads before and after the softmax; False: the plain softmax of every head.")
+    ] = True
+    single_query: Annotated[
+        bool, Doc("One query over the background; False: background tokens read nothing in attention.")
+    ] = True
 
 
 class HeadMixer(nn.Module):

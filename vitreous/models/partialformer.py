@@ -16,7 +16,7 @@ Shapes: B batch, H W grid, C channels, h heads.
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, Unpack
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,12 +27,12 @@ from vitreous.layers.mlp import ConvMlp, drop_path, drop_path_rates
 from vitreous.layers.partial_attention import AttentionSettings, PartialAttention
 from vitreous.layers.patch import apply_nchw
 from vitreous.models.arguments import (
-    BackboneOptions,
     check_flags,
     check_heads,
     check_positive_ints,
     check_rows,
     check_stem_stride,
+    split_options,
 )
 from vitreous.models.base import Backbone, Stage
 from vitreous.registry import Published, register
@@ -65,20 +65,14 @@ class PartialFormer(Backbone):
 
     Args:
         fractions: Share of the tokens that are foreground, per stage; at least one token always is.
-        max_foreground: Upper limit of foreground tokens, None for none. With it the cost grows linearly with the image.
         mlp_dw: Depth-wise convolution in the feed-forward layers.
-        sqa_residual: Add the normalised background tokens to their own update, as the paper's formula has it.
-        head_expansion: Mixed heads per head.
-        bottleneck_ratio: Narrowing of the two-layer network behind the background query, which has 8 channels at least.
-        project: "all" makes queries, keys and values of every token, as published. "needed" computes the same function
-            from the same weights with a seventh less work, as the background's need not be made.
-        head_mixing: Mix heads before and after the softmax; False: the plain softmax of every head.
-        single_query: One query over the background; False: background tokens read nothing in attention.
         head_width: Channels of the layer before the classifier; 0 for none.
         stem_stride: Stride of the stem: 4, or 2 or 1 for small images.
         stem_depthwise: Make the middle convolution of the stem depth-wise, which the published costs speak against.
+        options: Fields of `AttentionSettings` that differ from the published models'.
     """
 
+    settings = AttentionSettings()
     growth = "Linear with max_foreground; without it the foreground, a share of the tokens, attends to itself."
     first_conv = "stem.conv1.conv"
 
@@ -89,30 +83,21 @@ class PartialFormer(Backbone):
         heads: Sequence[int],
         *,
         fractions: Sequence[float] = (1 / 128, 1 / 32, 1 / 8, 1 / 2),
-        max_foreground: int | None = None,
         mlp_dw: bool = True,
-        sqa_residual: bool = True,
-        head_expansion: int = 2,
-        bottleneck_ratio: int = 32,
-        project: str = "all",
-        head_mixing: bool = True,
-        single_query: bool = True,
         head_width: int = 1280,
         stem_stride: int = 4,
         stem_depthwise: bool = False,
         drop_path_rate: float = 0.0,
-        **common: Unpack[BackboneOptions],
+        **options: Any,
     ) -> None:
+        settings, common = split_options(AttentionSettings, options, {})
         check_rows(dims, depths=depths, heads=heads, fractions=fractions)
         check_heads(dims, heads)
         check_stem_stride(stem_stride)
-        settings = AttentionSettings(
-            max_foreground, sqa_residual, head_expansion, bottleneck_ratio, project, head_mixing, single_query
-        )
         check_partialformer_choices(dims, fractions, settings)
-        check_flags(mlp_dw=mlp_dw, sqa_residual=sqa_residual, stem_depthwise=stem_depthwise)
-        check_flags(head_mixing=head_mixing, single_query=single_query)
+        check_flags(mlp_dw=mlp_dw, stem_depthwise=stem_depthwise)
         super().__init__(dims, [stem_stride * 2**i for i in range(len(dims))], head_width=head_width, **common)
+        self.settings = settings
         self.stem = ConvStem(self.in_chans, dims[0], stride=stem_stride, depthwise=stem_depthwise)
         rates = drop_path_rates(drop_path_rate, depths)
         self.stages = nn.ModuleList()
@@ -141,6 +126,8 @@ def check_partialformer_choices(dims: Sequence[int], fractions: Sequence[float],
             raise InputError(f"fractions={tuple(fractions)} given; {fraction} is not above 0 and at most 1")
     if dims[0] % 2:
         raise InputError(f"dims={tuple(dims)} given; the first must be even, as the stem begins with half of it")
+    flags = ("sqa_residual", "head_mixing", "single_query")
+    check_flags(**{name: getattr(settings, name) for name in flags})
     check_positive_ints(head_expansion=settings.head_expansion, bottleneck_ratio=settings.bottleneck_ratio)
     if settings.max_foreground is not None:
         check_positive_ints(max_foreground=settings.max_foreground)
