@@ -42,6 +42,15 @@ def _no_other_python(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(popen_forkserver.Popen, "_launch", refuse)
 
 
+@pytest.fixture
+def two_threads():
+    """For what only happens where torch has more than one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """Reference data kept beside the repository; a plain clone has none."""

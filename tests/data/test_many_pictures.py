@@ -4,7 +4,6 @@ import io
 import json
 import pickle
 import sys
-import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import pytest
 from PIL import Image
 
 import vitreous_command
-from tests.support.tiny_data import picture
+from tests.support.tiny_data import picture, write_shard
 from vitreous.data.image import ImageError
 from vitreous.data.many_pictures import PackedNames, class_name, gather_pictures, list_pictures
 from vitreous.data.pictures import find_pictures
@@ -36,15 +35,6 @@ def encoded(number: int) -> bytes:
 
 def pixels(content: bytes) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(content)))
-
-
-def write_tar(path: Path, members: dict[str, bytes]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w") as archive:
-        for name, content in members.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
 
 
 def gathered(*names):
@@ -79,19 +69,19 @@ def test_files_are_those_that_find_pictures_finds(tmp_path):
 
 def test_tar_shards_without_labels_and_with(tmp_path):
     caption = json.dumps({"caption": "a cat"}).encode()
-    write_tar(tmp_path / "plain-0.tar", {"a.png": encoded(1), "a.json": caption, "b.png": encoded(2)})
-    write_tar(tmp_path / "plain-1.tar", {"c.png": encoded(3), "c.txt": b"a dog"})
+    write_shard(tmp_path / "plain-0.tar", {"a.png": encoded(1), "a.json": caption, "b.png": encoded(2)})
+    write_shard(tmp_path / "plain-1.tar", {"c.png": encoded(3), "c.txt": b"a dog"})
     images = gathered(str(tmp_path / "plain-{0..1}.tar"))
     names = [Path(images.name(index)).relative_to(tmp_path).as_posix() for index in range(3)]
     assert names == ["plain-0.tar/a.png", "plain-0.tar/b.png", "plain-1.tar/c.png"]
     assert labels(images) == [None] * 3
     assert np.array_equal(np.asarray(images.picture(2)), pixels(encoded(3)))
-    write_tar(tmp_path / "named" / "x.tar", {"d.png": encoded(4), "d.cls": b"dog"})
+    write_shard(tmp_path / "named" / "x.tar", {"d.png": encoded(4), "d.cls": b"dog"})
     assert labels(gathered(str(tmp_path / "named"))) == ["dog"]
 
 
 def test_threads_read_one_shard_at_the_same_time(tmp_path):
-    write_tar(tmp_path / "many.tar", {f"{number:03d}.png": encoded(number) for number in range(60)})
+    write_shard(tmp_path / "many.tar", {f"{number:03d}.png": encoded(number) for number in range(60)})
     images = gathered(str(tmp_path / "many.tar"))
     with ThreadPoolExecutor(4) as threads:
         found = list(threads.map(images.picture, range(60)))
@@ -160,7 +150,7 @@ def test_a_missing_extra_is_named_before_the_work(tmp_path, monkeypatch, capsys)
 
 def test_names_of_every_kind_together(tmp_path):
     picture(tmp_path / "cat" / "1.png")
-    write_tar(tmp_path / "a.tar", {"a.png": encoded(1)})
+    write_shard(tmp_path / "a.tar", {"a.png": encoded(1)})
     memory = Image.new("RGB", (5, 5))
     images = gathered(str(tmp_path / "cat"), "shapes:val:2-3", str(tmp_path / "a.tar"), memory)
     names = [images.name(index) for index in range(len(images))]

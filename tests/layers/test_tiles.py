@@ -14,14 +14,6 @@ from vitreous.runtime.threads import in_threads, threads_allowed
 
 
 @pytest.fixture
-def two_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiles_module, "MIN_POSITIONS", 1)
     monkeypatch.setattr(tiles_module, "TILE_BYTES", 1000)

@@ -4,7 +4,6 @@ import threading
 from functools import partial
 
 import pytest
-import torch
 from PIL import Image
 
 from tests.support.tiny_model import save_tiny_model
@@ -19,14 +18,6 @@ def trained(tmp_path_factory):
     return load_model(save_tiny_model(tmp_path_factory.mktemp("models") / "tiny"))
 
 
-@pytest.fixture
-def threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
-
-
 def pictures(count: int) -> list[Image.Image]:
     return [Image.effect_noise((40 + number, 50), 60).convert("RGB") for number in range(count)]
 
@@ -35,7 +26,7 @@ def sources(found: list[Image.Image]) -> list[PictureSource]:
     return [PictureSource(number, f"{number}.png", picture.copy) for number, picture in enumerate(found)]
 
 
-@pytest.mark.usefixtures("threads")
+@pytest.mark.usefixtures("two_threads")
 def test_answers_are_those_of_single_pictures_and_come_in_order(trained):
     found, task = pictures(11), trained.build_task()
     batches = in_batches(sources(found), 2)
@@ -47,7 +38,7 @@ def test_answers_are_those_of_single_pictures_and_come_in_order(trained):
         assert outcome.answer.probabilities == pytest.approx(alone.probabilities, abs=1e-6)
 
 
-@pytest.mark.usefixtures("threads")
+@pytest.mark.usefixtures("two_threads")
 def test_several_batches_are_worked_on_at_once_by_models_of_their_own(trained):
     both, models = threading.Barrier(2, timeout=20), []
 
@@ -63,7 +54,7 @@ def test_several_batches_are_worked_on_at_once_by_models_of_their_own(trained):
     assert next(first.parameters()) is next(second.parameters()), "weights are shared, not copied"
 
 
-@pytest.mark.usefixtures("threads")
+@pytest.mark.usefixtures("two_threads")
 def test_unreadable_pictures_concern_nobody_else(trained):
     def broken() -> Image.Image:
         raise ImageError("image 'x.jpg' is damaged")
@@ -80,7 +71,7 @@ def test_unreadable_pictures_concern_nobody_else(trained):
     assert all((outcome.answer is None) == (outcome.error is not None) for outcome in outcomes)
 
 
-@pytest.mark.usefixtures("threads")
+@pytest.mark.usefixtures("two_threads")
 def test_other_errors_end_the_work(trained):
     with pytest.raises(RuntimeError, match="broken network"):
         list(stream(trained, in_batches(sources(pictures(6)), 2), lambda source: source.load(), partial(fail)))
@@ -90,7 +81,7 @@ def fail(*_):
     raise RuntimeError("broken network")
 
 
-@pytest.mark.usefixtures("threads")
+@pytest.mark.usefixtures("two_threads")
 def test_few_pictures_are_shared_out_evenly():
     assert even_batch_size(20, 32) == 10
     assert even_batch_size(500, 32) == 32

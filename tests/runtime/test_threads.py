@@ -8,14 +8,6 @@ import torch
 from vitreous.runtime.threads import concurrent_pieces, map_concurrently
 
 
-@pytest.fixture
-def two_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
-
-
 def test_results_come_in_the_order_of_the_pieces(two_threads):
     second_is_done = threading.Event()
 

@@ -125,13 +125,14 @@ def as_folders(root: Path) -> Path:
     return root
 
 
-def write_shard(path: Path, members: dict[str, bytes]) -> None:
+def write_shard(path: Path, members: dict[str, bytes]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w") as shard:
         for name, content in members.items():
             member = tarfile.TarInfo(name)
             member.size = len(content)
             shard.addfile(member, io.BytesIO(content))
+    return path
 
 
 def yolo(root: Path, *, keypoints: bool = False) -> dict[str, Any]:

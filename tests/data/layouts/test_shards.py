@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.support.tiny_data import write_shard
 from vitreous.data.layouts import shards as shard_layout
 from vitreous.data.layouts.shards import expand_braces
 from vitreous.data.loader import FILES_SHUFFLED_TOGETHER, BatchSampler, Loader
@@ -31,16 +31,6 @@ def picture(number: int, kind: str = "png") -> bytes:
         buffer, {"jpg": "jpeg"}.get(kind, kind)
     )
     return buffer.getvalue()
-
-
-def write_shard(path: Path, members: dict[str, bytes]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w") as shard:
-        for name, content in members.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            shard.addfile(member, io.BytesIO(content))
-    return path
 
 
 def samples(first: int, count: int, kind: str = "png") -> dict[str, bytes]:
