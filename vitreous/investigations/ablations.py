@@ -94,7 +94,9 @@ class Ablations(Investigation):
             for key, dashed in (("top1", False), ("low", True), ("high", True)):
                 points = tuple((float(place), 100 * row[key]) for place, row in enumerate(own))
                 series.append(Series(model, points, colour, model, dashed))
-        chart = Chart("right answers, by row of the table", "row, from 0: the whole model", tuple(series), unit="%")
+        chart = Chart(
+            "right answers, by row of the table", "row, from 0: the whole model", tuple(series), unit="%", ends=(0, 100)
+        )
         columns = ("model", "part", "top1", "low", "high", "params", "gmacs")
         return Findings(tuple(rows), (chart,), legend, columns=columns)
 

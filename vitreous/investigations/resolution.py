@@ -54,7 +54,9 @@ class Resolution(Investigation):
             Series(name, tuple((row["size"], 100 * row["top1"]) for row in rows if row["model"] == name), colour, name)
             for name, colour in colours.items()
         ]
-        chart = Chart("right answers", "height and width of the images, in pixels", tuple(series), unit="%")
+        chart = Chart(
+            "right answers", "height and width of the images, in pixels", tuple(series), unit="%", ends=(0, 100)
+        )
         return Findings(
             tuple(rows), (chart,), legend, undefined=undefined, columns=("model", "size", "top1", "pictures")
         )

@@ -40,7 +40,7 @@ class Robustness(Investigation):
         charts = tuple(
             Chart(title, "severity", tuple(
                 Series(name, curve(rows, name, within), colour, name) for name, colour in colours.items()
-            ), unit="%")
+            ), unit="%", ends=(0, 100))
             for title, within in (("mean of all corruptions", kinds), *((kind, (kind,)) for kind in kinds))
         )  # fmt: skip
         return Findings(tuple(rows), charts, legend, columns=("model", "pictures_of", "severity", "top1", "pictures"))

@@ -59,6 +59,7 @@ class Chart(NamedTuple):
     series: tuple[Series, ...]
     unit: str = ""  # of the values: "" or "%"
     marked: tuple[int, ...] = ()  # the ticks, and so the ends, of the x axis; empty: chosen by the values
+    ends: tuple[float, float] | None = None  # of the y axis, where charts beside each other must have the same
 
     def x_axis(self) -> Axis:
         values = [x for series in self.series for x, y in series.points if math.isfinite(y)]
@@ -67,6 +68,8 @@ class Chart(NamedTuple):
         return axis(values, pad=0.0)
 
     def y_axis(self) -> Axis:
+        if self.ends is not None:
+            return axis(self.ends, pad=0.0, unit=self.unit)
         values = [y for series in self.series for _, y in series.points if math.isfinite(y)]
         return axis(values, pad=0.05, unit=self.unit)
 
