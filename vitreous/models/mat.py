@@ -122,7 +122,7 @@ class MATBlock(nn.Module):
     """Position and attention if the stage mixes tokens, then feed-forward, on residual branches."""
 
     def __init__(
-        self, dim: int, heads: int, mixer: str, *, position: bool, mlp_depthwise: bool, drop_rate: float
+        self, dim: int, heads: int, mixer: str, *, position: bool = True, mlp_depthwise: bool, drop_rate: float
     ) -> None:
         super().__init__()
         make = MIXERS[mixer]
