@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vitreous.errors import InputError
-from vitreous.exports.model import DETECTORS, ExportedModel, exported_model
+from vitreous.exports.model import BOX_CHOICES, ExportedModel, exported_model
 from vitreous.exports.outputs import KINDS, WITHOUT_HEAD
 from vitreous.exports.session import FILES, Session, open_session
 from vitreous.files.reading import excerpt, reading
@@ -78,7 +78,7 @@ def _check(path: Path, found: GraphFacts) -> None:
     sides = len(found.shape) == 4 and all(side is None or type(side) is int for side in found.shape)
     names = all(isinstance(name, str) for name in found.outputs) and set(found.maps) <= set(found.outputs)
     known = found.to in FILES and found.kind in KINDS
-    chosen = found.kind not in DETECTORS or DETECTORS[found.kind] <= set(found.choice)
+    chosen = found.kind not in BOX_CHOICES or BOX_CHOICES[found.kind] <= set(found.choice)
     further = all(name.isidentifier() for name in found.later)  # and leads to no other folder
     if not (sides and names and known and chosen and further):
         raise DamagedError(f"{path} is damaged: 'graph' is {excerpt(found.content())}; export the model again")

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     import openvino
 
 IMAGES = ("images",)
-Axes = Mapping[int, str]  # of an input, those of any size, with names
-AXES: Axes = {0: "batch", 2: "height", 3: "width"}  # of an input (B, C, H, W) that may be of any size
+FreeAxes = Mapping[int, str]  # of an input, those of any size, with names
+AXES: FreeAxes = {0: "batch", 2: "height", 3: "width"}  # of an input (B, C, H, W) that may be of any size
 PACKAGES = {"onnx": ("onnx", "onnxscript"), "onnxruntime": ("onnxruntime",), "openvino": ("openvino",)}
 
 
@@ -45,7 +45,7 @@ def export_onnx(
     example: Tensor | Sequence[Tensor],
     path: Path,
     *,
-    dynamic: bool | Sequence[Axes] = False,
+    dynamic: bool | Sequence[FreeAxes] = False,
     input_names: Sequence[str] = IMAGES,
     output_names: Sequence[str] | None = None,
 ) -> None:
@@ -81,7 +81,7 @@ def export_openvino(
     example: Tensor | Sequence[Tensor],
     path: Path,
     *,
-    dynamic: bool | Sequence[Axes] = False,
+    dynamic: bool | Sequence[FreeAxes] = False,
     input_names: Sequence[str] = IMAGES,
     output_names: Sequence[str] | None = None,
 ) -> None:
@@ -99,7 +99,7 @@ def openvino_graph(
     model: nn.Module,
     example: Tensor | Sequence[Tensor],
     *,
-    dynamic: bool | Sequence[Axes] = False,
+    dynamic: bool | Sequence[FreeAxes] = False,
     input_names: Sequence[str] = IMAGES,
     output_names: Sequence[str] | None = None,
 ) -> "openvino.Model":
@@ -124,7 +124,7 @@ def openvino_graph(
 
 
 def traced_program(
-    model: nn.Module, example: Tensor | Sequence[Tensor], *, dynamic: bool | Sequence[Axes] = False
+    model: nn.Module, example: Tensor | Sequence[Tensor], *, dynamic: bool | Sequence[FreeAxes] = False
 ) -> ExportedProgram:
     """The program that torch.export makes of a model, which is not changed."""
     inputs = as_inputs(example)
@@ -139,7 +139,7 @@ def traced_program(
         return torch.export.export(deepcopy(model).eval(), inputs, dynamic_shapes=told if any(free) else None)
 
 
-def free_axes(example: Tensor | Sequence[Tensor], dynamic: bool | Sequence[Axes]) -> tuple[Axes, ...]:
+def free_axes(example: Tensor | Sequence[Tensor], dynamic: bool | Sequence[FreeAxes]) -> tuple[FreeAxes, ...]:
     """Of each input the axes of any size."""
     if isinstance(dynamic, bool):
         return tuple(AXES if dynamic else {} for _ in as_inputs(example))

@@ -17,14 +17,14 @@ from vitreous.exports.outputs import BOXES, EXPLANATION, HEATMAPS, LOGITS, MASKS
 from vitreous.exports.regions import JudgedRegions, OutlinedRegions, RefinedBoxes, by_level
 from vitreous.exports.session import Session
 from vitreous.heads.boxes import Candidates, Detector, GroundTruth, Selection, Shape, blank_padding
-from vitreous.heads.regions import propose
+from vitreous.heads.regions import likeliest_boxes
 from vitreous.heads.segment import Segmenter
 from vitreous.heads.semantic import DecoderOutput
 from vitreous.layers.tap import Tap
 
 Sessions = Mapping[str, Session]  # of further graphs by name
 # What each kind of detector must be told about choosing its boxes.
-DETECTORS = {
+BOX_CHOICES = {
     "detect": {*Selection._fields, "strides", "counts"},
     "refine": {*Selection._fields, "strides", "counts", "align"},
     "propose": {*Selection._fields, "strides", "counts", "align", "per_level", "proposals"},
@@ -194,7 +194,7 @@ class ExportedRCNN(ExportedRegions):
         def boxes_at(level: int, index: Tensor) -> Tensor:
             return level_boxes[level].gather(1, index[:, :, None].expand(-1, -1, 4))
 
-        proposed = propose(objectness.split(lengths, 1), boxes_at, shapes, self.per_level, self.proposals)
+        proposed = likeliest_boxes(objectness.split(lengths, 1), boxes_at, shapes, self.per_level, self.proposals)
         return [self.judged(maps, image, regions) for image, regions in enumerate(proposed)]
 
     def judged(self, maps: Sequence[Tensor], image: int, regions: Tensor) -> Candidates:
@@ -224,7 +224,7 @@ def level_lengths(height: int, width: int, strides: Sequence[int], counts: Seque
 
 def box_choice(model: Any, kind: str) -> dict[str, Any]:
     """How a detector chooses among its boxes, for those who do it without it; nothing for other models."""
-    if kind not in DETECTORS:
+    if kind not in BOX_CHOICES:
         return {}
     kept: dict[str, Any] = model.selection._asdict()
     if kind == "refine":

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitreous.exports.graph import Axes
+from vitreous.exports.graph import FreeAxes
 from vitreous.exports.outputs import BOXES, MASKS, SCORES, NamedOutputs, map_names
 from vitreous.heads.regions import region_levels
 from vitreous.heads.sparse_rcnn import SparseRCNN
@@ -53,11 +53,11 @@ class RegionGraph(nn.Module):
         maps = (first[name][:1] for name in map_names(len(self.strides)))
         return *maps, *self.question(height, width)
 
-    def axes(self, *, dynamic: bool) -> tuple[Axes, ...]:
+    def axes(self, *, dynamic: bool) -> tuple[FreeAxes, ...]:
         maps = ({2: f"height{i}", 3: f"width{i}"} if dynamic else {} for i in range(1, len(self.strides) + 1))
         return *maps, *self.asked_axes()
 
-    def asked_axes(self) -> tuple[Axes, ...]:
+    def asked_axes(self) -> tuple[FreeAxes, ...]:
         return tuple({} for _ in self.asked)
 
 
@@ -66,7 +66,7 @@ class OfRegions(RegionGraph):
         super().__init__(model, strides)
         self.asked = region_names(len(strides))
 
-    def asked_axes(self) -> tuple[Axes, ...]:
+    def asked_axes(self) -> tuple[FreeAxes, ...]:
         return tuple({0: f"count_of_{name}"} for name in self.asked)
 
     def question(self, height: int, width: int) -> tuple[Tensor, ...]:

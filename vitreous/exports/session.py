@@ -15,11 +15,11 @@ from vitreous.exports.graph import IMAGES, require_packages
 from vitreous.files.reading import reason_of
 
 Array = NDArray[np.float32]
-SUFFIXES = {"onnx": (".onnx",), "openvino": (".xml", ".bin"), "torch": (".pt2",)}  # of each target
-FILES = {to: tuple(f"model{suffix}" for suffix in suffixes) for to, suffixes in SUFFIXES.items()}
+GRAPH_SUFFIXES = {"onnx": (".onnx",), "openvino": (".xml", ".bin"), "torch": (".pt2",)}  # of each target
+FILES = {to: tuple(f"model{suffix}" for suffix in suffixes) for to, suffixes in GRAPH_SUFFIXES.items()}
 RUNTIMES = {"onnx": "onnxruntime", "openvino": "openvino", "torch": None}  # what `require_packages` calls it
 PACKAGES_TOLD = {"onnx": "onnxruntime", "openvino": "openvino", "torch": "torch"}  # that run the graph
-Shapes = tuple[tuple[str, tuple[int, ...]], ...]  # of inputs by name
+InputShapes = tuple[tuple[str, tuple[int, ...]], ...]  # of inputs by name
 MOST_SHAPES = 4  # for which OpenVINO keeps a program of its own: it is faster, and takes seconds to make
 
 
@@ -101,14 +101,14 @@ class OpenVinoSession(Session):
 
         self.core = openvino.Core()
         self.model = self.core.read_model(str(path))
-        self.compiled: OrderedDict[Shapes, Any] = OrderedDict()
+        self.compiled: OrderedDict[InputShapes, Any] = OrderedDict()
 
     def run(self, *inputs: Array) -> list[Array]:
         shapes = tuple((name, each.shape) for name, each in zip(self.inputs, inputs, strict=True) if each.ndim == 4)
         outputs = self.program(shapes)(dict(zip(self.inputs, inputs, strict=True)))
         return [outputs[name] for name in self.names]
 
-    def program(self, shape: Shapes) -> Any:
+    def program(self, shape: InputShapes) -> Any:
         if shape not in self.compiled:
             model = self.model.clone()
             model.reshape({name: list(sides) for name, sides in shape})
@@ -152,7 +152,7 @@ def open_session(
     runtime = RUNTIMES[to]
     if runtime is not None:
         require_packages(runtime)
-    path = folder / f"{graph}{SUFFIXES[to][0]}"
+    path = folder / f"{graph}{GRAPH_SUFFIXES[to][0]}"
     try:
         return SESSIONS[to](path, names, shape, inputs)
     except Exception as reason:  # each program has its own ways to refuse a file

@@ -13,11 +13,11 @@ from torch.export import ExportedProgram
 
 from vitreous.errors import InputError
 from vitreous.exports.folder import GraphFacts, Ports
-from vitreous.exports.graph import IMAGES, Axes, export_onnx, export_openvino, traced_program
+from vitreous.exports.graph import IMAGES, FreeAxes, export_onnx, export_openvino, traced_program
 from vitreous.exports.model import level_lengths
 from vitreous.exports.outputs import BOXES, GraphModel
 from vitreous.exports.regions import RegionGraph
-from vitreous.exports.session import FILES, PACKAGES_TOLD, SUFFIXES, Session
+from vitreous.exports.session import FILES, GRAPH_SUFFIXES, PACKAGES_TOLD, Session
 from vitreous.files.writing import open_for_writing
 from vitreous.heads.boxes import Anchors
 from vitreous.heads.pyramid import Levels
@@ -56,7 +56,7 @@ def write_later(
     with torch.no_grad(), quiet_warnings():
         seen = first.named(torch.zeros(1, 3, height, width)) if graphs else {}
         for graph in graphs:
-            path = folder / f"{graph.name}{SUFFIXES[to][0]}"
+            path = folder / f"{graph.name}{GRAPH_SUFFIXES[to][0]}"
             example, axes = graph.of(seen, height, width), graph.axes(dynamic=dynamic)
             _write(graph, example, path, axes, graph.inputs, graph.outputs)
     return {graph.name: Ports(graph.inputs, graph.outputs) for graph in graphs}
@@ -66,13 +66,13 @@ def _write(
     model: nn.Module,
     example: Tensor | Sequence[Tensor],
     path: Path,
-    dynamic: bool | Sequence[Axes],
+    dynamic: bool | Sequence[FreeAxes],
     inputs: Sequence[str],
     outputs: Sequence[str],
 ) -> None:
-    if path.suffix in SUFFIXES["torch"]:
+    if path.suffix in GRAPH_SUFFIXES["torch"]:
         return write_program(traced_program(model, example, dynamic=dynamic), path)
-    write = export_onnx if path.suffix in SUFFIXES["onnx"] else export_openvino
+    write = export_onnx if path.suffix in GRAPH_SUFFIXES["onnx"] else export_openvino
     return write(model, example, path, dynamic=dynamic, input_names=inputs, output_names=outputs)
 
 

@@ -88,7 +88,7 @@ class Proposals(nn.Module):
             places = anchors[level][index]
             return self.coder.decode_single(code.flatten(0, 1), places.flatten(0, 1)).view_as(code)
 
-        return propose(logits, decoded, shapes, self.candidates[0 if self.training else 1], self.proposals)
+        return likeliest_boxes(logits, decoded, shapes, self.candidates[0 if self.training else 1], self.proposals)
 
     def everywhere(self, features: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Logits (B, A) and boxes (B, A, 4) of the anchors of all levels, without a choice."""
@@ -97,7 +97,7 @@ class Proposals(nn.Module):
         return torch.cat(logits, 1), boxes
 
 
-def propose(
+def likeliest_boxes(
     logits: Sequence[Tensor],
     boxes_at: Callable[[int, Tensor], Tensor],
     shapes: list[Shape],
