@@ -193,6 +193,47 @@ def test_objects_are_the_same(dense_folders) -> None:
     np.testing.assert_allclose([box for *_, box in told[:10]], ours.boxes[:10], atol=0.02)
 
 
+TWICE = {
+    "fasterrcnn": dict(channels=8, hidden=8, proposals=30, score_threshold=0.0, anchor_sizes=(12, 24, 48, 96, 120)),
+    "maskrcnn": dict(
+        channels=8, hidden=8, convs=1, proposals=30, score_threshold=0.0, anchor_sizes=(12, 24, 48, 96, 120)
+    ),
+    "sparsercnn": dict(channels=8, hidden=8, inner=4, proposals=12, rounds=2),
+}
+
+
+@pytest.mark.parametrize(
+    ("head", "to"),
+    [
+        ("maskrcnn", "torch"),
+        ("sparsercnn", "torch"),
+        pytest.param("maskrcnn", "onnx", marks=pytest.mark.slow),
+        pytest.param("sparsercnn", "onnx", marks=pytest.mark.slow),
+        pytest.param("maskrcnn", "openvino", marks=pytest.mark.slow),
+        pytest.param("sparsercnn", "openvino", marks=pytest.mark.slow),
+    ],
+)
+def test_detectors_that_look_twice_find_the_same(head: str, to: str, tmp_path: Path) -> None:
+    model = save_tiny_dense(
+        tmp_path / "model", "detect", CLASSES, name="test_convnext", backbone={"in_chans": 3}, head=head,
+        head_args=TWICE[head],
+    )  # fmt: skip
+    folder = export(model, to=to, static=True, rounds=1, out=tmp_path / "out")
+    shown = picture()
+    ours, theirs = (load_model(place).predict(shown) for place in (model, folder))
+    told = program(folder).answer(shown, least=0.0)
+    assert len(ours) == len(theirs) == len(told) > 10
+    assert [name for name, *_ in told] == ours.names == theirs.names
+    np.testing.assert_allclose(theirs.scores, ours.scores, atol=1e-4)
+    np.testing.assert_allclose(theirs.boxes, ours.boxes, atol=0.01)
+    np.testing.assert_allclose([row[1] for row in told], ours.scores, atol=1e-4)
+    np.testing.assert_allclose([row[2] for row in told], ours.boxes, atol=0.02)
+    if head == "maskrcnn":
+        assert 0.01 < ours.masks.mean() < 0.99
+        assert (theirs.masks == ours.masks).mean() > 0.999
+        assert (np.stack([row[3] for row in told]) == ours.masks).mean() > 0.999
+
+
 def test_classes_of_pixels_are_the_same(dense_folders) -> None:
     model, folder = dense_folders("segment")
     shown = picture()
@@ -291,14 +332,6 @@ def test_what_a_model_does_not_have_is_refused(tiny: str, tmp_path: Path) -> Non
     assert "vitreous score RUN DATA --learn" in refusal(tiny, to="torch", explainer=True, out=tmp_path / "out")
     plain = save_tiny_model(tmp_path / "plain", name="test_convnext", dims=None, depths=None, heads=None, clusters=None)
     assert "no maps of clusters or attention" in refusal(plain, to="torch", maps=True, out=tmp_path / "out")
-
-
-def test_two_stage_detectors_are_told_what_works(tmp_path: Path) -> None:
-    arguments = dict(channels=8, hidden=8, proposals=4)
-    model = save_tiny_dense(tmp_path / "model", "detect", CLASSES, head="fasterrcnn", head_args=arguments)
-    told = refusal(model, to="onnx", out=tmp_path / "out")
-    assert "fcos" in told
-    assert "--features" in told
 
 
 def test_a_size_that_a_static_graph_does_not_take_is_refused(onnx_folder: Path) -> None:

@@ -5,7 +5,7 @@ vitreous export runs/demo --to onnx
 
 import io
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -22,14 +22,15 @@ from vitreous.data.source import open_data, recognise
 from vitreous.errors import InputError, command, nearest, printable
 from vitreous.evaluate import evaluate, samples_of
 from vitreous.explanations.dataset import selection
-from vitreous.exports.folder import EXPORT_JSON, RUN_SCRIPT, GraphFacts, is_exported, write_report
+from vitreous.exports.folder import EXPORT_JSON, RUN_SCRIPT, GraphFacts, is_exported, open_later, write_report
 from vitreous.exports.graph import require_packages
-from vitreous.exports.model import box_choice
+from vitreous.exports.model import box_choice, exported_model
 from vitreous.exports.outputs import WITHOUT_HEAD, GraphModel, graph_kind, shown_taps
 from vitreous.exports.quantise import quantise, require_quantiser
+from vitreous.exports.regions import OutlinedRegions, region_graphs
 from vitreous.exports.script import run_script
-from vitreous.exports.session import FILES, PACKAGES_TOLD, RUNTIMES, open_session
-from vitreous.exports.writing import FRAME, Compared, Size, agreeing, by_sides, compared_sizes, write_graph
+from vitreous.exports.session import FILES, PACKAGES_TOLD, RUNTIMES, Session, open_session
+from vitreous.exports.writing import FRAME, Compared, Size, agreeing, by_sides, compared_sizes, write_graph, write_later
 from vitreous.files.storage import write_errors_explained, write_json
 from vitreous.files.writing import write_text
 from vitreous.layers.patch import resize
@@ -144,7 +145,9 @@ def export(settings: ExportSettings) -> Path:
     With --int8 the graph computes in whole numbers, whose ranges the training pictures of --data show. It is measured
     on held-out pictures beside the model: if it loses more than half a point, nothing is written.
 
-    Of detectors, graphs give the score and the box of every place; run.py, like predict, chooses among them.
+    Of detectors, graphs give the score and the box of every place; run.py, like predict, chooses among them. Detectors
+    of two stages and Sparse R-CNN become several graphs: the first sees the image, the others the regions that run.py
+    asks them about.
 
     Examples:
         vitreous export runs/demo --to onnx
@@ -155,7 +158,9 @@ def export(settings: ExportSettings) -> Path:
     """
     trained = settings.load()
     kind = graph_kind(trained.model, trained.task, features=settings.features)
-    script = run_script(trained.name, settings.to, kind, trained.preprocess)
+    graphs = () if settings.features else region_graphs(trained.model)
+    masks = any(isinstance(graph, OutlinedRegions) for graph in graphs)
+    script = run_script(trained.name, settings.to, kind, trained.preprocess, masks=masks)
     form = graph_model(trained, kind, settings.maps, settings.explainer)
     size, dynamic = input_size(trained), not settings.static and takes_any_size(trained)
     ranges = calibration_images(trained, settings) if settings.int8 else []
@@ -165,6 +170,7 @@ def export(settings: ExportSettings) -> Path:
         if settings.int8:
             _logger.info("finding the ranges of its numbers on %d pictures", len(ranges))
             quantise(staging, settings.to, ranges if dynamic else [scaled_to(image, size) for image in ranges])
+        later = write_later(graphs, form, settings.to, size, staging, dynamic=dynamic)
         facts = GraphFacts(
             to=settings.to,
             kind=kind,
@@ -172,11 +178,14 @@ def export(settings: ExportSettings) -> Path:
             shape=(None, 3, None, None) if dynamic else (1, 3, *size),
             outputs=names,
             maps=form.maps,
-            choice=box_choice(trained.model) if kind == "detect" else {},
+            choice=box_choice(trained.model, kind),
+            later=later,
         )
         session = open_session(staging, settings.to, names, facts.shape)
-        compared = agreeing(form, session, facts, compared_sizes(size, dynamic=dynamic))
-        timed = graph_speed(form, session, (1, 3, *size), settings.rounds)
+        following = open_later(staging, facts)
+        pairs = [(graph, following[graph.name]) for graph in graphs]
+        compared = agreeing(form, session, facts, compared_sizes(size, dynamic=dynamic), pairs)
+        timed = speed_of(trained, form, session, facts, following, (1, 3, *size), settings.rounds)
         write_text(staging / RUN_SCRIPT, script)
         write_json(staging / CONFIG, description(settings, trained))
         report = report_of(settings.model, trained, facts, compared, timed)
@@ -326,11 +335,29 @@ def report_of(
     }
 
 
+def speed_of(
+    trained: TrainedModel,
+    form: GraphModel,
+    session: Session,
+    facts: GraphFacts,
+    following: Mapping[str, Session],
+    shape: tuple[int, ...],
+    rounds: int,
+) -> GraphSpeed:
+    """Of the graph; where others follow it, of the whole detector, with what chooses the regions."""
+    if not following:
+        return graph_speed(form, session, shape, rounds)
+    whole = exported_model(facts.kind, session, facts.maps, len(trained.classes), facts.choice, following)
+    return graph_speed(trained.model.eval(), lambda array: whole(torch.from_numpy(array)), shape, rounds)
+
+
 def tell(out: Path, facts: GraphFacts, compared: Sequence[Compared], timed: GraphSpeed) -> None:
     takes = "any batch, height and width" if facts.shape[2] is None else by_sides(facts.shape)
     print(printable(f"exported: {out}  ({PACKAGES_TOLD[facts.to]}, {facts.precision}; takes {takes})"))
     gives = ", ".join(name for name in facts.outputs if name not in facts.maps)
     print(f"gives: {gives}" + (f", and {len(facts.maps)} maps: {', '.join(facts.maps)}" if facts.maps else ""))
+    for name, ports in facts.later.items():
+        print(f"then {name}, of one image's maps: gives {', '.join(ports.outputs)}")
     for one in compared:
         print(
             f"compared with torch, {by_sides(one.shape)}: largest difference {one.difference:.1e}, "

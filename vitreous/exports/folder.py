@@ -1,6 +1,7 @@
 """An exported model as a folder: all that a program needs to use it, and what was found when it was written.
 
 model.onnx          or model.xml and model.bin, or model.pt2: the graph
+regions.onnx        of detectors that look twice, as model.onnx; and masks.onnx of those with masks
 config.json         preprocessing, classes and task, as in a model folder
 run.py              a program that answers about pictures with the graph, numpy and Pillow
 export.json         what the graph takes and gives, how far it is from torch, how fast it is
@@ -11,17 +12,23 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from vitreous.errors import InputError
-from vitreous.exports.model import ExportedModel, exported_model
+from vitreous.exports.model import BOX_CHOICES, ExportedModel, exported_model
 from vitreous.exports.outputs import KINDS, WITHOUT_HEAD
-from vitreous.exports.session import FILES, open_session
+from vitreous.exports.session import FILES, Session, open_session
 from vitreous.files.reading import excerpt, reading
 from vitreous.files.storage import MANIFEST, DamagedError, manifest_of, read_stored_json, sha256, write_json
-from vitreous.heads.boxes import Selection
 
 EXPORT_JSON, RUN_SCRIPT = "export.json", "run.py"
+
+
+class Ports(NamedTuple):
+    """Names of what a further graph takes and gives."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -35,9 +42,10 @@ class GraphFacts:
     outputs: tuple[str, ...]
     maps: tuple[str, ...] = ()  # which of the outputs are maps of taps
     choice: Mapping[str, Any] = field(default_factory=dict)  # how a detector chooses among its boxes
+    later: Mapping[str, Ports] = field(default_factory=dict)  # the graphs that follow, by the names of their files
 
     def content(self) -> dict[str, Any]:
-        return asdict(self)
+        return asdict(self) | {"later": {name: ports._asdict() for name, ports in self.later.items()}}
 
 
 def is_exported(folder: Path) -> bool:
@@ -58,6 +66,9 @@ def read_facts(folder: Path) -> GraphFacts:
             outputs=tuple(content["outputs"]),
             maps=tuple(content["maps"]),
             choice=dict(content["choice"]),
+            later={
+                name: Ports(tuple(ports["inputs"]), tuple(ports["outputs"])) for name, ports in content["later"].items()
+            },
         )
     _check(path, found)
     return found
@@ -67,8 +78,9 @@ def _check(path: Path, found: GraphFacts) -> None:
     sides = len(found.shape) == 4 and all(side is None or type(side) is int for side in found.shape)
     names = all(isinstance(name, str) for name in found.outputs) and set(found.maps) <= set(found.outputs)
     known = found.to in FILES and found.kind in KINDS
-    chosen = found.kind != "detect" or {*Selection._fields, "strides", "counts"} <= set(found.choice)
-    if not (sides and names and known and chosen):
+    chosen = found.kind not in BOX_CHOICES or BOX_CHOICES[found.kind] <= set(found.choice)
+    further = all(name.isidentifier() for name in found.later)  # and leads to no other folder
+    if not (sides and names and known and chosen and further):
         raise DamagedError(f"{path} is damaged: 'graph' is {excerpt(found.content())}; export the model again")
 
 
@@ -81,9 +93,17 @@ def load_exported(folder: Path, classes: int) -> ExportedModel:
             f"{RUN_SCRIPT} gives them: python {folder / RUN_SCRIPT} photo.jpg"
         )
     session = open_session(folder, facts.to, facts.outputs, facts.shape)
-    model = exported_model(facts.kind, session, facts.maps, classes, facts.choice)
+    model = exported_model(facts.kind, session, facts.maps, classes, facts.choice, open_later(folder, facts))
     model.digest = sha256(folder / MANIFEST)
     return model
+
+
+def open_later(folder: Path, facts: GraphFacts) -> Mapping[str, Session]:
+    """The graphs that follow the first."""
+    return {
+        name: open_session(folder, facts.to, ports.outputs, inputs=ports.inputs, graph=name)
+        for name, ports in facts.later.items()
+    }
 
 
 def write_report(staging: Path, report: dict[str, Any], last: str) -> None:

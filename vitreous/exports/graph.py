@@ -7,8 +7,9 @@ for a size at hand (`model.reshape`), which gives back nearly all of the speed.
 
 import errno
 import importlib.util
+import inspect
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     import openvino
 
 IMAGES = ("images",)
-AXES = {0: "batch", 2: "height", 3: "width"}  # of an input (B, C, H, W) that may be of any size
+FreeAxes = Mapping[int, str]  # of an input, those of any size, with names
+AXES: FreeAxes = {0: "batch", 2: "height", 3: "width"}  # of an input (B, C, H, W) that may be of any size
 PACKAGES = {"onnx": ("onnx", "onnxscript"), "onnxruntime": ("onnxruntime",), "openvino": ("openvino",)}
 
 
@@ -43,7 +45,7 @@ def export_onnx(
     example: Tensor | Sequence[Tensor],
     path: Path,
     *,
-    dynamic: bool = False,
+    dynamic: bool | Sequence[FreeAxes] = False,
     input_names: Sequence[str] = IMAGES,
     output_names: Sequence[str] | None = None,
 ) -> None:
@@ -53,12 +55,13 @@ def export_onnx(
         model: Takes the example's tensors and gives a tensor, or a list, tuple or dict of tensors, which the graph
             gives in the same order. It is not changed.
         example: One input (B, C, H, W) or several.
-        dynamic: Let batch, height and width of all inputs be of any size; the example's batch must be above 1.
+        dynamic: Let batch, height and width of all inputs be of any size; the example's batch must be above 1. Or which
+            axes of each input.
         input_names: One for each input.
         output_names: One for each output; as torch names them by default.
     """
     require_packages("onnx")
-    program = traced_program(model, example, dynamic=dynamic)
+    program, free = traced_program(model, example, dynamic=dynamic), free_axes(example, dynamic)
     with _explained("ONNX"), _quiet("torch.onnx", "onnxscript", "onnx_ir"):
         graph = torch.onnx.export(
             program,
@@ -66,7 +69,7 @@ def export_onnx(
             verbose=False,
             input_names=list(input_names),
             output_names=None if output_names is None else list(output_names),
-            dynamic_shapes=tuple(AXES for _ in as_inputs(example)) if dynamic else None,  # for their names only
+            dynamic_shapes=tuple(map(dict, free)) if any(free) else None,  # for their names only
             external_data=False,
         )
     assert graph is not None
@@ -78,7 +81,7 @@ def export_openvino(
     example: Tensor | Sequence[Tensor],
     path: Path,
     *,
-    dynamic: bool = False,
+    dynamic: bool | Sequence[FreeAxes] = False,
     input_names: Sequence[str] = IMAGES,
     output_names: Sequence[str] | None = None,
 ) -> None:
@@ -96,7 +99,7 @@ def openvino_graph(
     model: nn.Module,
     example: Tensor | Sequence[Tensor],
     *,
-    dynamic: bool = False,
+    dynamic: bool | Sequence[FreeAxes] = False,
     input_names: Sequence[str] = IMAGES,
     output_names: Sequence[str] | None = None,
 ) -> "openvino.Model":
@@ -109,8 +112,8 @@ def openvino_graph(
         graph = openvino.convert_model(in_one_layout(program))
         # OpenVINO takes static programs for dynamic ones.
         shapes = [
-            [-1 if dynamic and axis in AXES else size for axis, size in enumerate(each.shape)]
-            for each in as_inputs(example)
+            [-1 if axis in free else size for axis, size in enumerate(each.shape)]
+            for each, free in zip(as_inputs(example), free_axes(example, dynamic), strict=True)
         ]
         graph.reshape({port: openvino.PartialShape(shape) for port, shape in zip(graph.inputs, shapes, strict=True)})
     for port, name in zip(graph.inputs, input_names, strict=True):
@@ -120,14 +123,27 @@ def openvino_graph(
     return graph
 
 
-def traced_program(model: nn.Module, example: Tensor | Sequence[Tensor], *, dynamic: bool = False) -> ExportedProgram:
+def traced_program(
+    model: nn.Module, example: Tensor | Sequence[Tensor], *, dynamic: bool | Sequence[FreeAxes] = False
+) -> ExportedProgram:
     """The program that torch.export makes of a model, which is not changed."""
     inputs = as_inputs(example)
-    shapes = tuple(dict.fromkeys(AXES, Dim.DYNAMIC) for _ in inputs) if dynamic else None
-    if dynamic and min(len(each) for each in inputs) < 2:
+    free = free_axes(example, dynamic)
+    shapes = tuple(dict.fromkeys(axes, Dim.DYNAMIC) for axes in free)
+    if any(0 in axes and len(each) < 2 for axes, each in zip(free, inputs, strict=True)):
         raise InputError(f"an example of batch {len(inputs[0])} given for any batch size; give one of two or more")
     with _explained("a graph"), torch.no_grad():
-        return torch.export.export(deepcopy(model).eval(), inputs, dynamic_shapes=shapes)
+        # Inputs that are gathered, as by forward(*inputs), are one argument to torch.
+        gathered = any(one.kind is one.VAR_POSITIONAL for one in inspect.signature(model.forward).parameters.values())
+        told = (shapes,) if gathered else shapes
+        return torch.export.export(deepcopy(model).eval(), inputs, dynamic_shapes=told if any(free) else None)
+
+
+def free_axes(example: Tensor | Sequence[Tensor], dynamic: bool | Sequence[FreeAxes]) -> tuple[FreeAxes, ...]:
+    """Of each input the axes of any size."""
+    if isinstance(dynamic, bool):
+        return tuple(AXES if dynamic else {} for _ in as_inputs(example))
+    return tuple(dynamic)
 
 
 def as_inputs(example: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:

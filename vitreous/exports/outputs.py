@@ -18,14 +18,16 @@ from vitreous.errors import InputError
 from vitreous.heads.one_stage import DenseDetector
 from vitreous.heads.pyramid import Levels
 from vitreous.heads.segment import Segmenter
+from vitreous.heads.sparse_rcnn import SparseRCNN
 from vitreous.heads.ssd import SSD
+from vitreous.heads.two_stage import RCNN
 from vitreous.layers.tap import record, tap_names
 
 NamedOutputs = dict[str, Tensor]
 LOGITS, HEATMAPS, SCORES, BOXES, POOLED = "logits", "heatmaps", "scores", "boxes", "pooled"
-EXPLANATION = "explanation"
+EXPLANATION, OBJECTNESS, MASKS = "explanation", "objectness", "masks"
 WITHOUT_HEAD = "features"  # the kind of a graph without a head
-ONE_STAGE = (DenseDetector, SSD)
+DETECTOR_KINDS = {DenseDetector: "detect", SSD: "detect", RCNN: "propose", SparseRCNN: "refine"}
 STAGE_OUTPUT = "output"  # the tap of a stage's features, which is neither clusters nor attention
 
 
@@ -46,6 +48,21 @@ def scored_boxes(model: Any, images: Tensor) -> NamedOutputs:
     return {SCORES: scores, BOXES: boxes}  # (B, A, K), (B, A, 4) in pixels of the image
 
 
+def proposed_boxes(model: RCNN, images: Tensor) -> NamedOutputs:
+    """Of every anchor, and the maps from which `exports/regions.py` goes on."""
+    objectness, boxes, maps = model.proposed(images)
+    return {OBJECTNESS: objectness, BOXES: boxes, **dict(zip(map_names(len(maps)), maps, strict=True))}
+
+
+def pyramid_maps(model: SparseRCNN, images: Tensor) -> NamedOutputs:
+    maps = list(model.backbone(images).values())
+    return dict(zip(map_names(len(maps)), maps, strict=True))
+
+
+def map_names(count: int) -> tuple[str, ...]:
+    return tuple(f"map{number}" for number in range(1, count + 1))
+
+
 def feature_maps(model: Any, images: Tensor) -> NamedOutputs:
     """The maps of all stages, fine to coarse, and of a classifier also what it reads."""
     if not hasattr(model, "forward_intermediates"):
@@ -61,8 +78,11 @@ KINDS: dict[str, Callable[[Any, Tensor], NamedOutputs]] = {
     "segment": pixel_logits,
     "keypoints": joint_heatmaps,
     "detect": scored_boxes,
+    "propose": proposed_boxes,
+    "refine": pyramid_maps,
     WITHOUT_HEAD: feature_maps,
 }
+TASKS = ("classify", "segment", "keypoints", "detect")
 
 
 class GraphModel(nn.Module):
@@ -105,15 +125,17 @@ def graph_kind(model: nn.Module, task: str, *, features: bool) -> str:
         ):
             raise InputError(f"--features given, but {type(model).__name__} gives no feature maps; leave it out")
         return WITHOUT_HEAD
-    if task not in KINDS:
-        raise InputError(f"models of the task '{task}' cannot be exported; those of {', '.join(KINDS)} can")
-    if task == "detect" and not isinstance(model, ONE_STAGE):
+    if task not in TASKS:
+        raise InputError(f"models of the task '{task}' cannot be exported; those of {', '.join(TASKS)} can")
+    if task != "detect":
+        return task
+    kinds = [kind for known, kind in DETECTOR_KINDS.items() if isinstance(model, known)]
+    if not kinds:
         raise InputError(
-            f"{type(model).__name__} chooses regions inside the network, which depends on values and fits into no "
-            "graph; export a one-stage detector (--head fcos, retinanet, atss, ssd or ssdlite), or the maps of this "
-            "one: --features"
+            f"how {type(model).__name__} chooses its boxes is not known, so that it cannot be exported; its maps can: "
+            "--features"
         )
-    return task
+    return kinds[0]
 
 
 def shown_taps(model: nn.Module) -> tuple[str, ...]:

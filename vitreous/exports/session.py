@@ -15,17 +15,27 @@ from vitreous.exports.graph import IMAGES, require_packages
 from vitreous.files.reading import reason_of
 
 Array = NDArray[np.float32]
-FILES = {"onnx": ("model.onnx",), "openvino": ("model.xml", "model.bin"), "torch": ("model.pt2",)}  # of each target
+GRAPH_SUFFIXES = {"onnx": (".onnx",), "openvino": (".xml", ".bin"), "torch": (".pt2",)}  # of each target
+FILES = {to: tuple(f"model{suffix}" for suffix in suffixes) for to, suffixes in GRAPH_SUFFIXES.items()}
 RUNTIMES = {"onnx": "onnxruntime", "openvino": "openvino", "torch": None}  # what `require_packages` calls it
 PACKAGES_TOLD = {"onnx": "onnxruntime", "openvino": "openvino", "torch": "torch"}  # that run the graph
+InputShapes = tuple[tuple[str, tuple[int, ...]], ...]  # of inputs by name
 MOST_SHAPES = 4  # for which OpenVINO keeps a program of its own: it is faster, and takes seconds to make
 
 
 class Session(ABC):
-    """Gives the named outputs of a graph. `shape`: what it takes, (B, 3, H, W), with None where any size will do."""
+    """Gives the named outputs of a graph.
 
-    def __init__(self, names: Sequence[str], shape: Sequence[int | None]) -> None:
-        self.names, self.shape = tuple(names), tuple(shape)
+    `shape`: what it takes, (B, 3, H, W), with None where any size will do. `inputs`: their names; a graph that takes
+    others than images is asked by `answers`.
+    """
+
+    def __init__(self, names: Sequence[str], shape: Sequence[int | None], inputs: Sequence[str]) -> None:
+        self.names, self.shape, self.inputs = tuple(names), tuple(shape), tuple(inputs)
+
+    def answers(self, *inputs: Array) -> dict[str, Array]:
+        """As they are."""
+        return dict(zip(self.names, self.run(*map(np.ascontiguousarray, inputs)), strict=True))
 
     def __call__(self, images: Array) -> dict[str, Array]:
         """Of images (B, 3, H, W); a graph for a fixed batch gets them one batch after the other."""
@@ -51,7 +61,7 @@ class Session(ABC):
             ) from reason
 
     @abstractmethod
-    def run(self, images: Array) -> list[Array]:
+    def run(self, *inputs: Array) -> list[Array]:
         """The outputs in their order."""
 
 
@@ -62,8 +72,10 @@ def full_batch(images: Array, batch: int | None) -> Array:
 
 
 class OnnxSession(Session):
-    def __init__(self, path: Path, names: Sequence[str], shape: Sequence[int | None]) -> None:
-        super().__init__(names, shape)
+    def __init__(
+        self, path: Path, names: Sequence[str], shape: Sequence[int | None], inputs: Sequence[str] = IMAGES
+    ) -> None:
+        super().__init__(names, shape, inputs)
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -71,29 +83,35 @@ class OnnxSession(Session):
         options.log_severity_level = 3
         self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
-    def run(self, images: Array) -> list[Array]:
-        return self.session.run(list(self.names), {IMAGES[0]: images})
+    def run(self, *inputs: Array) -> list[Array]:
+        return self.session.run(list(self.names), dict(zip(self.inputs, inputs, strict=True)))
 
 
 class OpenVinoSession(Session):
-    """One compiled program for each shape of the images, as a program for any shape is slower."""
+    """One compiled program for each shape of the images or maps, as a program for any shape is slower.
 
-    def __init__(self, path: Path, names: Sequence[str], shape: Sequence[int | None]) -> None:
-        super().__init__(names, shape)
+    Lists, such as those of regions, are of another length every time, and stay of any length.
+    """
+
+    def __init__(
+        self, path: Path, names: Sequence[str], shape: Sequence[int | None], inputs: Sequence[str] = IMAGES
+    ) -> None:
+        super().__init__(names, shape, inputs)
         import openvino
 
         self.core = openvino.Core()
         self.model = self.core.read_model(str(path))
-        self.compiled: OrderedDict[tuple[int, ...], Any] = OrderedDict()
+        self.compiled: OrderedDict[InputShapes, Any] = OrderedDict()
 
-    def run(self, images: Array) -> list[Array]:
-        outputs = self.program(images.shape)(images)
+    def run(self, *inputs: Array) -> list[Array]:
+        shapes = tuple((name, each.shape) for name, each in zip(self.inputs, inputs, strict=True) if each.ndim == 4)
+        outputs = self.program(shapes)(dict(zip(self.inputs, inputs, strict=True)))
         return [outputs[name] for name in self.names]
 
-    def program(self, shape: tuple[int, ...]) -> Any:
+    def program(self, shape: InputShapes) -> Any:
         if shape not in self.compiled:
             model = self.model.clone()
-            model.reshape(list(shape))
+            model.reshape({name: list(sides) for name, sides in shape})
             # Some processors would compute in half precision by default, and answers would differ from torch's.
             options = {
                 "INFERENCE_PRECISION_HINT": "f32",
@@ -108,25 +126,34 @@ class OpenVinoSession(Session):
 
 
 class TorchSession(Session):
-    def __init__(self, path: Path, names: Sequence[str], shape: Sequence[int | None]) -> None:
-        super().__init__(names, shape)
+    def __init__(
+        self, path: Path, names: Sequence[str], shape: Sequence[int | None], inputs: Sequence[str] = IMAGES
+    ) -> None:
+        super().__init__(names, shape, inputs)
         self.program = torch.export.load(path).module(check_guards=False)  # more is possible than was proved
 
-    def run(self, images: Array) -> list[Array]:
+    def run(self, *inputs: Array) -> list[Array]:
         with torch.no_grad():
-            return [output.numpy() for output in self.program(torch.from_numpy(images))]
+            return [output.numpy() for output in self.program(*map(torch.from_numpy, inputs))]
 
 
 SESSIONS: dict[str, type[Any]] = {"onnx": OnnxSession, "openvino": OpenVinoSession, "torch": TorchSession}
 
 
-def open_session(folder: Path, to: str, names: Sequence[str], shape: Sequence[int | None]) -> Session:
-    """The graph in a folder, ready to be run; a missing package and a damaged file are said in one line."""
+def open_session(
+    folder: Path,
+    to: str,
+    names: Sequence[str],
+    shape: Sequence[int | None] = (),
+    inputs: Sequence[str] = IMAGES,
+    graph: str = "model",
+) -> Session:
+    """A graph in a folder, ready to be run; a missing package and a damaged file are said in one line."""
     runtime = RUNTIMES[to]
     if runtime is not None:
         require_packages(runtime)
-    path = folder / FILES[to][0]
+    path = folder / f"{graph}{GRAPH_SUFFIXES[to][0]}"
     try:
-        return SESSIONS[to](path, names, shape)
+        return SESSIONS[to](path, names, shape, inputs)
     except Exception as reason:  # each program has its own ways to refuse a file
         raise InputError(f"{path} cannot be loaded ({reason_of(reason)}); export the model again") from reason

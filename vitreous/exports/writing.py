@@ -8,21 +8,23 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from vitreous.errors import InputError
-from vitreous.exports.folder import GraphFacts
-from vitreous.exports.graph import export_onnx, export_openvino, traced_program
+from vitreous.exports.folder import GraphFacts, Ports
+from vitreous.exports.graph import IMAGES, FreeAxes, export_onnx, export_openvino, traced_program
 from vitreous.exports.model import level_lengths
-from vitreous.exports.outputs import SCORES, GraphModel
-from vitreous.exports.session import FILES, PACKAGES_TOLD, Session
+from vitreous.exports.outputs import BOXES, GraphModel
+from vitreous.exports.regions import RegionGraph
+from vitreous.exports.session import FILES, GRAPH_SUFFIXES, PACKAGES_TOLD, Session
 from vitreous.files.writing import open_for_writing
 from vitreous.heads.boxes import Anchors
 from vitreous.heads.pyramid import Levels
 from vitreous.models.base import Backbone
 
 Size = tuple[int, int]  # height, width
+Later = Sequence[tuple[RegionGraph, Session]]  # further graphs: as they are, and as they were written
 FRAME = 32  # sides of images grow by multiples of it, so that every stride of a pyramid divides them
 # Largest difference that is rounding, as a share of the largest value of an output; a wrong graph is far above.
 MOST_DIFFERENCE = 1e-3
@@ -42,14 +44,36 @@ def write_graph(model: GraphModel, to: str, size: Size, folder: Path, *, dynamic
     example = torch.zeros(2, 3, *free_size(model, size)) if dynamic else natural
     with torch.no_grad(), quiet_warnings():
         names = tuple(model.named(natural))
-        path = folder / FILES[to][0]
-        if to == "onnx":
-            export_onnx(model, example, path, dynamic=dynamic, output_names=names)
-        elif to == "openvino":
-            export_openvino(model, example, path, dynamic=dynamic, output_names=names)
-        else:
-            write_program(traced_program(model, example, dynamic=dynamic), path)
+        _write(model, example, folder / FILES[to][0], dynamic, IMAGES, names)
     return names
+
+
+def write_later(
+    graphs: Sequence[RegionGraph], first: GraphModel, to: str, size: Size, folder: Path, *, dynamic: bool
+) -> dict[str, Ports]:
+    """Write the graphs that follow the first into its folder; what they take and give by name."""
+    height, width = free_size(first, size) if dynamic else size
+    with torch.no_grad(), quiet_warnings():
+        seen = first.named(torch.zeros(1, 3, height, width)) if graphs else {}
+        for graph in graphs:
+            path = folder / f"{graph.name}{GRAPH_SUFFIXES[to][0]}"
+            example, axes = graph.of(seen, height, width), graph.axes(dynamic=dynamic)
+            _write(graph, example, path, axes, graph.inputs, graph.outputs)
+    return {graph.name: Ports(graph.inputs, graph.outputs) for graph in graphs}
+
+
+def _write(
+    model: nn.Module,
+    example: Tensor | Sequence[Tensor],
+    path: Path,
+    dynamic: bool | Sequence[FreeAxes],
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+) -> None:
+    if path.suffix in GRAPH_SUFFIXES["torch"]:
+        return write_program(traced_program(model, example, dynamic=dynamic), path)
+    write = export_onnx if path.suffix in GRAPH_SUFFIXES["onnx"] else export_openvino
+    return write(model, example, path, dynamic=dynamic, input_names=inputs, output_names=outputs)
 
 
 def write_program(program: ExportedProgram, path: Path) -> None:
@@ -93,13 +117,20 @@ def compared_sizes(size: Size, *, dynamic: bool) -> list[tuple[int, ...]]:
 
 
 @torch.no_grad()
-def compare(model: GraphModel, session: Session, shapes: Sequence[tuple[int, ...]]) -> list[Compared]:
-    """The graph and the model on the same random images of every shape."""
+def compare(
+    model: GraphModel, session: Session, shapes: Sequence[tuple[int, ...]], later: Later = ()
+) -> list[Compared]:
+    """The graphs and the model on the same random images of every shape."""
     found = []
     for number, shape in enumerate(shapes):
         images = torch.randn(shape, generator=torch.Generator().manual_seed(number))
         answers = session(images.numpy())
-        pairs = [(values, torch.from_numpy(answers[name])) for name, values in model.named(images).items()]
+        seen = model.named(images)
+        pairs = [(values, torch.from_numpy(answers[name])) for name, values in seen.items()]
+        for graph, following in later:
+            inputs = graph.of(seen, *shape[2:])
+            given = following.answers(*(each.numpy() for each in inputs)).values()
+            pairs += zip(graph(*inputs), map(torch.from_numpy, given), strict=True)
         found.append(Compared(shape, max(map(_gap, pairs)), max(_gap(pair) / _scale(pair[0]) for pair in pairs)))
     return found
 
@@ -117,10 +148,10 @@ def _scale(values: Tensor) -> float:
 
 
 def agreeing(
-    form: GraphModel, session: Session, facts: GraphFacts, shapes: Sequence[tuple[int, ...]]
+    form: GraphModel, session: Session, facts: GraphFacts, shapes: Sequence[tuple[int, ...]], later: Later = ()
 ) -> tuple[Compared, ...]:
-    """The graph compared with the model; one that answers differently is refused."""
-    found = tuple(compare(form, session, shapes))
+    """The graph, and those that follow it, compared with the model; one that answers differently is refused."""
+    found = tuple(compare(form, session, shapes, later))
     for one in found if facts.precision == "fp32" else ():
         if one.relative > MOST_DIFFERENCE:
             raise InputError(
@@ -128,9 +159,9 @@ def agreeing(
                 f"{by_sides(one.shape)} the largest difference is {one.difference:.3g}, {one.relative:.1%} of the "
                 "largest value; nothing was written. Try another --to, or --static"
             )
-    if facts.kind == "detect" and facts.choice["strides"]:
+    if facts.choice.get("strides"):
         height, width = shapes[0][2:]
-        places = session(torch.zeros(shapes[0]).numpy())[SCORES].shape[1]
+        places = session(torch.zeros(shapes[0]).numpy())[BOXES].shape[1]
         if places != sum(level_lengths(height, width, facts.choice["strides"], facts.choice["counts"])):
             raise InputError(
                 f"this backbone rounds the sides of its maps down, so the {places} places of its detector cannot be "

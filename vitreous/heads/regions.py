@@ -3,7 +3,8 @@
 Shapes: B batch, A anchors of one level, R regions of all images, C channels, n boxes of one image, M side of a mask.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -13,7 +14,9 @@ from torchvision.models.detection._utils import BalancedPositiveNegativeSampler,
 from torchvision.models.detection.rpn import RPNHead
 from torchvision.ops import batched_nms, box_iou, clip_boxes_to_image, remove_small_boxes, roi_align
 
-from vitreous.heads.boxes import BACKGROUND_INDEX, Anchors, GroundTruth, Shape, match_objects
+from vitreous.heads.boxes import BACKGROUND_INDEX, Anchors, GroundTruth, Shape, decode_all, match_objects
+
+LEAST_PROPOSAL, PROPOSAL_OVERLAP = 1e-3, 0.7  # the smallest side in pixels; from which on the likelier of two is kept
 
 
 class Sampling(NamedTuple):
@@ -79,22 +82,46 @@ class Proposals(nn.Module):
         self, logits: list[Tensor], codes: list[Tensor], anchors: list[Tensor], shapes: list[Shape]
     ) -> list[Tensor]:
         """Proposed boxes of each image."""
-        candidates = self.candidates[0 if self.training else 1]
-        scores, boxes, levels = [], [], []
-        for number, (logit, code, places) in enumerate(zip(logits, codes, anchors, strict=True)):
-            score, index = logit.topk(min(candidates, logit.shape[1]), dim=1)  # (B, k)
-            code = code.gather(1, index[:, :, None].expand(-1, -1, 4))
-            boxes.append(self.coder.decode_single(code.flatten(0, 1), places[index].flatten(0, 1)).view_as(code))
-            scores.append(score)
-            levels.append(torch.full_like(index, number))
-        together = (torch.cat(part, 1) for part in (boxes, scores, levels))
-        found = []
-        for box, score, level, shape in zip(*together, shapes, strict=True):
-            box = clip_boxes_to_image(box, shape)
-            kept = remove_small_boxes(box, 1e-3)
-            kept = kept[batched_nms(box[kept], score[kept], level[kept], 0.7)]
-            found.append(box[kept[: self.proposals]])
-        return found
+
+        def decoded(level: int, index: Tensor) -> Tensor:
+            code = codes[level].gather(1, index[:, :, None].expand(-1, -1, 4))
+            places = anchors[level][index]
+            return self.coder.decode_single(code.flatten(0, 1), places.flatten(0, 1)).view_as(code)
+
+        return likeliest_boxes(logits, decoded, shapes, self.candidates[0 if self.training else 1], self.proposals)
+
+    def everywhere(self, features: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """Logits (B, A) and boxes (B, A, 4) of the anchors of all levels, without a choice."""
+        logits, codes = self(features)
+        boxes = decode_all(self.coder.decode_single, torch.cat(codes, 1), self.anchors.levels(features))
+        return torch.cat(logits, 1), boxes
+
+
+def likeliest_boxes(
+    logits: Sequence[Tensor],
+    boxes_at: Callable[[int, Tensor], Tensor],
+    shapes: list[Shape],
+    candidates: int,
+    proposals: int,
+) -> list[Tensor]:
+    """The likeliest boxes of each image, at most `proposals` of at most `candidates` on each level.
+
+    `boxes_at` gives the boxes (B, k, 4) of a level at places (B, k).
+    """
+    scores, boxes, levels = [], [], []
+    for number, logit in enumerate(logits):
+        score, index = logit.topk(min(candidates, logit.shape[1]), dim=1)  # (B, k)
+        boxes.append(boxes_at(number, index))
+        scores.append(score)
+        levels.append(torch.full_like(index, number))
+    together = (torch.cat(part, 1) for part in (boxes, scores, levels))
+    found = []
+    for box, score, level, shape in zip(*together, shapes, strict=True):
+        box = clip_boxes_to_image(box, shape)
+        kept = remove_small_boxes(box, LEAST_PROPOSAL)
+        kept = kept[batched_nms(box[kept], score[kept], level[kept], PROPOSAL_OVERLAP)]
+        found.append(box[kept[:proposals]])
+    return found
 
 
 class RegionAlign(nn.Module):
@@ -109,19 +136,45 @@ class RegionAlign(nn.Module):
         together = torch.cat(boxes)
         owner = torch.cat([torch.full_like(box[:, :1], image) for image, box in enumerate(boxes)])
         regions = torch.cat([owner, together], 1)  # (R, 5)
-        # Lin et al., equation 1: boxes of 224 pixels belong to stride 16, those of half that to stride 8.
-        side = (together[:, 2:] - together[:, :2]).clamp(0).prod(1).sqrt()
-        ideal = 4 + torch.log2(side / 224 + 1e-6).floor()
-        steps = torch.tensor(self.strides, device=together.device).log2().round()
-        level = (ideal[:, None] - steps).abs().argmin(1)
+        level = region_levels(together, self.strides)
+        if torch.compiler.is_exporting():
+            return self._of_a_graph(features, regions, level)
         parts, order = [], []
-        for i, (maps, stride) in enumerate(zip(features, self.strides, strict=False)):  # those behind are not pooled
+        for i in range(len(self.strides)):
             index = (level == i).nonzero()[:, 0]
-            # In single precision: a half has too few digits for a place in a large picture, bfloat16 by several pixels.
-            part = roi_align(maps.float(), regions[index].float(), self.size, 1 / stride, self.samples, aligned=True)
-            parts.append(part.to(maps.dtype))
+            parts.append(self.on_level(i, features[i], regions[index]))
             order.append(index)
         return torch.cat(parts)[torch.cat(order).argsort()]
+
+    def _of_a_graph(self, features: Sequence[Tensor], regions: Tensor, level: Tensor) -> Tensor:
+        """All boxes on all levels: how many belong to each depends on values, which a graph cannot follow."""
+        found = self.on_level(0, features[0], regions)
+        for i in range(1, len(self.strides)):
+            found = torch.where((level == i)[:, None, None, None], self.on_level(i, features[i], regions), found)
+        return found
+
+    def on_level(self, level: int, maps: Tensor, regions: Tensor) -> Tensor:
+        """Under regions (R, 5), image and box, that all belong to one level, whose maps (B, C, h, w) are given."""
+        # In single precision: a half has too few digits for a place in a large picture, bfloat16 by several pixels.
+        scale = 1 / self.strides[level]
+        return roi_align(maps.float(), regions.float(), self.size, scale, self.samples, aligned=True).to(maps.dtype)
+
+    def sorted_by_level(self, features: Sequence[Tensor], boxes: Sequence[Tensor]) -> Tensor:
+        """Of one image, whose boxes (n, 4) come for each level."""
+        regions = [torch.cat([torch.zeros_like(box[:, :1]), box], 1) for box in boxes]
+        levels = range(len(self.strides))
+        return torch.cat([self.on_level(i, features[i], regions[i]) for i in levels])
+
+
+def region_levels(boxes: Tensor, strides: Sequence[int]) -> Tensor:
+    """Which of the levels suits each box (R, 4): (R,).
+
+    Lin et al., equation 1: boxes of 224 pixels belong to stride 16, those of half that to stride 8.
+    """
+    side = (boxes[:, 2:] - boxes[:, :2]).clamp(0).prod(1).sqrt()
+    ideal = 4 + torch.log2(side / 224 + 1e-6).floor()
+    steps = torch.tensor([round(math.log2(stride)) for stride in strides], device=boxes.device)
+    return (ideal[:, None] - steps).abs().argmin(1)
 
 
 def pool_some(

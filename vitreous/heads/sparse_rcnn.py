@@ -52,7 +52,7 @@ def linear_tower(width: int, layers: int) -> nn.Sequential:
 
 def self_attention(attention: nn.MultiheadAttention, x: Tensor) -> Tensor:
     """Attention of (B, N, C) to itself. torch's module reads its output layer's weights instead of calling it."""
-    if is_plain(attention.out_proj):
+    if is_plain(attention.out_proj) and not torch.compiler.is_exporting():  # fused, it has no translation
         return attention(x, x, x, need_weights=False)[0]
     qkv = F.linear(x, attention.in_proj_weight, attention.in_proj_bias)
     q, k, v = (split_heads(y, attention.num_heads) for y in qkv.chunk(3, -1))  # (B, h, N, d)
@@ -120,9 +120,13 @@ class SparseRCNN(Detector):
 
     def rounds(self, features: list[Tensor], shapes: list[Shape]) -> list[tuple[Tensor, Tensor]]:
         """Logits (B, N, K) and boxes (B, N, 4) of every round."""
-        scale = self.boxes.new_tensor([[w, h, w, h] for h, w in shapes])[:, None]  # (B, 1, 4)
+        return self.refined(features, self.boxes.new_tensor(shapes))
+
+    def refined(self, features: list[Tensor], sizes: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """The same for heights and widths (B, 2)."""
+        scale = sizes.flip(1).repeat(1, 2)[:, None]  # (B, 1, 4)
         boxes = box_convert(self.boxes, "cxcywh", "xyxy") * scale
-        x = self.features.expand(len(shapes), -1, -1)
+        x = self.features.expand(len(sizes), -1, -1)
         answers = []
         for head in self.heads:
             regions = self.align(features, list(boxes)).flatten(2).transpose(1, 2)  # (BN, 49, C)

@@ -158,6 +158,26 @@ class RCNN(Detector):
                 each["masks"] = part
         return found
 
+    # ---- in parts, for graphs, which cannot choose: the program around them does ------------------------------------
+
+    def proposed(self, images: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Of every anchor its logit (B, A) and box (B, A, 4), and the maps that regions are taken from."""
+        features = list(self.backbone(images).values())
+        return *self.proposals.everywhere(features), features[: len(self.box_align.strides)]
+
+    def judged(self, features: Sequence[Tensor], regions: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Scores (R, K) and boxes (R, K, 4) of one image's regions, which come for each level."""
+        logits, codes = self.box_predictor(self.box_head(self.box_align.sorted_by_level(features, regions)))
+        boxes = self.coder.decode_single(codes.flatten(1), torch.cat(list(regions)))  # (R, 4K)
+        return logits.softmax(1)[:, 1:], boxes.reshape(codes.shape)
+
+    def outlined(self, features: Sequence[Tensor], regions: Sequence[Tensor]) -> Tensor:
+        """Probabilities (R, K, M, M) within one image's boxes, which come for each level."""
+        assert self.mask_head is not None
+        assert self.mask_predictor is not None
+        pooled = self.mask_align.sorted_by_level(features, regions)
+        return self.mask_predictor(self.mask_head(pooled)).float().sigmoid()
+
     def raw(self, images: Tensor, *, proposals: int = 1000, detections: int = 100) -> list[Any]:
         """With as many regions as published counts assume: proposals for boxes, detections for masks."""
         features = list(self.backbone(images).values())
