@@ -182,7 +182,8 @@ class ExportedRCNN(ExportedRegions):
     def pyramid(self, images: Tensor, sizes: Tensor | None) -> list[Tensor]:
         """In place of features: objectness and boxes of every anchor, how many belong to each level, and the maps."""
         found = self.outputs(images if sizes is None else blank_padding(images, sizes))
-        levels = level_lengths(*images.shape[2:], self.strides, self.counts)
+        height, width = images.shape[2:]
+        levels = level_lengths(height, width, self.strides, self.counts)
         maps = (found[name] for name in map_names(len(self.align)))
         return [found[OBJECTNESS], found[BOXES], torch.tensor(levels), *maps]
 
