@@ -10,6 +10,7 @@ from tests.support.families import save_small
 from vitreous import analyze
 from vitreous.data.source import open_data
 from vitreous.errors import InputError
+from vitreous.investigations.base import all_investigated
 
 SHAPES = tuple(open_data("shapes", "val", size=(64, 64), count=1).classes)
 FEW = dict(data="shapes", limit=3, batch_size=2)
@@ -120,5 +121,16 @@ def test_ablations_train_what_is_missing_and_go_on_where_they_stopped(
     assert rows[0]["params"] - rows[1]["params"] == 12 * 4  # a number for each head of each block
     with pytest.raises(InputError, match="give another --runs"):
         analyze("ablate", "xcit_nano_12_p16", **{**options, "epochs": 7}, out=tmp_path / "out")
+    (tmp_path / "runs" / "xcit_nano_12_p16_whole_0" / "ablation.json").write_text("{")
+    analyze("ablate", "xcit_nano_12_p16", **options, out=tmp_path / "out")
+    assert len(asked) == 5  # that row again; training would find its run finished
     with pytest.raises(InputError, match="has no parts to leave out"):
         analyze("ablate", "resnet18", **options, out=tmp_path / "out")
+
+
+def test_models_whose_folders_have_one_name_are_told_apart() -> None:
+    def labels(*given: str) -> list[str]:
+        return [subject.label for subject in all_investigated(given, None, "cpu")]
+
+    assert labels("runs/a", "runs/b") == ["a", "b"]
+    assert labels("runs/a/best", "runs/b/best") == ["runs/a/best", "runs/b/best"]

@@ -13,7 +13,7 @@ from typing_extensions import Doc
 from vitreous.errors import InputError, nearest, printable
 from vitreous.files.storage import write_json
 from vitreous.files.writing import write_text
-from vitreous.investigations.base import Inquiry, Investigated, Investigation, load_investigations, require_defined
+from vitreous.investigations.base import Inquiry, Investigation, all_investigated, load_investigations, require_defined
 from vitreous.reports.investigation import Findings, chart_files, findings_markdown, findings_table
 from vitreous.runs.results import require_positive, result_folder
 from vitreous.runtime.calling import takes
@@ -66,6 +66,8 @@ class AnalyzeSettings:
     def __post_init__(self) -> None:
         require_positive(limit=self.limit, batch_size=self.batch_size, rounds=self.rounds, epochs=self.epochs)
         find_investigation(self.kind)
+        if not self.seeds:
+            raise InputError("--seeds given without a value; give one or more")
         if not all(0 <= place < 1 for place in self.query):
             across, down = self.query
             raise InputError(f"--query {across:g} {down:g} is outside of the picture; give two numbers from 0 to 0.99")
@@ -76,8 +78,7 @@ class AnalyzeSettings:
             for field in fields(Inquiry)
             if field.name not in ("subjects", "train")
         }
-        names = dict.fromkeys((self.model, *self.beside))
-        return Inquiry(tuple(Investigated(name, self.size, self.device) for name in names), **shared, train=train)
+        return Inquiry(all_investigated((self.model, *self.beside), self.size, self.device), **shared, train=train)
 
 
 @takes(AnalyzeSettings)

@@ -3,6 +3,8 @@
 Shapes: B images, C channels, H W grid.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -108,6 +110,19 @@ class IntegratedGradients(Method):
         for step in range(self.steps):
             total += pixel_gradient(model, torch.lerp(hidden, images, (step + 0.5) / self.steps), target)
         return (images - hidden) * total / self.steps
+
+
+@contextmanager
+def without_weight_gradients(model: nn.Module) -> Iterator[None]:
+    """Within the block only what depends on the picture has gradients; afterwards as it was."""
+    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in learning:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in learning:
+            parameter.requires_grad_(True)
 
 
 def where(stage: int | None, layer: str | None) -> str:

@@ -16,8 +16,7 @@ to first order: its sum is no longer exact. Both can stop at a stage's map inste
 Shapes: B images, C channels, H W grid of the patches, N positions.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -26,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from vitreous.attribution.gradient import where
+from vitreous.attribution.gradient import where, without_weight_gradients
 from vitreous.attribution.method import Method, Needs, find_trunk, trunk
 from vitreous.attribution.target import Target
 from vitreous.errors import InputError
@@ -264,18 +263,6 @@ def spread_out_evenly(maps: Tensor, grid: tuple[int, int]) -> Tensor:
     return (maps.flatten(1) / cells)[:, source].unflatten(1, grid)
 
 
-@contextmanager
-def without_weight_gradients(model: nn.Module) -> Iterator[None]:
-    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    for parameter in learning:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in learning:
-            parameter.requires_grad_(True)
-
-
 @dataclass(frozen=True)
 class LayerRelevance(Method):
     """`attention`: whether what attention weights hang on has a share (AttnLRP), or they are fixed.
@@ -304,10 +291,7 @@ class LayerRelevance(Method):
         return reason
 
     def heat(self, model: nn.Module, images: Tensor, target: Target) -> Tensor:
-        try:
-            found = relevance(model, images, target, weights_fixed=not self.attention, stage=self.stage)
-        except NotImplementedError as reason:
-            raise InputError(f"{self.name} cannot follow this model ({reason})") from reason
+        found = relevance(model, images, target, weights_fixed=not self.attention, stage=self.stage)
         return found.patches + found.constants if self.constants else found.patches
 
 

@@ -6,15 +6,15 @@ goes on where it stopped. Short budgets rank parts by how they help to learn fas
 """
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from vitreous.errors import InputError, nearest
 from vitreous.figures.counting import figures_of
-from vitreous.files.reading import read_json
-from vitreous.files.storage import write_json
+from vitreous.files.storage import DamagedError, read_stored_json, write_json
 from vitreous.investigations.base import Inquiry, Investigation, coloured
 from vitreous.investigations.resolution import share_of_batches
 from vitreous.registry import ENTRIES, create_model, resolve_name
@@ -24,7 +24,6 @@ from vitreous.runs.model_folder import load_classifier
 
 WHOLE = "whole"
 FIGURES_FILE = "ablation.json"
-LARGEST_FIGURES = 1 << 16
 SWITCHES: dict[str, dict[str, dict[str, Any]]] = {  # family -> row -> arguments that differ
     "paca": {
         "2 clusters": dict(clusters=2),
@@ -86,7 +85,9 @@ class Ablations(Investigation):
     )
 
     def run(self, inquiry: Inquiry) -> Findings:
-        rows = [row for subject in inquiry.subjects for row in trained_rows(resolve_name(subject.given), inquiry)]
+        models = [resolve_name(subject.given) for subject in inquiry.subjects]
+        chosen = {model: chosen_switches(model, inquiry.switches) for model in models}  # refused before the work
+        rows = [row for model in models for row in trained_rows(model, chosen[model], inquiry)]
         colours, legend = coloured([row["model"] for row in rows])
         series = []
         for model, colour in colours.items():
@@ -110,12 +111,15 @@ def switches_of(model: str) -> dict[str, dict[str, Any]]:
     return SWITCHES[family]
 
 
-def trained_rows(model: str, inquiry: Inquiry) -> list[dict[str, Any]]:
+def chosen_switches(model: str, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     known = switches_of(model)
-    for name in inquiry.switches:
+    for name in names:
         if name not in known:
             raise InputError(f"--switches {name!r} is no part of {model}; nearest: {nearest(name, list(known))}")
-    chosen = {name: known[name] for name in inquiry.switches or known}
+    return {name: known[name] for name in names or known}
+
+
+def trained_rows(model: str, chosen: Mapping[str, dict[str, Any]], inquiry: Inquiry) -> list[dict[str, Any]]:
     rows = []
     for part, arguments in {WHOLE: {}, **chosen}.items():
         shares = [share_of_run(model, part, arguments, seed, inquiry) for seed in inquiry.seeds]
@@ -150,13 +154,12 @@ def share_of_run(model: str, part: str, arguments: Mapping[str, Any], seed: int,
     assert inquiry.train is not None
     budget = {"data": inquiry.data, "epochs": inquiry.epochs, "size": inquiry.subjects[0].size, "limit": inquiry.limit}
     run = inquiry.runs / f"{model}_{part}_{seed}".replace(" ", "_").replace(":", "to")
-    if (run / FIGURES_FILE).is_file():
-        stored = read_json(run / FIGURES_FILE, LARGEST_FIGURES)
-        if stored["budget"] != budget:
-            raise InputError(
-                f"{run} was trained with {stored['budget']}, and {budget} is asked for; give another --runs"
-            )
-        return stored["top1"]
+    stored = stored_figures(run / FIGURES_FILE)
+    if stored is not None:
+        known, share = stored
+        if known != budget:
+            raise InputError(f"{run} was trained with {known}, and {budget} is asked for; give another --runs")
+        return share
     inquiry.train(
         model,
         inquiry.data,
@@ -172,6 +175,15 @@ def share_of_run(model: str, part: str, arguments: Mapping[str, Any], seed: int,
     share, _ = share_of_batches(trained, inquiry, f"{part}, seed {seed}")
     write_json(run / FIGURES_FILE, {"top1": round(share, 4), "budget": budget})
     return round(share, 4)
+
+
+def stored_figures(path: Path) -> tuple[dict[str, Any], float] | None:
+    """Budget and share of right answers; None where the file is missing or damaged: a run can be measured again."""
+    try:
+        content = read_stored_json(path)
+        return dict(content["budget"]), float(content["top1"])
+    except (DamagedError, KeyError, TypeError, ValueError):
+        return None
 
 
 INVESTIGATION = Ablations()

@@ -1,7 +1,7 @@
 """What is asked, of which models and pictures, and what comes out."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -25,17 +25,21 @@ class Investigated:
     """A model that is looked into. `given`: the folder, file or name that the user gave."""
 
     given: str
+    label: str  # in tables and charts
     size: int | None = None
     device: str = "cpu"
-
-    @property
-    def label(self) -> str:
-        """A run by the last part of its path, which charts have room for."""
-        return Path(self.given).name or self.given
 
     @cached_property
     def trained(self) -> TrainedModel:
         return load_classifier(self.given, size=self.size, device=self.device)
+
+
+def all_investigated(given: Sequence[str], size: int | None, device: str) -> tuple[Investigated, ...]:
+    """Each once, by the last part of its path, which charts have room for; by all of it where two would be the same."""
+    names = list(dict.fromkeys(given))
+    short = [Path(name).name or name for name in names]
+    labels = short if len(set(short)) == len(short) else names
+    return tuple(Investigated(name, label, size, device) for name, label in zip(names, labels, strict=True))
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vitreous.attribution.gradient import without_weight_gradients
 from vitreous.attribution.marking import marking_loss
 from vitreous.attribution.method import to_image
 from vitreous.errors import InputError
@@ -73,14 +74,10 @@ class FaithfulLoss:
 def frozen(model: nn.Module) -> Iterator[None]:
     """In eval mode, and without gradients for the weights; afterwards as it was."""
     training = [module for module in model.modules() if module.training]
-    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
     model.eval()
-    for parameter in learning:
-        parameter.requires_grad_(False)
     try:
-        yield
+        with without_weight_gradients(model):
+            yield
     finally:
         for module in training:
             module.training = True
-        for parameter in learning:
-            parameter.requires_grad_(True)
