@@ -7,6 +7,7 @@ sorted by the level that suits their size. Sparse R-CNN has its own boxes, and i
 Shapes: R regions of one image, K classes, M side of a mask, L levels, N learned boxes.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ from vitreous.heads.two_stage import RCNN
 SIZE = "size"
 
 
-class RegionGraph(nn.Module):
+class RegionGraph(nn.Module, ABC):
     """One image's maps (1, C, h, w) of all levels, and what is asked about them -> a tuple, as `outputs` names it."""
 
     name: str  # of its file
@@ -41,12 +42,12 @@ class RegionGraph(nn.Module):
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         return self.answers(list(inputs[: len(self.strides)]), list(inputs[len(self.strides) :]))
 
-    def answers(self, maps: list[Tensor], asked: list[Tensor]) -> tuple[Tensor, ...]:
-        raise NotImplementedError
+    @abstractmethod
+    def answers(self, maps: list[Tensor], asked: list[Tensor]) -> tuple[Tensor, ...]: ...
 
+    @abstractmethod
     def question(self, height: int, width: int) -> tuple[Tensor, ...]:
         """What could be asked about an image of this size, as an example and to compare answers."""
-        raise NotImplementedError
 
     def of(self, first: NamedOutputs, height: int, width: int) -> tuple[Tensor, ...]:
         """Its inputs for the first image of those that the first graph has seen."""
