@@ -115,7 +115,9 @@ def train(settings: TrainSettings) -> Path:
             say(f"model: {settings.model}, its architecture only; add --pretrained to start from its weights")
         if settings.batch_size == "auto":
             settings = with_fitting_batch(settings, run, stop, images, world)
-        known = run.holds(settings.arguments(), fingerprints, free=FREE, resume=settings.resume)
+        known = run.holds(
+            settings.arguments(), fingerprints, defaults=settings.defaults(), free=FREE, resume=settings.resume
+        )
         if known and world.on_main((run.path / "final").exists):
             say(f"the run in {run.path} is finished; nothing to do")
             return run.path

@@ -25,8 +25,8 @@ with RunFolder(Path(sys.argv[1])) as run:
 """
 
 
-def holds(run: RunFolder, arguments=ARGUMENTS, data=DATA, resume=True) -> bool:
-    return run.holds(arguments, data, free=frozenset({"workers"}), resume=resume)
+def holds(run: RunFolder, arguments=ARGUMENTS, data=DATA, resume=True, defaults=None) -> bool:
+    return run.holds(arguments, data, defaults=defaults or {}, free=frozenset({"workers"}), resume=resume)
 
 
 def test_two_runs_on_one_folder(tmp_path):
@@ -69,6 +69,15 @@ def test_same_command_continues_and_another_is_refused(tmp_path):
     content = json.loads((tmp_path / "run.json").read_text())
     assert content["arguments"] == ARGUMENTS
     assert {"vitreous", "torch", "timm"} <= set(content["versions"])
+
+
+def test_a_run_of_a_version_without_a_setting_continues_with_its_default(tmp_path):
+    with RunFolder(tmp_path) as run:
+        run.begin(ARGUMENTS, DATA)
+        run.log(step=1, split="train")
+        assert holds(run, ARGUMENTS | {"mirror": False}, defaults={"mirror": False})
+        with pytest.raises(InputError, match="mirror: False there, True now"):
+            holds(run, ARGUMENTS | {"mirror": True}, defaults={"mirror": False})
 
 
 def test_foreign_files_are_not_written_among(tmp_path):

@@ -170,10 +170,19 @@ class RunFolder:
 
     # -- what the run was asked to do ----------------------------------------------------------------------------
 
-    def holds(self, arguments: dict[str, Any], data: dict[str, str], *, free: frozenset[str], resume: bool) -> bool:
+    def holds(
+        self,
+        arguments: dict[str, Any],
+        data: dict[str, str],
+        *,
+        defaults: dict[str, Any],
+        free: frozenset[str],
+        resume: bool,
+    ) -> bool:
         """Whether the folder already holds this run. Another run, or other files, are an InputError.
 
-        `free` names arguments that may change when a run is continued, because they do not change its result.
+        An argument that the run's version of vitreous did not have yet counts as its default. `free` names arguments
+        that may change when a run is continued, because they do not change its result.
         """
 
         def held() -> bool:
@@ -185,7 +194,8 @@ class RunFolder:
                     f"'{self.path}' already holds a run and --no-resume was given; choose another --out, or remove it"
                 )
             before = self._recorded_request()
-            differing = _differences(before["arguments"], json.loads(json.dumps(arguments)), free)
+            now, unset = json.loads(json.dumps([arguments, defaults]))
+            differing = _differences(unset | before["arguments"], now, free)
             differing += _differences(before["data"], data, frozenset(), kind="data of split ")
             # Until its first step, the settings of a run may still change.
             started = (self.path / "checkpoints").exists() or read_metrics(self.path)

@@ -6,7 +6,7 @@ A setting is one field here; `train`'s signature, its help and `run.json` all fo
 import math
 import re
 from collections.abc import Callable
-from dataclasses import KW_ONLY, asdict, dataclass, field, fields, replace
+from dataclasses import KW_ONLY, MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -424,6 +424,12 @@ class TrainSettings:
         values = asdict(self) | {"out": str(self.folder), "peak_lr": self.peak_lr}
         del values["origins"], values["notes"], values["annotations"]
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+    @classmethod
+    def defaults(cls) -> dict[str, Any]:
+        """Of those settings that have one."""
+        found = {entry.name: entry.default for entry in fields(cls) if entry.default is not MISSING}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
 
     def model_arguments(self) -> dict[str, Any]:
         """`model_args` as Python values, with those that are fields here; `drop_path` under timm's name."""
