@@ -1,5 +1,6 @@
 """Why a model answered as it did on pictures, and how far each map of that can be trusted.
 
+vitreous explain photo.jpg
 vitreous explain runs/demo photo.jpg
 """
 
@@ -27,6 +28,7 @@ from vitreous.explanations.inner_maps import inner_maps, inner_view, write_inner
 from vitreous.explanations.model_card import shortcuts_known
 from vitreous.explanations.picture import explain_picture, explain_with, model_in_memory, picture_name
 from vitreous.reports.explanation import Explanation
+from vitreous.runs.default_model import DEFAULT_MODEL, model_and_pictures
 from vitreous.runs.model_folder import is_weights_file, load_model
 from vitreous.runs.results import load_readable, report_skipped, require_positive, result_folder
 from vitreous.runs.trained_model import TrainedModel, is_whole
@@ -36,8 +38,8 @@ from vitreous.tasks.findings import FindingQuery, parse_region
 
 
 def explain_run(
-    model: str,
-    images: tuple[str, ...],
+    model: str = DEFAULT_MODEL,
+    images: tuple[str, ...] = (),
     *,
     method: tuple[str, ...] = (),
     budget: int | None = None,
@@ -72,6 +74,7 @@ def explain_run(
     all numbers. An earlier result there is replaced; any other content is left alone and refused.
 
     Examples:
+        vitreous explain photo.jpg
         vitreous explain runs/demo photo.jpg
         vitreous explain runs/demo shapes:val:0-7 --method grad_cam occlusion
         vitreous explain runs/mine photos/ --stage 2 --label cat --compare runs/other
@@ -81,7 +84,7 @@ def explain_run(
 
     Args:
         model: Run folder, model folder, file of weights (.pth, .safetensors) or model name, ours (vitreous info) or
-            timm's.
+            timm's. Left out, so that pictures come first: a public PaCa that knows ImageNet's classes, downloaded once.
         images: Files, folders, patterns such as 'photos/*.jpg', or samples of the embedded data: shapes:val:0-7.
         method: Methods to compare, or all; default: the run's own and a few quick ones. A wrong name lists all. Those
             that look at a layer take one: 'grad_cam stage 2', 'layer_cam layer3'.
@@ -106,6 +109,7 @@ def explain_run(
         out: Folder to write to.
     """
     require_positive(top_k=top_k, limit=limit, **({} if budget is None else {"budget": budget}))
+    model, images = model_and_pictures(model, images, "explain")
     plan = plan_of(method, ranking, stage, block=block, source=source, head=head, budget=budget)
     query = FindingQuery(finding, label, joint, None if region is None else parse_region(region))
     loaded = load_runs((model,) if compare is None else (model, compare), architecture, model_args, size, device)
@@ -323,10 +327,10 @@ def explain(model: nn.Module | TrainedModel, image: Pictured, **options: Any) ->
 
 
 @overload
-def explain(model: str | os.PathLike[str], images: Any, **options: Any) -> Path: ...
+def explain(model: str | os.PathLike[str] = DEFAULT_MODEL, images: Any = (), **options: Any) -> Path: ...
 
 
-def explain(model: Any, *args: Any, **options: Any) -> Any:
+def explain(model: Any = DEFAULT_MODEL, *args: Any, **options: Any) -> Any:
     """`explain_model` of a model in memory, for one image or a list of them; of any other, `explain_run`."""
     for verb in {"score", "atlas"} & set(options):
         raise InputError(f"{verb}={options[verb]!r} given, which is a verb of its own: vitreous.{verb}(model, data)")

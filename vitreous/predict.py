@@ -1,5 +1,6 @@
 """What a model says about images: a table on the screen, JSON and drawings in a folder.
 
+vitreous predict photo.jpg
 vitreous predict runs/demo photo.jpg
 """
 
@@ -20,6 +21,7 @@ from vitreous.errors import InputError, printable
 from vitreous.files.storage import sha256, write_json
 from vitreous.measurements.plan import plan_memory, read_amount
 from vitreous.runs.answer_shards import fill_shards, report_shards, write_rows
+from vitreous.runs.default_model import DEFAULT_MODEL, model_and_pictures
 from vitreous.runs.model_folder import load_model
 from vitreous.runs.result_shards import Share, json_values, model_fingerprint, open_shards, own_share
 from vitreous.runs.results import file_name, report_skipped, report_unreadable, require_positive, result_folder
@@ -42,8 +44,8 @@ class Predicted(NamedTuple):
 
 
 def predict(
-    model: str,
-    images: tuple[str, ...],
+    model: str = DEFAULT_MODEL,
+    images: tuple[str, ...] = (),
     *,
     out: Path | None = None,
     jsonl: bool = False,
@@ -71,7 +73,7 @@ def predict(
     command continues after a kill, and torchrun divides the shards over processes and machines.
 
     Examples:
-        vitreous predict runs/demo photo.jpg
+        vitreous predict photo.jpg
         vitreous predict runs/demo photos/ more/*.png --top-k 3
         vitreous predict runs/cells slides/ --min-score 0.5 --out found
         vitreous predict runs/poses photos/ --boxes found/predictions.json --flip --out poses
@@ -80,7 +82,7 @@ def predict(
 
     Args:
         model: Run folder, model folder, file of weights (.pth, .safetensors) or model name (see: vitreous info). In
-            Python also what `vitreous.load_model` gives.
+            Python also what `vitreous.load_model` gives. Left out, pictures first: a public PaCa, fetched once.
         images: Files, folders, patterns such as 'photos/*.jpg', tar shards, Parquet files with pictures as bytes, or
             samples of the embedded data: shapes:val:0-7. In Python also pictures in memory.
         out: Folder for predictions.json and one drawing per image, or for the shards.
@@ -105,6 +107,7 @@ def predict(
         For each readable image a dict with "image" and "predictions", the surest first; none with jsonl.
     """
     require_positive(top_k=top_k, batch_size=batch_size, shard_size=shard_size)
+    model, images = model_and_pictures(model, images, "predict")
     share, allowed = own_share(), None if max_memory is None else read_amount(max_memory)
     many, place = require_place(share, jsonl, shard_size, out), choose_device(device, local_rank=share.on_machine)
     with nullcontext() if out is None or many else result_folder(out, _RESULT) as staging:
@@ -112,8 +115,9 @@ def predict(
         task = trained.build_task().using(Inference(flip, scales, slide, top_k, min_score, boxes))
         known, asked = known_boxes(task), batch_size or task.batch_size
         if many and out is not None:
-            together = images_together(trained, asked, allowed)
-            predict_shards(trained, task, images, known, together, out, share, shard_size)
+            predict_shards(
+                trained, task, images, known, images_together(trained, asked, allowed), out, share, shard_size
+            )
             return []
         pictures = list_pictures(images, size=trained.preprocess.size)
         together = images_together(trained, min(asked, len(pictures)), allowed)

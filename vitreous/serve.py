@@ -1,5 +1,6 @@
 """Explore a model in the browser: drop a picture, see its clusters, switch them off, watch the prediction change.
 
+vitreous serve
 vitreous serve runs/demo
 """
 
@@ -14,6 +15,7 @@ from vitreous.data.pictures import Picture, find_pictures
 from vitreous.data.shapes.samples import CATEGORIES
 from vitreous.errors import InputError
 from vitreous.explanations.default_method import read_default_method
+from vitreous.runs.default_model import DEFAULT_MODEL, announce_default
 from vitreous.runs.model_folder import load_model
 from vitreous.runs.results import load_readable, report_skipped, require_positive
 from vitreous.runs.trained_model import TrainedModel
@@ -26,7 +28,7 @@ EMBEDDED = "shapes:val:0-9"  # each class once
 
 
 def serve(
-    model: str,
+    model: str = DEFAULT_MODEL,
     *,
     examples: str | None = None,
     host: str = "127.0.0.1",
@@ -48,12 +50,14 @@ def serve(
     open it unless --host says otherwise. There is no login: whoever can reach the address can use it.
 
     Examples:
+        vitreous serve
         vitreous serve runs/demo
         vitreous serve runs/mine --examples photos/val --port 8080
         vitreous serve runs/mine --host 0.0.0.0 --allow-host lab-machine
 
     Args:
-        model: Run folder, model folder, file of weights (.pth, .safetensors) or model name (see: vitreous info).
+        model: Run folder, model folder, file of weights (.pth, .safetensors) or model name (see: vitreous info). Left
+            out: a public PaCa that knows ImageNet's classes, downloaded once.
         examples: Pictures to offer: a folder, a pattern, or samples of the embedded data such as shapes:val:0-7.
             Default: embedded samples if the model knows their classes.
         host: Address to listen on; 0.0.0.0 for every machine that can reach this one.
@@ -73,6 +77,8 @@ def serve(
     from vitreous.web.guard import Limits
 
     require_positive(max_upload_mb=max_upload_mb, concurrent=concurrent, waiting=waiting)
+    if model == DEFAULT_MODEL:
+        announce_default("vitreous serve MODEL")
     explorer = open_explorer(model, architecture=architecture, model_args=model_args, size=size, device=device)
     limits = Limits(upload_bytes=max_upload_mb * 1_000_000, concurrent=concurrent, waiting=waiting)
     app = create_app(explorer, examples=find_examples(explorer, examples), limits=limits, hosts=(host, *allow_host))

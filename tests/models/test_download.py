@@ -3,10 +3,8 @@
 import hashlib
 import io
 import json
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.request import Request
 
@@ -15,6 +13,7 @@ import timm
 import torch
 from safetensors.torch import save
 
+from tests.support.site import Site, serving
 from tests.support.tiny_model import MODEL_ARGS
 from vitreous import registry
 from vitreous.data.shapes.samples import CATEGORIES
@@ -29,56 +28,11 @@ from vitreous.training.build import build_training
 from vitreous.training.settings import TrainSettings
 
 
-class Site:
-    """Files by path, how they are sent, and what was asked for."""
-
-    def __init__(self) -> None:
-        self.files: dict[str, bytes] = {}
-        self.kind = "application/octet-stream"
-        self.missing = 0  # bytes at the end that are promised and not sent
-        self.tells_length = True
-        self.redirects: dict[str, str] = {}
-        self.asked: list[str] = []
-        site = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                site.asked.append(self.path)
-                path = self.path.partition("?")[0]
-                if path in site.redirects:
-                    self.send_response(302)
-                    self.send_header("Location", site.redirects[path])
-                    self.end_headers()
-                    return
-                if path not in site.files:
-                    self.send_error(404)
-                    return
-                content = site.files[path]
-                self.send_response(200)
-                self.send_header("Content-Type", site.kind)
-                if site.tells_length:
-                    self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content[: len(content) - site.missing])
-
-            def log_message(self, *_arguments: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-
-    def put(self, path: str, content: bytes) -> str:
-        self.files[path] = content
-        return f"http://127.0.0.1:{self.server.server_port}{path}"
-
-
 @pytest.fixture
 def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Site]:
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
-    site = Site()
-    yield site
-    site.server.shutdown()
-    site.server.server_close()
+    with serving() as site:
+        yield site
 
 
 def leftovers(tmp_path: Path) -> list[Path]:
@@ -94,8 +48,7 @@ def test_fetched_once_and_recorded(site: Site, tmp_path: Path, caplog: pytest.Lo
     assert f"downloading {url}, 3.0 MB" in caplog.text
     note = json.loads(record_path(place).read_text())
     assert note == {"url": url, "size": 3_000_000, "sha256": hashlib.sha256(b"x" * 3_000_000).hexdigest()}
-    site.server.shutdown()
-    site.server.server_close()
+    site.close()
     assert fetch(f"{url}?signature=secret") == place  # without the network
     assert len(site.asked) == 1
     assert sorted(leftovers(tmp_path)) == sorted([place, record_path(place)])

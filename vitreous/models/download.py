@@ -17,8 +17,9 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
 import torch
 
@@ -26,8 +27,11 @@ from vitreous.errors import InputError
 from vitreous.files.storage import read_stored_json, sha256
 from vitreous.files.writing import atomic_file, replace_content
 
+CONNECTION_SECONDS = 8.0  # to each address of a server: a machine without a network is to say so soon
 STALL_SECONDS = 30.0  # without a byte
 CHUNK_BYTES = 1 << 20
+REQUEST_HEADERS = {"User-Agent": "vitreous"}
+NO_HEAD = (403, 405, 501)  # how servers say that they tell nothing about a file without sending it
 # As torch's hub has it, except for dates and ordinary words: at least eight hexadecimal digits, one of them a letter.
 DIGEST_IN_NAME = re.compile(r"-(?=[0-9]*[a-f])([0-9a-f]{8,64})\.[A-Za-z]+$")
 HTML_START = re.compile(rb"\s*<(!doctype|html|head|\?xml)", re.IGNORECASE)
@@ -62,6 +66,10 @@ def fetch(url: str, digest: str | None = None, *, check: Callable[[Path], object
             _check_first_use(source, path, check, fresh=fresh)
         record = {"url": source, "size": path.stat().st_size, "sha256": found}
         replace_content(record_path(path), json.dumps(record, indent=1).encode())
+        checked = (
+            "as its publisher says" if digest else "recorded, as its publisher gives none: any other is refused later"
+        )
+        _logger.info("kept at %s; sha256 %s…, %s", path, found[:16], checked)
     else:
         check_digest(
             found,
@@ -71,6 +79,23 @@ def fetch(url: str, digest: str | None = None, *, check: Callable[[Path], object
             f"delete {record_path(path)} too",
         )
     return path
+
+
+def why_unreachable(url: str) -> str:
+    """Why the file at a URL cannot be had; empty if it is cached, or its server answers within seconds."""
+    if cache_path(url).is_file():
+        return ""
+    try:
+        _opened(Request(url, method="HEAD", headers=REQUEST_HEADERS), CONNECTION_SECONDS).close()  # noqa: S310 (http only)
+    except HTTPError as error:
+        return "" if error.code in NO_HEAD else str(error)
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        return str(getattr(error, "reason", error)) or type(error).__name__
+    return ""
+
+
+def _opened(request: Request, timeout: float) -> Any:
+    return build_opener(QuickHttp, QuickHttps, HttpRedirects).open(request, timeout=timeout)
 
 
 def _check_first_use(source: str, path: Path, check: Callable[[Path], object], *, fresh: bool) -> None:
@@ -138,6 +163,30 @@ def download(url: str, path: Path, digest: str) -> None:
         ) from error
 
 
+class _QuickConnect(http.client.HTTPConnection):
+    """Gives up soon where no connection comes about, and waits longer for bytes of one that has."""
+
+    def connect(self) -> None:
+        patience, self.timeout = self.timeout, CONNECTION_SECONDS
+        super().connect()
+        self.timeout = patience
+        self.sock.settimeout(patience)
+
+
+class _QuickConnectTLS(_QuickConnect, http.client.HTTPSConnection):
+    pass
+
+
+class QuickHttp(HTTPHandler):
+    def http_open(self, req: Request) -> Any:
+        return self.do_open(_QuickConnect, req)
+
+
+class QuickHttps(HTTPSHandler):
+    def https_open(self, req: Request) -> Any:
+        return self.do_open(_QuickConnectTLS, req)
+
+
 class HttpRedirects(HTTPRedirectHandler):
     """Redirects stay with http and https, and never go from https to http."""
 
@@ -154,9 +203,9 @@ class HttpRedirects(HTTPRedirectHandler):
 
 def receive(url: str, file: Any) -> str:
     """Write what a URL sends to a file, and return its sha256."""
-    request = Request(url, headers={"User-Agent": "vitreous"})  # noqa: S310 (http only)
+    request = Request(url, headers=REQUEST_HEADERS)  # noqa: S310 (http only)
     source = public_url(url)
-    with build_opener(HttpRedirects).open(request, timeout=STALL_SECONDS) as response:
+    with _opened(request, STALL_SECONDS) as response:
         length = response.headers.get("Content-Length", "")
         size = int(length) if length.isdecimal() else None
         digest, received = hashlib.sha256(), 0
