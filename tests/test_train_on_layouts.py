@@ -174,7 +174,26 @@ def pairs(root: Path) -> dict:
     return {"data": str(root)}
 
 
+def labels_in_a_table(root: Path) -> dict:
+    rows = [f"{number}.png,{('ant', 'bee')[number % 2]},{('train', 'val')[number // 6]}\n" for number in range(8)]
+    return written_table(root, "path,label,split\n" + "".join(rows))
+
+
+def boxes_in_a_table(root: Path) -> dict:
+    rows = [f"{number}.png,2,3,{12 + number},20,{('ant', 'bee')[number % 2]}\n" for number in range(8)]
+    return written_table(root, "path,x1,y1,x2,y2,label\n" + "".join(rows))
+
+
+def written_table(root: Path, text: str) -> dict:
+    for number in range(8):
+        picture(root / f"{number}.png", seed=number)
+    (root / "photos.csv").write_text(text)
+    return {"data": str(root / "photos.csv")}
+
+
 LAYOUTS = {
+    "table of labels": ("classify", labels_in_a_table, ("ant", "bee")),
+    "table of boxes": ("detect", boxes_in_a_table, ("ant", "bee")),
     "COCO files": ("detect", coco_files, ("dog", "cat", "cow")),
     "COCO files, one": ("detect", one_coco_file, ("dog", "cat", "cow")),
     "Penn-Fudan": ("detect", lambda root: {"data": str(penn_fudan(root))}, ("pedestrian",)),

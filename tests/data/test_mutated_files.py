@@ -285,7 +285,22 @@ def metadata_data(root: Path, targets: str) -> Damage:
     return one_of([*(damage_file(file) for file in good), lines, _damage_values(root / "train" / "metadata.csv")], good)
 
 
+def table_data(root: Path, targets: str) -> Damage:
+    """A table in each of whose cells something may stand."""
+    boxes = {"labels": ("", ""), "boxes": ("x1,y1,x2,y2,", "1,2,9,8,")}[targets]
+    rows = [
+        f"{number}.png,{boxes[1]}{('cat', 'dog')[number % 2]},{('train', 'val')[number // 2]}" for number in range(4)
+    ]
+    for number in range(4):
+        picture(root / f"{number}.png", seed=number)
+    file = root / "photos.csv"
+    file.write_text("\n".join([f"path,{boxes[0]}label,split", *rows]))
+    return one_of([damage_file(file), _damage_values(file)], {file: file.read_bytes()})
+
+
 LAYOUTS = {
+    "table of labels": (table_data, "labels"),
+    "table of boxes": (table_data, "boxes"),
     "metadata": (metadata_data, "labels"),
     "coco": (coco_data, "boxes"),
     "coco keypoints": (coco_data, "keypoints"),
@@ -307,7 +322,8 @@ def damaged_layouts(tmp_path: Path, layout: str, count: int) -> None:
     root = tmp_path / "data"
     damage = make(root, targets)
     files = "+".join(str(file) for file in sorted((root / "annotations").glob("*.json")))
-    data = {"arrays": f"{root}/toy.npz", "coco files": f"{root}/images+{files}"}.get(layout, str(root))
+    tables = {f"table of {kind}": f"{root}/photos.csv" for kind in ("labels", "boxes")}
+    data = {"arrays": f"{root}/toy.npz", "coco files": f"{root}/images+{files}", **tables}.get(layout, str(root))
     look_through(data, targets)  # in order, to begin with
     good = many(damage, lambda: look_through(data, targets), count, seed=1)
     assert good < count, "some of the damage shows"

@@ -18,6 +18,7 @@ from PIL import Image
 from vitreous.data.image_set import EncodedSet, ImageSet, describe_passed_over, digest, picture_files
 from vitreous.data.layouts.shards import TarPictures, matching_files, names_shards, shards_in
 from vitreous.data.parquet_pictures import ParquetPictures
+from vitreous.data.picture_table import find_table
 from vitreous.data.pictures import Picture, Pictured, find_pictures
 from vitreous.errors import InputError
 
@@ -171,7 +172,7 @@ def _parts_of(given: Pictured, place: int, size: tuple[int, int]) -> Iterator[Im
         found = find_pictures([given], size=size)
         if not name:
             found = [found[0]._replace(name=f"image {place}")]
-        on_disk = name and name.partition(":")[0] != "shapes"
+        on_disk = name and name.partition(":")[0] != "shapes" and find_table(name) is None
         yield NamedFiles(picture.name for picture in found) if on_disk else ListedPictures(found)
 
 

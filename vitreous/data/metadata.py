@@ -10,13 +10,10 @@ first asked for: whoever does not need it is not stopped by its faults. A pictur
 has no value.
 """
 
-import csv
-import io
 import json
 import os
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +21,7 @@ from vitreous.data.image import ImageError
 from vitreous.data.image_set import ImageSet, Wrapped
 from vitreous.errors import InputError
 from vitreous.files.limits import MAX_METADATA_BYTES, MAX_METADATA_COLUMNS
-from vitreous.files.reading import excerpt, parse_json, read_text, reading
+from vitreous.files.reading import excerpt, parse_csv, parse_json, read_text, reading
 
 METADATA_FILE = "metadata.csv"
 METADATA_FILES = (METADATA_FILE, "metadata.jsonl")
@@ -139,18 +136,10 @@ def read_metadata(file: Path) -> MetadataRows:
 
 
 def _csv_rows(text: str) -> Iterator[tuple[int, dict[str, str]]]:
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    header = [name.strip() for name in next(reader, [])]
-    double = next((name for place, name in enumerate(header) if name in header[:place]), None)
-    if double is not None:
-        raise ValueError(f"its first line has the column {excerpt(double)} twice")
+    header, rows = parse_csv(text)
     if not set(header) & set(NAME_COLUMNS):  # also of a file without rows
         yield 1, dict.fromkeys(header, "")
-    for cells in reader:
-        if len(cells) > len(header):
-            raise ValueError(f"line {reader.line_num} has {len(cells)} cells, but the first line has {len(header)}")
-        if cells:
-            yield reader.line_num, dict(zip_longest(header, (cell.strip() for cell in cells), fillvalue=""))
+    yield from rows
 
 
 def _json_rows(text: str) -> Iterator[tuple[int, dict[str, str]]]:

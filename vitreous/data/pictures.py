@@ -1,7 +1,8 @@
 """What counts as a picture, and which pictures a name refers to.
 
-Names are files, folders, patterns such as 'photos/*.jpg', or samples of the embedded data: `shapes:val:0-7` means
-samples 0 to 7 of its validation split, so that everything can be tried without a file.
+Names are files, folders, patterns such as 'photos/*.jpg', tables that list pictures (photos.csv), or samples of the
+embedded data: `shapes:val:0-7` means samples 0 to 7 of its validation split, so that everything can be tried without a
+file.
 
 Whatever Python code passes as an image becomes a picture here, by one rule (`as_picture`), before it is resized and
 normalised for a model. The normalised input of a network is not a picture.
@@ -23,10 +24,13 @@ from torch import Tensor
 from vitreous.data.image import SUFFIXES, ImageError, load_image, upright_rgb
 from vitreous.data.image_set import describe_passed_over, picture_files
 from vitreous.data.layouts.shapes import SHAPES_SEED, parse_variant
+from vitreous.data.picture_table import PictureTable, find_table
 from vitreous.errors import InputError
 
 _SAMPLE_NAME = re.compile(r"shapes(?::([^:]+))?:([a-z]+):(\d{1,9})(?:-(\d{1,9}))?")  # variant, split, first, last
-_ACCEPTED_NAMES = "image files, folders of images, patterns such as 'photos/*.jpg', or shapes:val:0-7"
+_ACCEPTED_NAMES = (
+    "image files, folders of images, patterns such as 'photos/*.jpg', tables such as photos.csv, or shapes:val:0-7"
+)
 
 
 _ACCEPTED_PICTURES = (
@@ -141,6 +145,8 @@ def find_pictures(names: Sequence[Pictured], *, size: tuple[int, int]) -> list[P
 def _pictures_of(name: str, size: tuple[int, int]) -> list[Picture]:
     if name == "shapes" or name.startswith("shapes:"):
         return _samples(name, size)
+    if (table := find_table(name)) is not None:
+        return _listed(table)
     path = Path(name)
     if path.is_dir():
         found, passed_over = picture_files(path)
@@ -159,6 +165,16 @@ def _pictures_of(name: str, size: tuple[int, int]) -> list[Picture]:
         if not files:
             raise InputError(f"no image at {name!r}; accepted: {_ACCEPTED_NAMES}")
     return [Picture(file.as_posix(), file.resolve().parent.name, partial(load_image, file)) for file in files]
+
+
+def _listed(table: PictureTable) -> list[Picture]:
+    """Each picture of a table once; its class is known where the table gives it one label."""
+    found: dict[str, Picture] = {}
+    table.require_pictures(table.rows, follow=True, strict=True)  # named by the user here, not by data from elsewhere
+    for row in table.rows:
+        file, label = table.picture(row), None if table.has("x1") else row.cells.get("label")
+        found.setdefault(row.path, Picture(file.as_posix(), label or None, partial(load_image, file)))
+    return list(found.values())
 
 
 def _samples(name: str, size: tuple[int, int]) -> list[Picture]:

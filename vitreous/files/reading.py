@@ -5,13 +5,16 @@ them: whatever fails inside it means that the file cannot be read. It covers rea
 afterwards fails as itself.
 """
 
+import csv
 import errno
+import io
 import json
 import os
 import re
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -145,6 +148,27 @@ def parse_json(text: bytes | str) -> Any:
         return json.loads(text.decode("utf-8-sig") if isinstance(text, bytes) else text)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+
+
+# ---- CSV -------------------------------------------------------------------------------------------------------
+
+
+def parse_csv(text: str, separator: str = ",") -> tuple[list[str], Iterator[tuple[int, dict[str, str]]]]:
+    """The names in the first line, and the rows below it, each with the number of its line; a ValueError names one."""
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=separator)
+    header = [name.strip() for name in next(reader, [])]
+    double = next((name for place, name in enumerate(header) if name in header[:place]), None)
+    if double is not None:
+        raise ValueError(f"its first line has the column {excerpt(double)} twice")
+
+    def rows() -> Iterator[tuple[int, dict[str, str]]]:
+        for cells in reader:
+            if len(cells) > len(header):
+                raise ValueError(f"line {reader.line_num} has {len(cells)} cells, but the first line has {len(header)}")
+            if cells:
+                yield reader.line_num, dict(zip_longest(header, (cell.strip() for cell in cells), fillvalue=""))
+
+    return header, rows()
 
 
 # ---- YAML ------------------------------------------------------------------------------------------------------
