@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from tests.support.pages import blocks, dead_links, read
+from vitreous.training import model_choice
 from vitreous.training.recipe import RECIPE_KEYS, load_recipe, recipe_names
 from vitreous_command import main
 
@@ -25,6 +26,7 @@ ONLINE = ("fb_dist_in1k photos", "resnet18 photos")  # these fetch weights: only
 
 def test_commands_work_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(model_choice, "why_unreachable", lambda url: "no network in this test")
     for line in filter(None, "\n".join(blocks(PAGE, "bash")).splitlines()):
         command, _, file = line.partition(" > ")
         verb = command.split()[1]

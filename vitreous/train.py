@@ -83,6 +83,7 @@ class StepResult(NamedTuple):
 def train(settings: TrainSettings) -> Path:
     """Train a model on the embedded shapes or on your own folder of images; returns the run folder.
 
+    vitreous train photos
     vitreous train paca_b0 shapes --size 64 --epochs 10
     vitreous train paca_tiny flowers --out runs/flowers --epochs 50 --augment rand-m9-mstd0.5-inc1 --ema 0.999
     vitreous train resnet18 flowers --recipe finetune --epochs 20
@@ -360,6 +361,8 @@ class Training:
         self.pace, self.rate = RemainingTime(self.state.position.step), math.nan
         try:
             for epoch in range(self.state.position.epochs_done, self.settings.all_epochs):
+                if self.patience_is_over():  # asked here, so that a run that was killed at its end ends again
+                    break
                 start = time.perf_counter()
                 self.train_epoch(epoch)
                 scores = self.validate(epoch)
@@ -371,6 +374,17 @@ class Training:
             raise
         self.save_model("final")
         self.world.on_main(self.write_cards)
+
+    def patience_is_over(self) -> bool:
+        """Whether the best epoch lies so far back that none better is expected."""
+        position, patience = self.state.position, self.settings.patience
+        if not patience or position.epochs_done - position.best_epoch < patience:
+            return False
+        say(
+            f"stopped early: {self.task.main_metric} has not risen for {patience} epochs; the best was epoch "
+            f"{position.best_epoch}, whose weights are in {self.run.path / PREFERRED[0]}"
+        )
+        return True
 
     def train_epoch(self, epoch: int) -> None:
         position = self.state.position
@@ -530,6 +544,7 @@ class Training:
         improved = position.best == -math.inf if value is None else value > position.best
         if improved:
             position.best = position.best if value is None else value
+            position.best_epoch = epoch + 1
             self.save_model("best")
         position.epochs_done = epoch + 1
         self.checkpoint_position()

@@ -40,6 +40,24 @@ class Metric(Protocol):
     def compute(self) -> dict[str, float]: ...
 
 
+class PictureViews(ABC):
+    """Samples for a loader: pictures of a set, each seen as a whole through a (possibly random) view."""
+
+    def __init__(self, images: ImageSet, view: PictureView) -> None:
+        self.images, self.view = images, view
+        self.at_least = getattr(view, "at_least", None)  # a view that shrinks pictures may take them reduced
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, dict[str, Any]]:
+        return self.view(self.images.picture(index, at_least=self.at_least)), self.learnt(index)
+
+    @abstractmethod
+    def learnt(self, index: int) -> dict[str, Any]:
+        """What is learnt from the picture, as `collate` takes it."""
+
+
 class Moment(NamedTuple):
     """Where a run is. Schedules are functions of it, so that nothing of them needs to be stored."""
 

@@ -4,7 +4,6 @@ The terms of a teacher are those that DeiT and XCiT add to the loss on labels, f
 """
 
 import random
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, Self
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
+from vitreous.data.class_weights import class_weights
 from vitreous.data.guides import GuidedView, exchange_grounds
 from vitreous.data.image import ImageError
 from vitreous.data.mixup import Mixup
@@ -26,7 +26,7 @@ from vitreous.drawing.annotate import enlarge_small
 from vitreous.drawing.panels import labelled
 from vitreous.errors import InputError
 from vitreous.metrics.accuracy import Accuracy, DetailedMetrics
-from vitreous.tasks.base import Assessment, PictureView, Prediction, Targets, Task
+from vitreous.tasks.base import Assessment, PictureView, PictureViews, Prediction, Targets, Task
 from vitreous.tasks.results import PictureResult
 
 
@@ -111,19 +111,11 @@ class Classification(PictureResult):
 GIVE_WAY = 0.8  # share of the pictures without a guide in whose place one with a guide is seen
 
 
-class LabelledViews:
-    """Pictures of an image set, seen through a (possibly random) view, with their class label."""
+class LabelledViews(PictureViews):
+    """Pictures with their class label."""
 
-    def __init__(self, images: ImageSet, view: Callable[[Image.Image], Tensor]) -> None:
-        self.images, self.view = images, view
-        self.at_least = getattr(view, "at_least", None)  # a view that shrinks pictures may take them reduced
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, dict[str, Any]]:
-        picture = self.images.picture(index, at_least=self.at_least)
-        return self.view(picture), {"labels": self.images.target(index)["labels"]}
+    def learnt(self, index: int) -> dict[str, Any]:
+        return {"labels": self.images.target(index)["labels"]}
 
 
 class GuidedViews(LabelledViews):
@@ -169,6 +161,8 @@ class ClassifyTask(Task):
             *(
                 "repeats",
                 "balance_groups",
+                "balance_classes",
+                "class_weights",
                 "label_smoothing",
                 "mixup",
                 "cutmix",
@@ -201,8 +195,9 @@ class ClassifyTask(Task):
         mixup: Mixup | None = None,
         distillation: Distillation | None = None,
         exchange: float = 0.0,
+        weights: tuple[float, ...] = (),
     ) -> None:
-        """`exchange`: share of the pictures with a guide whose ground is another's in training."""
+        """`exchange`: share of pictures with a guide whose ground is another's in training; `weights`: of classes."""
         super().__init__(classes)
         if not 0 <= label_smoothing < 1:
             raise InputError(f"label smoothing {label_smoothing} cannot be used; it must lie between 0 and 1")
@@ -210,6 +205,7 @@ class ClassifyTask(Task):
         self.mixup = mixup if mixup is not None else Mixup()
         self.distillation = distillation
         self.exchange = exchange
+        self.weights = weights
 
     @classmethod
     def from_settings(cls, settings: Any, images: ImageSet) -> Self:
@@ -219,6 +215,7 @@ class ClassifyTask(Task):
             label_smoothing=settings.label_smoothing,
             mixup=settings.mixing(),
             exchange=settings.attend_hide if guided else 0.0,
+            weights=class_weights(images, settings.class_weights),
         )
 
     def learn_from(self, teacher: Distillation) -> None:
@@ -248,12 +245,20 @@ class ClassifyTask(Task):
     def losses(self, model: nn.Module, images: Tensor, targets: Targets) -> dict[str, Tensor]:
         """`labels` are indices (B,) or, after mixing, shares (B, K); smoothing means the same for both."""
         logits = model(images).float()
-        learnt = F.cross_entropy(logits, targets["labels"], label_smoothing=self.label_smoothing)
+        learnt = self.cross_entropy(logits, targets["labels"])
         if self.distillation is None:
             return {"cross_entropy": learnt}
         share = self.distillation.weight
         taught = self.distillation.loss(logits, images)
         return {"cross_entropy": (1 - share) * learnt, "distillation": share * taught}
+
+    def cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Mean over the images, with the classes' weights."""
+        if not self.weights:
+            return F.cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
+        weights = torch.tensor(self.weights, device=logits.device)
+        each = F.cross_entropy(logits, labels, weights, reduction="none", label_smoothing=self.label_smoothing)
+        return each.mean()  # torch's own divides by the weights in a batch: its pieces would not add up to it
 
     def predict(self, model: nn.Module, images: Tensor, targets: Targets | None = None) -> list[Prediction]:
         return _ranked(model(images).float(), self.inference.top_k or TOP_K)

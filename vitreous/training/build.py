@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from timm import get_pretrained_cfg
 from torch import Tensor, nn
 
-from vitreous.data.groups import Balanced, group_pictures
+from vitreous.data.groups import CLASS_COLUMN, Balanced, group_pictures
 from vitreous.data.loader import seed_everything
 from vitreous.data.regions import find_regions
 from vitreous.data.source import ImageSet, open_data
@@ -332,8 +332,9 @@ def open_splits(settings: TrainSettings) -> dict[str, ImageSet]:
     if len(classes) < 2 and task.one_class_remedy:
         found = f"'{settings.data}' has one class, {classes[0]!r}" if classes else "there is no class"
         raise InputError(f"{found}, so every answer would be right; {task.one_class_remedy}")
-    if settings.balance_groups:
-        groups = group_pictures(splits["train"], settings.balance_groups, "--balance-groups")
+    if settings.balance_groups or settings.balance_classes:
+        option = "--balance-groups" if settings.balance_groups else "--balance-classes:"
+        groups = group_pictures(splits["train"], settings.balance_groups or (CLASS_COLUMN,), option)
         splits["train"] = Balanced(splits["train"], groups)
     return splits
 

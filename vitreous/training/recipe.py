@@ -21,14 +21,15 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import yaml
-from timm.models import is_model_in_modules, list_modules
+from timm.models import is_model, is_model_in_modules, list_modules
 
 from vitreous.errors import InputError, nearest
 from vitreous.files.limits import MAX_RECIPE_BYTES
 from vitreous.files.reading import PlainLoader, excerpt, require_regular
 from vitreous.registry import stored_arguments
 from vitreous.tasks.base import load_task
-from vitreous.training.settings import TrainSettings
+from vitreous.training.model_choice import choose_model
+from vitreous.training.settings import AUTO_MODEL, TrainSettings
 
 RECIPES_FOLDER = Path(__file__).parents[1] / "recipes"
 NOT_IN_RECIPES = frozenset({"model", "data", "follow", "out", "recipe", "any_model", "print", "dry_run", "resume"})
@@ -59,7 +60,14 @@ class Recipe(NamedTuple):
 def with_recipe(*args: Any, **kwargs: Any) -> TrainSettings:
     """Settings from what is given, then the recipe it names, then the defaults."""
     given = inspect.signature(TrainSettings).bind(*args, **kwargs).arguments
+    if "data" not in given:  # as in `vitreous train photos`, where what comes first is no model
+        given = given | {"model": AUTO_MODEL, "data": _only_data(given)}
     origins, notes = dict.fromkeys(given, "given"), []
+    if given.get("model", AUTO_MODEL) == AUTO_MODEL:
+        choice = choose_model(given)
+        own = {name: value for name, value in choice.settings.items() if name not in given}
+        given, notes = given | own | {"model": choice.model}, [choice.reason]
+        origins |= dict.fromkeys((*own, "model"), "chosen")
     known: dict[str, tuple[Any, str]] = {}
     if given.get("recipe") is not None:
         given["recipe"] = str(given["recipe"])  # a Path is convenient in Python
@@ -76,7 +84,7 @@ def with_recipe(*args: Any, **kwargs: Any) -> TrainSettings:
     if (warmup := _shortened_warmup(given, known)) is not None:
         value, origin, note = warmup
         known["warmup_epochs"] = value, origin
-        notes = [note] if given.get("recipe") is not None else []
+        notes += [note] if given.get("recipe") is not None else []
     given = {key: value for key, (value, _) in known.items()} | given
     origins = {key: origin for key, (_, origin) in known.items()} | origins
     settings = TrainSettings(**given)
@@ -89,6 +97,15 @@ def with_recipe(*args: Any, **kwargs: Any) -> TrainSettings:
             "--step-epochs sets it"
         )
     return settings
+
+
+def _only_data(given: dict[str, Any]) -> str:
+    """The data, where they are all that was given."""
+    only = str(given.get("model", ""))
+    if not only or is_model(only.partition(".")[0]):
+        named = f"'{only}' is a model, and there are " if only else ""
+        raise InputError(f"{named}no data to train on; as in: vitreous train {only or 'paca_b0'} photos")
+    return only
 
 
 def _shortened_warmup(given: dict[str, Any], known: dict[str, tuple[Any, str]]) -> tuple[float, str, str] | None:

@@ -28,6 +28,7 @@ from vitreous.training.optim import Schedule
 TERMS_OF_CLUSTERS = (
     *("cluster_overlap", "cluster_map_entropy", "cluster_place_entropy", "cluster_read_entropy", "cluster_faithful"),
 )
+AUTO_MODEL = "auto"  # as a model's name: whatever fits, see model_choice.py
 FREE = frozenset(
     {
         *("out", "recipe", "any_model", "print", "dry_run", "follow", "max_corrupt", "tensorboard", "resume"),
@@ -47,7 +48,7 @@ SETTING_LIMITS: dict[str, tuple[str, Callable[[Any], bool]]] = {
         "min_lr warmup_lr warmup_epochs cooldown_epochs lr_batch weight_decay weight_decay_end clip_grad mixup cutmix "
         "color_jitter pad "
         "cluster_overlap cluster_map_entropy cluster_place_entropy cluster_read_entropy cluster_faithful attend_weight "
-        "workers seed checkpoint_steps local_crops teacher_warmup_epochs freeze_last knn_every",
+        "workers seed patience checkpoint_steps local_crops teacher_warmup_epochs freeze_last knn_every",
         lambda x: x >= 0,
     ),
     "above 0": (
@@ -68,10 +69,16 @@ SETTING_LIMITS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 
 @dataclass(frozen=True)
 class TrainSettings:
-    model: Annotated[str, Doc("Model name, see `vitreous info`; any timm name or local-dir:FOLDER works too.")]
+    model: Annotated[
+        str,
+        Doc(
+            "Model name, see `vitreous info`; any timm name or local-dir:FOLDER works too. Left out, so that the data "
+            "come first: one that fits them, this machine and the public weights that can be had; it says why."
+        ),
+    ] = AUTO_MODEL
     data: Annotated[
         str, Doc("shapes, a folder with train/<class>/ and val/<class>/, or another layout of docs/data.md.")
-    ]
+    ] = ""
     _: KW_ONLY
     out: Annotated[Path | None, Doc("Run folder; default: runs/<model>-<data>.")] = None
     recipe: Annotated[
@@ -144,6 +151,24 @@ class TrainSettings:
             "shortcut: mark, agrees) or by class, and several columns combine."
         ),
     ] = ()
+
+    balance_classes: Annotated[
+        bool, Doc("Draw the images of every class equally often; the same as --balance-groups class.")
+    ] = False
+    class_weights: Annotated[
+        tuple[str, ...],
+        Doc(
+            "What a mistake about a class costs: balanced (the rarer, the more), or some classes with their weight, as "
+            "cat=2 dog=0.5; others have 1. The mean over the images is brought to 1."
+        ),
+    ] = ()
+    patience: Annotated[
+        int,
+        Doc(
+            "Stop early, after so many epochs in which the figure that decides about best/ has not risen on the "
+            "validation images; 0 = never."
+        ),
+    ] = 0
 
     lr: Annotated[float, Doc("Peak learning rate.")] = 1e-3
     lr_batch: Annotated[
@@ -380,6 +405,8 @@ class TrainSettings:
         _check("pad", self.pad, not self.pad or self.scale == 1, f"0 unless scale is 1 (it is {self.scale})")
         accepted = "empty (off), or RandAugment as timm writes it, e.g. rand-m9-mstd0.5-inc1"
         _check("augment", repr(self.augment), not self.augment or RAND_AUGMENT.fullmatch(self.augment), accepted)
+        twice = self.balance_classes and bool(self.balance_groups)
+        _check("balance_classes", True, not twice, "left out with balance_groups, one of whose columns may be class")
         self._check_attention()
         self.model_arguments()  # reports an argument that cannot be read at once
         self.head_arguments()

@@ -59,6 +59,7 @@ class Position:
     step: int = 0  # optimiser steps taken
     epochs_done: int = 0  # epochs trained, validated and logged
     best: float = -math.inf  # main metric of the best epoch so far
+    best_epoch: int = 0  # epochs done when it was the best
     metric_lines: int = 0  # lines of metrics.jsonl written so far
     loss_sum: float = 0.0  # over the images since the last training line
     loss_images: int = 0
