@@ -11,7 +11,7 @@ DEV := $(VENV)/dev-installed
 $(CORE): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --editable .
+	$(BIN)/pip install --quiet --editable ".[web,det]"
 	touch $@
 
 $(DEV): $(CORE)

@@ -1,6 +1,7 @@
 """Train, evaluate and explain a small PaCa on the embedded data: the whole project in a few minutes.
 
 vitreous demo
+vitreous demo --task detect
 """
 
 import os
@@ -9,24 +10,56 @@ import shutil
 import sys
 import time
 from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
+from vitreous.errors import InputError
 from vitreous.evaluate import evaluate
 from vitreous.explain import explain
+from vitreous.metrics.figures import figure_text
+from vitreous.tasks.base import load_task
 from vitreous.train import train
 
 # Small enough for two CPU cores. Only the first two stages have clusters: the second is the last one whose grid
 # (16 x 16 at 64 pixels) is fine enough to show an object, and `explain` looks at the last stage with clusters.
 MODEL = "paca_tiny"
-MODEL_ARGS = ("dims=(16,48,96,128)", "heads=(1,2,3,4)", "depths=(1,2,2,1)", "clusters=(32,32,0,0)", "stem_stride=2")
+MODEL_ARGS = ("dims=(16,48,96,128)", "heads=(1,2,3,4)", "depths=(1,2,2,1)", "clusters=(32,32,0,0)")
+
+
+class Lesson(NamedTuple):
+    """What a model learns in about three minutes of two cores."""
+
+    what: str  # completes "train a small PaCa to …"
+    size: int
+    epochs: int
+    settings: dict[str, Any]  # of `vitreous train`
+
+
+CLASSIFY = dict(
+    model_args=(*MODEL_ARGS, "stem_stride=2"),
+    batch_size=32,
+    lr=1.5e-3,
+    warmup_epochs=0.3,
+    label_smoothing=0.05,
+    scale=1.0,
+    drop_path=0.0,
+)
+DENSE = dict(model_args=MODEL_ARGS, warmup_epochs=0.2)
+LESSONS = {
+    "classify": Lesson("tell shapes apart", 64, 4, CLASSIFY),
+    "detect": Lesson("find shapes", 96, 2, DENSE | dict(recipe="finetune_detect", batch_size=8)),
+    "segment": Lesson("outline shapes", 96, 2, DENSE | dict(recipe="finetune_segment", rescale=(1.0, 1.0))),
+    "keypoints": Lesson("find the points of shapes", 96, 3, DENSE | dict(recipe="finetune_keypoints")),
+}
 
 
 def demo(
     *,
-    out: Path = Path("runs/demo"),
-    epochs: int = 4,
+    task: Literal["classify", "detect", "segment", "keypoints"] = "classify",
+    out: Path | None = None,
+    epochs: int | None = None,
     train_count: int = 4000,
     test_count: int = 1000,
-    size: int = 64,
+    size: int | None = None,
     explained: int = 8,
     workers: int = 1,
     device: str = "auto",
@@ -38,14 +71,16 @@ def demo(
 
     Examples:
         vitreous demo
+        vitreous demo --task detect
         vitreous demo --out runs/longer --epochs 20
 
     Args:
-        out: Run folder; the explanation goes to its folder `explanation`.
-        epochs: Passes over the training images.
+        task: What it learns: the class of the shapes, their boxes, a class for every pixel, or their keypoints.
+        out: Run folder; the explanation goes to its folder `explanation`. Default: runs/demo, or runs/demo_TASK.
+        epochs: Passes over the training images; default: 4, and 2 or 3 for other tasks than classification.
         train_count: Number of training images.
         test_count: Number of held-out images.
-        size: Height and width of the images.
+        size: Height and width of the images; default: 64, and 96 for other tasks than classification.
         explained: Number of held-out images to explain.
         workers: Processes that draw images; 0 = the main one does it.
         device: cpu, cuda, cuda:1, mps, or auto.
@@ -53,58 +88,68 @@ def demo(
     Returns:
         The path of the report.
     """
-    start = time.monotonic()
-    headline(f"1/3  train a small PaCa on {train_count} embedded images")
+    if task not in LESSONS:
+        raise InputError(f"unknown task '{task}'; accepted: {', '.join(LESSONS)}")
+    lesson, start = LESSONS[task], time.monotonic()
+    out = Path("runs/demo" if task == "classify" else f"runs/demo_{task}") if out is None else out
+    headline(f"1/3  train a small PaCa to {lesson.what}, on {train_count} embedded images")
     run = train(
         MODEL,
         "shapes",
+        task=task,
         out=out,
-        size=size,
-        epochs=epochs,
-        model_args=MODEL_ARGS,
-        batch_size=32,
-        lr=1.5e-3,
-        warmup_epochs=0.3,
-        label_smoothing=0.05,
-        scale=1.0,
-        drop_path=0.0,
+        epochs=epochs or lesson.epochs,
         train_count=train_count,
-        val_count=min(test_count, 500),
+        val_count=min(test_count, 500 if task == "classify" else 200),
         workers=workers,
         device=device,
+        **sized(task, size or lesson.size),
+        **lesson.settings,
     )
     headline(f"2/3  test it on {test_count} images it has not seen")
     figures = evaluate(str(run), "shapes", split="test", count=test_count, workers=workers, device=device)
     headline(f"3/3  explain {explained} of them")
     last = max(explained, 1) - 1
     report = explain(str(run), (f"shapes:test:0-{last}",), out=out / "explanation", device=device)
-    print(farewell(run, report, figures["top1"], test_count, time.monotonic() - start))
+    metric = load_task(task).main_metric
+    result = f"{'accuracy' if metric == 'top1' else metric:<10} {figure_text(metric, figures[metric])}"
+    print(farewell(run, report, result, test_count, time.monotonic() - start))
     return report
+
+
+def sized(task: str, side: int) -> dict[str, Any]:
+    """What makes images of one size of the scenes."""
+    crop = dict(crop=(side, side)) if task in ("segment", "keypoints") else {}
+    short = dict(short=(side,), longest=side) if task == "detect" else dict(short=(side,)) if task == "segment" else {}
+    return {"size": side, **crop, **short}
 
 
 def headline(text: str) -> None:
     print(f"\n{text}\n{'─' * len(text)}", flush=True)
 
 
-def activation() -> str:
-    """How to activate the environment if the shell does not find the command, as after `make demo`."""
-    script = Path(sys.prefix) / "bin" / "activate"
-    if shutil.which("vitreous") or not script.exists():
-        return ""
-    return f" (first: source {shlex.quote(os.path.relpath(script))})"
+def program() -> str:
+    """The command as this shell finds it: by its path where no environment is active, as after `make demo`."""
+    installed = Path(sys.prefix) / "bin" / "vitreous"
+    return "vitreous" if shutil.which("vitreous") or not installed.exists() else shlex.quote(os.path.relpath(installed))
 
 
-def farewell(run: Path, report: Path, accuracy: float, count: int, seconds: float) -> str:
-    """The results, and how to go on with your own pictures."""
+def farewell(run: Path, report: Path, result: str, count: int, seconds: float) -> str:
+    """The results, and how to go on: with the explorer, and with pictures of one's own."""
+    command = program()
     return f"""
 done in {seconds:.0f} s
 
-  accuracy   {accuracy:.1%} of {count} held-out images
+  {result} on {count} held-out images
   model      {run}
   report     {report}   (open it in a browser)
 
-Try it on your own images, in folders photos/train/CLASS/ and photos/val/CLASS/{activation()}:
+Take it apart, and watch its answer change:
 
-  vitreous train paca_b0 photos --out runs/photos --epochs 30
-  vitreous evaluate runs/photos photos
-  vitreous explain runs/photos photos/val --out runs/photos/explanation"""
+  next: {command} serve {run}
+
+Photographs of your own, with a public model that knows ImageNet's classes, or with one that learns yours from folders
+photos/CLASS/:
+
+  {command} explain photo.jpg
+  {command} train photos"""
