@@ -34,8 +34,8 @@ from vitreous.train import train
 SMALL = "dims=(48,96) depths=(1,2) heads=(1,3) clusters=49 recluster=0 mlp_ratios=(2,4) stem_stride=4"
 REFERENCE = "occlusion"
 METHODS = (
-    REFERENCE, "learned", "grad_cam", "input_gradient", "gradient_contrast", "gradient_contrast_3", "refined_learned_7",
-    "refined_mask_34", "refined_learned", "refined_mask",
+    REFERENCE, "learned", "learned_contrast", "grad_cam", "input_gradient", "gradient_contrast", "gradient_contrast_3",
+    "refined_learned_7", "refined_mask_34", "refined_learned", "refined_mask",
 )  # fmt: skip
 BUDGETS, MARGIN = (1, 3, 10, 50), 0.02
 

@@ -42,7 +42,8 @@ NAMES = [
 SMALLEST = dict.fromkeys(NAMES, "paca_b0") | {
     "paca_imagenet": "paca_tiny", "paca_v1_imagenet": "paca_b0", "paca_cifar100": "paca_b0_cifar",
     "xcit_imagenet": "xcit_nano_12_p16", "emsnet_imagenet": "emsnet_xxtiny", "mat_imagenet": "mat_1",
-    "partialformer_imagenet": "partialformer_b0", "finetune": "resnet18", "finetune_384": "xcit_nano_12_p16", "finetune_transfer": "resnet18", "xcit_dino": "xcit_nano_12_p16",
+    "partialformer_imagenet": "partialformer_b0", "finetune": "resnet18", "finetune_384": "xcit_nano_12_p16",
+    "finetune_transfer": "resnet18", "xcit_dino": "xcit_nano_12_p16",
     "coco_maskrcnn_3x": "xcit_tiny_12_p16", "ade20k_fpn_80k": "xcit_tiny_12_p16", "coco_ssd_320": "mat_1",
 }  # fmt: skip
 DENSE = [name for name in NAMES if load_task(load_recipe(name).values.get("task", "classify")).on_feature_maps]
