@@ -23,7 +23,7 @@ from vitreous.attribution.explainer import (
 from vitreous.attribution.explainer_folder import read_explainer, save_explainer
 from vitreous.attribution.fill import baseline, standardised
 from vitreous.attribution.gradient import pixel_gradient
-from vitreous.attribution.gradient_contrast import smoothed, what_speaks_for_it
+from vitreous.attribution.gradient_contrast import blurred_contrast, what_speaks_for_it
 from vitreous.attribution.learned import Learned, carry_explainer, explainer_of
 from vitreous.attribution.learned_contrast import LearnedContrast
 from vitreous.attribution.method import to_image
@@ -83,7 +83,7 @@ def test_sharpened_by_contrast_it_is_the_sum_of_both_from_one_pass(name):
     end()
     assert calls == [2]
     slope = pixel_gradient(model, images, target)
-    added = smoothed(what_speaks_for_it(slope, images - baseline(images, "blur")))
+    added = blurred_contrast(what_speaks_for_it(slope, images - baseline(images, "blur")))
     pointed = to_image(Learned()(model, images, target), images.shape[2:])
     expected = standardised(pointed) + standardised(added)
     torch.testing.assert_close(heat, expected, atol=1e-3, rtol=1e-3)  # in other orders, and divided by small spreads

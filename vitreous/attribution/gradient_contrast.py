@@ -54,7 +54,7 @@ class GradientContrast(Method):
         for point in range(self.points):
             slope = pixel_gradient(model, torch.lerp(hidden, images, (point + 0.5) / self.points), target)
             total += what_speaks_for_it(slope, images - hidden)
-        return smoothed(total / self.points, self.smooth)
+        return blurred_contrast(total / self.points, self.smooth)
 
 
 def what_speaks_for_it(slope: Tensor, contrast: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ def what_speaks_for_it(slope: Tensor, contrast: Tensor) -> Tensor:
     return F.relu((slope * contrast).sum(1))
 
 
-def smoothed(heat: Tensor, smooth: float = SMOOTH_CONTRAST) -> Tensor:
+def blurred_contrast(heat: Tensor, smooth: float = SMOOTH_CONTRAST) -> Tensor:
     """(B, height, width) blurred by so many sides of the image."""
     return blurred(heat[:, None], smooth * min(heat.shape[1:]))[:, 0]
 

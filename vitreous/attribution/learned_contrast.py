@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from vitreous.attribution.explainer import look_inside
 from vitreous.attribution.fill import Fill, baseline, standardised
 from vitreous.attribution.gradient import without_weight_gradients
-from vitreous.attribution.gradient_contrast import smoothed, what_speaks_for_it
+from vitreous.attribution.gradient_contrast import blurred_contrast, what_speaks_for_it
 from vitreous.attribution.learned import Learned, class_labels, explainer_of, explains_itself
 from vitreous.attribution.method import Method, Needs, to_image
 from vitreous.attribution.target import Target
@@ -45,8 +45,8 @@ class LearnedContrast(Method):
             inside = look_inside(model, pixels, explainer.stages)
             slope = torch.autograd.grad(target(model.forward_head(inside.final)).sum(), pixels)[0]  # type: ignore[operator]
         pointed = explainer.to(images.device).explain_inside(model, inside, labels)
-        added = smoothed(what_speaks_for_it(slope, images - baseline(images, self.fill)))
-        return standardised(to_image(pointed, images.shape[2:])) + standardised(added)
+        added = blurred_contrast(what_speaks_for_it(slope, images - baseline(images, self.fill)))
+        return standardised(to_image(pointed, (images.shape[2], images.shape[3]))) + standardised(added)
 
 
 METHODS = (LearnedContrast(),)
