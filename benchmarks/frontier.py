@@ -21,6 +21,7 @@ import tyro
 from vitreous.attribution.catalogue import find_method
 from vitreous.attribution.learned import Learned
 from vitreous.data.source import open_data
+from vitreous.explanations.dataset import selection
 from vitreous.explanations.scores import class_batches
 from vitreous.faithfulness.curves import PORTIONS
 from vitreous.faithfulness.intervals import paired
@@ -91,7 +92,7 @@ def measure(
     if wanted:
         scores = score_methods(
             trained.model,
-            class_batches(trained, pictures, images, 20),
+            class_batches(trained, pictures, selection(len(pictures), images), 20),
             methods=[find_method(name, trained.model) for name in wanted],
             fills=("blur",),
             portions=portions,
