@@ -33,6 +33,7 @@ from vitreous.clusters.groups import ablate_groups, group_gates, group_maps
 from vitreous.clusters.load import causal_load
 from vitreous.data.source import open_data
 from vitreous.evaluate import evaluate
+from vitreous.explanations.dataset import selection
 from vitreous.explanations.scores import class_batches
 from vitreous.faithfulness.scoring import DECIDES, ScoringBatch, measured
 from vitreous.files.storage import write_json
@@ -118,7 +119,7 @@ def figures(run: Path, data: str, split: str, images: int, portions: int, maps: 
     trained = load_classifier(run / "final", size=None, device="cpu")
     pictures = open_data(data, split, size=trained.preprocess.size)
     values: dict[str, list[float]] = {"top1": [top1]}
-    for batch in class_batches(trained, pictures, images, 20):
+    for batch in class_batches(trained, pictures, selection(len(pictures), images), 20):
         for name, numbers in of_batch(trained.model, batch, maps, portions).items():
             values.setdefault(name, []).extend(numbers.tolist())
     write_json(stored, values)

@@ -21,6 +21,7 @@ import tyro
 from vitreous.attribution.catalogue import find_method
 from vitreous.attribution.learned import Learned
 from vitreous.data.source import open_data
+from vitreous.explanations.dataset import selection
 from vitreous.explanations.scores import class_batches
 from vitreous.faithfulness.curves import PORTIONS
 from vitreous.faithfulness.intervals import paired
@@ -34,8 +35,8 @@ from vitreous.train import train
 SMALL = "dims=(48,96) depths=(1,2) heads=(1,3) clusters=49 recluster=0 mlp_ratios=(2,4) stem_stride=4"
 REFERENCE = "occlusion"
 METHODS = (
-    REFERENCE, "learned", "grad_cam", "input_gradient", "gradient_contrast", "gradient_contrast_3", "refined_learned_7",
-    "refined_mask_34", "refined_learned", "refined_mask",
+    REFERENCE, "learned", "learned_contrast", "grad_cam", "input_gradient", "gradient_contrast", "gradient_contrast_3",
+    "refined_learned_7", "refined_mask_34", "refined_learned", "refined_mask",
 )  # fmt: skip
 BUDGETS, MARGIN = (1, 3, 10, 50), 0.02
 
@@ -91,7 +92,7 @@ def measure(
     if wanted:
         scores = score_methods(
             trained.model,
-            class_batches(trained, pictures, images, 20),
+            class_batches(trained, pictures, selection(len(pictures), images), 20),
             methods=[find_method(name, trained.model) for name in wanted],
             fills=("blur",),
             portions=portions,

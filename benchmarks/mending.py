@@ -83,6 +83,7 @@ def main(
 
 
 def place(out: Path, row: str, strength: float, seed: int) -> Path:
+    strength = 0 if row == CLEAN else strength  # one run for all strengths: its marks tell nothing
     name = row.replace(" ", "_").replace(",", "").replace("%", "percent")
     return out / f"{name}_{strength:g}_{seed}"
 

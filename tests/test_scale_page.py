@@ -25,6 +25,8 @@ TINY = {
     "train": "--size 32 --epochs 1 --batch-size 8 --train-count 16 --val-count 9 --workers 0 --device cpu "
     "--model-args dims=(8,16,24,32) depths=(1,1,1,1) heads=(1,2,3,4)",
     "evaluate": "--count 9 --workers 0 --device cpu",
+    "score": "--device cpu",
+    "atlas": "--device cpu",
 }
 
 

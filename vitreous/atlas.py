@@ -9,9 +9,9 @@ from vitreous.clusters.atlas import ATLAS_RANKING
 from vitreous.errors import InputError
 from vitreous.explanations.atlas_folder import write_atlas
 from vitreous.explanations.explaining import Plan
-from vitreous.runs.model_folder import load_model
 from vitreous.runs.results import require_positive
-from vitreous.score import open_for
+from vitreous.runtime.distributed import processes
+from vitreous.score import load_divided, open_for
 
 
 def atlas(
@@ -37,7 +37,8 @@ def atlas(
 
     For every cluster: the regions it fires at most, its importance for every class, its purity, its nearest clusters,
     its part in wrong answers and on the background. Of a detector, a segmenter or a keypoint model the best finding of
-    every image is explained; images in which nothing is found are left out. Memory does not grow with the data.
+    every image is explained; images in which nothing is found are left out. Memory does not grow with the data, and
+    several processes divide it (torchrun --standalone --nproc-per-node 2 -m vitreous atlas runs/demo shapes).
 
     Written to --out: index.html with its pictures, and atlas.json with all numbers. An earlier result there is
     replaced; any other content is left alone and refused.
@@ -71,18 +72,20 @@ def atlas(
     require_positive(batch_size=batch_size, **({} if limit is None else {"limit": limit}))
     if cluster is not None and like is None:
         raise InputError(f"--cluster {cluster} goes with --like IMAGE, in which it is looked at")
-    trained = load_model(model, architecture=architecture, model_args=model_args, size=size, device=device)
-    return write_atlas(
-        model,
-        trained,
-        data,
-        open_for(trained, data, split, follow),
-        split=split,
-        limit=limit,
-        plan=Plan(stage=stage, block=block),
-        ranking=ranking,
-        like=like,
-        cluster=cluster,
-        batch_size=batch_size,
-        out=out,
-    )
+    with processes(device) as world:
+        trained = world.agree(lambda: load_divided(world, model, architecture, model_args, size))
+        return write_atlas(
+            model,
+            trained,
+            data,
+            world.agree(lambda: open_for(trained, data, split, follow)),
+            split=split,
+            limit=limit,
+            plan=Plan(stage=stage, block=block),
+            ranking=ranking,
+            like=like,
+            cluster=cluster,
+            batch_size=batch_size,
+            out=out,
+            world=world,
+        )

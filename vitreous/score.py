@@ -5,6 +5,7 @@ vitreous score runs/demo shapes
 
 import time
 from pathlib import Path
+from typing import Any
 
 from vitreous.data.image_set import ImageSet
 from vitreous.data.layouts.held_out import VAL_FRACTION
@@ -17,6 +18,7 @@ from vitreous.runs.model_folder import explainer_folder_of, load_model
 from vitreous.runs.results import require_positive
 from vitreous.runs.trained_model import TrainedModel
 from vitreous.runtime.console import format_duration
+from vitreous.runtime.distributed import World, processes
 from vitreous.tasks.base import load_task
 
 TRAIN = "train"
@@ -53,6 +55,8 @@ def score(
     labels. It is kept beside the weights: the map "learned" then costs one pass in every verb. It is scored on other
     pictures, and all methods also by what it was not taught: other ways to hide, and the class that came second.
 
+    Several processes divide the images: torchrun --standalone --nproc-per-node 2 -m vitreous score runs/mine photos.
+
     Written to --out: faithfulness.md, faithfulness.json and two charts: all methods, and the frontier, which shows how
     faithful a map can be for how many passes. An earlier result there is replaced; any other content is left alone and
     refused. The most faithful method is stored beside the model's weights as its default, which explanations then show
@@ -85,24 +89,24 @@ def score(
         The path of the table.
     """
     require_positive(limit=limit, batch_size=batch_size, learn_steps=learn_steps, learn_limit=learn_limit)
-    trained = load_model(model, architecture=architecture, model_args=model_args, size=size, device=device)
-    trained, method = (with_held_out(trained), with_learned(method)) if learn else (trained, method)
-    images, doubts = open_for(trained, data, split, follow), DOUBTED_IMAGES if learn else 0
-    if learn:
-        lessons = Lessons(learn_steps, learn_limit, learn_seed)
-        learn_for(model, trained, data, images, limit=limit, follow=follow, lessons=lessons)
-    return score_run(
-        model,
-        trained,
-        data,
-        images,
-        split=split,
-        limit=limit,
-        methods=method,
-        batch_size=batch_size,
-        out=out,
-        doubts=doubts,
-    )
+    with processes(device) as world:
+        trained = world.agree(lambda: load_divided(world, model, architecture, model_args, size))
+        trained, method = (with_held_out(trained), with_learned(method)) if learn else (trained, method)
+        images = world.agree(lambda: open_for(trained, data, split, follow))
+        if learn:
+            lessons = Lessons(learn_steps, learn_limit, learn_seed)
+            world.on_main(lambda: learn_for(model, trained, data, images, limit=limit, follow=follow, lessons=lessons))
+        chosen: dict[str, Any] = dict(split=split, limit=limit, methods=method, batch_size=batch_size)
+        doubts = DOUBTED_IMAGES if learn else 0
+        return score_run(model, trained, data, images, **chosen, out=out, doubts=doubts, world=world)
+
+
+def load_divided(
+    world: World, model: str, architecture: str | None, model_args: tuple[str, ...], size: int | None
+) -> TrainedModel:
+    """The model on the device of this process."""
+    device = str(world.device)
+    return load_model(model, architecture=architecture, model_args=model_args, size=size, device=device)
 
 
 def with_learned(named: tuple[str, ...]) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ def test_without_its_file_it_is_gone():
 
 def test_the_order_of_lists():
     """By `order`, then by room and file; reports and tables rely on it."""
-    assert [method.name for method in all_methods()][:24] == [
+    assert [method.name for method in all_methods()][:25] == [
         "contributions",
         "grad_cam",
         "layer_cam",
@@ -44,6 +44,7 @@ def test_the_order_of_lists():
         "gradient_contrast_2",
         "gradient_contrast_3",
         "learned",
+        "learned_contrast",
         "occlusion",
         "rise",
         "refined_mask",

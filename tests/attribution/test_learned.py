@@ -21,7 +21,12 @@ from vitreous.attribution.explainer import (
     new_explainer,
 )
 from vitreous.attribution.explainer_folder import read_explainer, save_explainer
+from vitreous.attribution.fill import baseline, standardised
+from vitreous.attribution.gradient import pixel_gradient
+from vitreous.attribution.gradient_contrast import blurred_contrast, what_speaks_for_it
 from vitreous.attribution.learned import Learned, carry_explainer, explainer_of
+from vitreous.attribution.learned_contrast import LearnedContrast
+from vitreous.attribution.method import to_image
 from vitreous.attribution.target import ClassTarget, RegionTarget
 from vitreous.clusters.contributions import contributions
 from vitreous.errors import InputError
@@ -65,6 +70,23 @@ def test_every_model_gets_maps_from_one_pass(name):
     assert not torch.allclose(heat, other)
     single = Learned()(model, images[:1], ClassTarget(labels=torch.tensor([0])))
     torch.testing.assert_close(single, heat[:1], atol=1e-4, rtol=1e-4)  # sums of a batch come in another order
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, *FOREIGN])
+def test_sharpened_by_contrast_it_is_the_sum_of_both_from_one_pass(name):
+    model, images = model_of(name), pictures(2)
+    carry_explainer(model, awake(new_explainer(model, pictures(4))))
+    target = ClassTarget(labels=torch.tensor([0, 1]))
+    first = next(module for module in model.modules() if isinstance(module, nn.Conv2d))
+    calls, end = counting(first)
+    heat = LearnedContrast()(model, images, target)
+    end()
+    assert calls == [2]
+    slope = pixel_gradient(model, images, target)
+    added = blurred_contrast(what_speaks_for_it(slope, images - baseline(images, "blur")))
+    pointed = to_image(Learned()(model, images, target), images.shape[2:])
+    expected = standardised(pointed) + standardised(added)
+    torch.testing.assert_close(heat, expected, atol=1e-3, rtol=1e-3)  # in other orders, and divided by small spreads
 
 
 def test_it_starts_as_the_class_activation_map():

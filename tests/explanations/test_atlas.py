@@ -56,7 +56,7 @@ def given():
 def gathered(given, batch_size=7):
     trained, images = given
     layer = cluster_layer(trained.model)
-    return gather(trained, images, layer, ranking="logit_gate", limit=None, batch_size=batch_size)
+    return gather(trained, images, layer, ranking="logit_gate", limit=None, batch_size=batch_size)[0]
 
 
 @pytest.fixture(scope="module")

@@ -262,8 +262,8 @@ def test_an_atlas_of_pictures_that_differ_in_shape(runs, streets, tmp_path, caps
 def test_an_atlas_counts_findings_by_what_is_really_there(runs, easily_sure, task):
     trained = load_model(runs[task])
     images = open_for(trained, "shapes", "val", follow=False)
-    tally, layer = Tally(), cluster_layer(trained.model)
-    atlas = gather(trained, images, layer, ranking="logit_gate", limit=6, batch_size=4, tally=tally)
+    layer = cluster_layer(trained.model)
+    atlas, tally = gather(trained, images, layer, ranking="logit_gate", limit=6, batch_size=4)
     names = classes_of(trained)
     assert names == (*(KEYPOINTS if task == "keypoints" else CATEGORIES), NOT_THERE)
     answered, labelled, right = torch.zeros(len(names)), torch.zeros(len(names)), 0

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from tests.support.families import ONE_OF_EACH, awake, small
 from vitreous.data.corruptions import CORRUPTIONS, SEVERITIES, corrupted
-from vitreous.investigations.attention import attention_pictures
 from vitreous.investigations.blocks import block_maps, block_paths, block_places
 from vitreous.investigations.clusters import ClusterFigures, drift_between
 from vitreous.investigations.fourier import log_amplitude, profile
@@ -118,23 +117,6 @@ def test_rows_of_attention_sum_to_one(name: str) -> None:
             assert (rows.sum(-1) < 1).all()
         elif not layer.endswith(".mixed"):  # whose heads are mixed after the softmax
             torch.testing.assert_close(rows.sum(-1), torch.ones_like(rows.sum(-1)), rtol=1e-4, atol=1e-4, msg=layer)
-
-
-@pytest.mark.parametrize("name", ["paca_tiny", "paca_b0", "xcit_nano_12_p16", "mat_1", "partialformer_b0"])
-def test_what_is_read_lies_on_the_picture(name: str) -> None:
-    model = awake(small(name, 1)).eval()
-    found = attention_pictures(model, torch.randn(1, 3, 64, 64), (0.3, 0.9))
-    assert found
-    for layer, maps in found.items():
-        assert maps.ndim == 3, layer
-        assert (maps >= 0).all() or layer.endswith(".abstract")  # mixed heads may be negative
-
-
-def test_reading_clusters_is_reading_their_positions() -> None:
-    """Attention to clusters sums to one, and so do the maps: what is read through them does too."""
-    model = awake(small("paca_tiny", 1)).eval()
-    maps = attention_pictures(model, torch.randn(1, 3, 64, 64), (0.0, 0.0))["stages.0.blocks.0.attention.map"]
-    torch.testing.assert_close(maps.sum((1, 2)), torch.ones(len(maps)))
 
 
 # ---- clusters ----------------------------------------------------------------------------------------------------

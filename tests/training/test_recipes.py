@@ -34,14 +34,16 @@ from vitreous.training.settings import TrainSettings
 NAMES = [
     "ade20k_fpn_80k", "ade20k_paca_160k", "ade20k_upernet_160k", "coco_atss_1x", "coco_keypoints_256x192",
     "coco_maskrcnn_1x", "coco_maskrcnn_3x", "coco_retinanet_1x", "coco_sparsercnn_1x", "coco_ssd_320",
-    "emsnet_imagenet", "explainable", "finetune", "finetune_detect", "finetune_explainable", "finetune_keypoints",
-    "finetune_segment", "mat_imagenet", "paca_cifar100", "paca_imagenet", "paca_v1_imagenet", "partialformer_imagenet",
-    "quick", "quick_dino", "xcit_dino", "xcit_imagenet",
+    "emsnet_imagenet", "explainable", "finetune", "finetune_384", "finetune_detect", "finetune_explainable",
+    "finetune_inaturalist", "finetune_keypoints", "finetune_segment", "finetune_transfer", "mat_imagenet",
+    "paca_cifar100", "paca_imagenet", "paca_v1_imagenet", "partialformer_imagenet", "quick", "quick_dino", "xcit_dino",
+    "xcit_imagenet",
 ]  # fmt: skip
 SMALLEST = dict.fromkeys(NAMES, "paca_b0") | {
     "paca_imagenet": "paca_tiny", "paca_v1_imagenet": "paca_b0", "paca_cifar100": "paca_b0_cifar",
     "xcit_imagenet": "xcit_nano_12_p16", "emsnet_imagenet": "emsnet_xxtiny", "mat_imagenet": "mat_1",
-    "partialformer_imagenet": "partialformer_b0", "finetune": "resnet18", "xcit_dino": "xcit_nano_12_p16",
+    "partialformer_imagenet": "partialformer_b0", "finetune": "resnet18", "finetune_384": "xcit_nano_12_p16",
+    "finetune_transfer": "resnet18", "xcit_dino": "xcit_nano_12_p16",
     "coco_maskrcnn_3x": "xcit_tiny_12_p16", "ade20k_fpn_80k": "xcit_tiny_12_p16", "coco_ssd_320": "mat_1",
 }  # fmt: skip
 DENSE = [name for name in NAMES if load_task(load_recipe(name).values.get("task", "classify")).on_feature_maps]

@@ -1,22 +1,19 @@
 """All methods, and those that fit a model.
 
-A method is found by being there: every file of the rooms below may have `METHODS` and `CONTROLS`, tuples of `Method`. A
-folder that is appended to the `__path__` of a room counts as part of it, so that other packages can add methods.
+A method is found by being there: every file of the rooms below may have `METHODS` and `CONTROLS`, tuples of `Method`,
+and `BY_NAME`: what is one of so many that it is used when somebody asks for it, and never listed. A folder that is
+appended to the `__path__` of a room counts as part of it, so that other packages can add methods.
 """
 
 import pkgutil
-import re
 from collections.abc import Sequence
-from dataclasses import fields, replace
 from functools import cache
 from importlib import import_module
-from typing import Any
 
 from torch import nn
 
 from vitreous.attribution.gradient import GradCam
 from vitreous.attribution.method import Method, cluster_layers, find_trunk, readouts
-from vitreous.attribution.spatial import find_place
 from vitreous.errors import InputError, nearest
 
 ROOMS = ("vitreous.attribution", "vitreous.clusters")  # loaded when methods are asked for: they stand on this one
@@ -64,18 +61,11 @@ def find_method(name: str, model: nn.Module) -> Method:
     known = {method.name: method for method in (*methods_for(model), *controls_for(model))}
     if name not in known:
         base, _, place = name.partition(" ")
-        if place and base in known and {"stage", "layer"} <= {field.name for field in fields(known[base])}:
-            return at_layer(known[base], place, model)
+        asked = next((method for method in _collect("BY_NAME", _folders()) if method.name == base), known.get(base))
+        if asked is not None and (placed := asked.at(place, model)) is not None:
+            return placed
         elsewhere = {method.name: method for method in all_methods()}
         reason = elsewhere[name].missing(model) if name in elsewhere else None
         why = f"method {name!r} cannot be used here: {reason}" if reason else f"unknown method {name!r}"
         raise InputError(f"{why}; nearest: {nearest(name, list(known))}; all: {', '.join(known)}")
     return known[name]
-
-
-def at_layer(method: Method, place: str, model: nn.Module) -> Method:
-    """The same method at a stage, or at the module with a path; what does not exist shows here."""
-    number = re.fullmatch(r"stage (\d+)", place)
-    where: dict[str, Any] = {"stage": int(number[1])} if number else {"layer": place}
-    find_place(model, **where)
-    return replace(method, **where)

@@ -107,10 +107,16 @@ class LearnedExplainer(nn.Module):
     def explain(self, model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
         """The maps (B, H, W) of these classes; one pass of the model, which gets no gradient."""
         with torch.no_grad():
-            inside, all_rows = look_inside(model, images, self.stages), classifier_rows(model)
+            inside = look_inside(model, images, self.stages)
+        return self.explain_inside(model, inside, labels)
+
+    def explain_inside(self, model: nn.Module, inside: Inside, labels: Tensor) -> Tensor:
+        """The same, of what a pass has shown at `stages`."""
+        with torch.no_grad():
+            all_rows = classifier_rows(model)
             rows = None if all_rows is None or not self.row else all_rows[labels].float()
             prior = class_activation(inside, rows) if len(self.trust) else None
-        return self(inside.maps, labels, rows, prior)
+        return self([found.detach() for found in inside.maps], labels, rows, prior)
 
 
 def new_explainer(model: Any, images: Tensor) -> LearnedExplainer:

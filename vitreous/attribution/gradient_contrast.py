@@ -50,11 +50,21 @@ class GradientContrast(Method):
 
     def heat(self, model: nn.Module, images: Tensor, target: Target) -> Tensor:
         hidden = baseline(images, self.fill)
-        total = torch.zeros_like(images[:, :1])
+        total = torch.zeros_like(images[:, 0])
         for point in range(self.points):
             slope = pixel_gradient(model, torch.lerp(hidden, images, (point + 0.5) / self.points), target)
-            total += F.relu((slope * (images - hidden)).sum(1, keepdim=True))
-        return blurred(total / self.points, self.smooth * min(images.shape[2:]))[:, 0]
+            total += what_speaks_for_it(slope, images - hidden)
+        return blurred_contrast(total / self.points, self.smooth)
+
+
+def what_speaks_for_it(slope: Tensor, contrast: Tensor) -> Tensor:
+    """The positive part of gradient x contrast, both (B, 3, height, width): (B, height, width)."""
+    return F.relu((slope * contrast).sum(1))
+
+
+def blurred_contrast(heat: Tensor, smooth: float = SMOOTH_CONTRAST) -> Tensor:
+    """(B, height, width) blurred by so many sides of the image."""
+    return blurred(heat[:, None], smooth * min(heat.shape[1:]))[:, 0]
 
 
 METHODS = (GradientContrast(), GradientContrast(points=2), GradientContrast(points=3))

@@ -70,13 +70,19 @@ class Learned(Method):
         return "no explainer was learned for these weights; vitreous score RUN DATA --learn does that"
 
     def heat(self, model: nn.Module, images: Tensor, target: Target) -> Tensor:
-        if not isinstance(target, ClassTarget):
-            raise InputError(f"learned explains classes, and no {type(target).__name__}; take another method")
+        labels = class_labels(target, images)
         if explains_itself(model):
-            return exported_heat(model, images, target.labels)
+            return exported_heat(model, images, labels)
         explainer = explainer_of(model)
         assert explainer is not None
-        return explainer.to(images.device).explain(model, images, target.labels.to(images.device))
+        return explainer.to(images.device).explain(model, images, labels)
+
+
+def class_labels(target: Target, images: Tensor) -> Tensor:
+    """What an explainer is told, on the device of the images."""
+    if not isinstance(target, ClassTarget):
+        raise InputError(f"learned explains classes, and no {type(target).__name__}; take another method")
+    return target.labels.to(images.device)
 
 
 METHODS = (Learned(),)

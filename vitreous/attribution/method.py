@@ -11,11 +11,12 @@ predicted class. Methods are frozen dataclasses: their fields are their settings
 A subclass gives `name`, `summary` and `needs` as plain class attributes, or as properties that look at its settings.
 
 A new method is one file in this folder, or in `clusters`, found by being there (`catalogue`): the class, and below it
-`METHODS = (MyMethod(),)`; a control goes into `CONTROLS`.
+`METHODS = (MyMethod(),)`; a control goes into `CONTROLS`, what is used by name only into `BY_NAME`.
 """
 
+import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 import torch
@@ -23,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.attribution.frame import of_picture
-from vitreous.attribution.spatial import anatomy, is_differentiable, lacks_map
+from vitreous.attribution.spatial import anatomy, find_place, is_differentiable, lacks_map
 from vitreous.attribution.target import Target, as_target
 from vitreous.errors import InputError
 from vitreous.models.base import Backbone
@@ -74,6 +75,18 @@ class Method(ABC):
 
         Called without gradients; a method that needs them switches them on.
         """
+
+    def at(self, place: str, model: nn.Module) -> "Method | None":
+        """The same method elsewhere, as the words behind its name say; None if it is what it is.
+
+        Those that can look at any layer take `stage 2`, or the path of a module; what does not exist shows here.
+        """
+        if not place or not {"stage", "layer"} <= {field.name for field in fields(self)}:
+            return None
+        number = re.fullmatch(r"stage (\d+)", place)
+        where: dict[str, Any] = {"stage": int(number[1])} if number else {"layer": place}
+        find_place(model, **where)
+        return replace(self, **where)
 
     def missing(self, model: nn.Module) -> str | None:
         """Why this method cannot explain this model; None if it can."""

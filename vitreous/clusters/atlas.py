@@ -105,6 +105,11 @@ class TopK:
         for name, value in fields.items():
             self.fields[name] = torch.cat([self.fields[name], value], 1)[row, order]
 
+    def join(self, other: "TopK") -> None:
+        """Take what another one kept of what came later."""
+        if other.fields:
+            self.offer(other.score, other.fields)
+
     def count(self, row: int) -> int:
         """Places of a row that are taken."""
         return int((self.score[row] > -torch.inf).sum())
@@ -142,6 +147,15 @@ class Atlas:
         self.load += torch.stack([measured.lost.double().sum(), measured.moved.double().sum()])
         self.add_objects(measured, share, objects)
         self.keep(measured, numbers, labels)
+
+    def join(self, other: "Atlas") -> None:
+        """Add what another one gathered from later images."""
+        for name, own in vars(self).items():
+            if isinstance(own, Tensor):
+                own += getattr(other, name)
+        for name, kept in self.kept.items():
+            kept.join(other.kept[name])
+        self.grids |= other.grids
 
     def add_objects(self, measured: ClusterMeasurements, share: Tensor, objects: Tensor) -> None:
         known = objects.flatten(1).any(1)

@@ -20,10 +20,11 @@ from vitreous.data.image_set import ImageSet
 from vitreous.data.pictures import find_pictures
 from vitreous.errors import InputError
 from vitreous.explanations.best_findings import Tally, best_findings
-from vitreous.explanations.dataset import read_batches, selection
+from vitreous.explanations.dataset import own_part, read_batches, selection
 from vitreous.explanations.dense import explained_model_for, inputs_of, inspect_picture, picture_of_pixels
 from vitreous.reports.atlas_page import AtlasRegion, regions_of
 from vitreous.runs.trained_model import TrainedModel
+from vitreous.runtime.distributed import SINGLE_PROCESS, World
 from vitreous.tasks.findings import ABSENT, FindingQuery, ModelView
 
 NOT_THERE = "not there"  # the label of an answer that matches no object of the data
@@ -59,20 +60,37 @@ def gather(
     limit: int | None,
     batch_size: int,
     query: SimilarityQuery | None = None,
-    tally: Tally | None = None,
-) -> Atlas:
-    """`tally` counts what became of the images, where findings are explained."""
-    atlas = Atlas(cluster_count(trained.model, layer), len(classes_of(trained)))
-    numbers = selection(len(images), limit)
-    if trained.build_task().has_findings:
-        batches = measure_findings(trained, images, numbers, layer, ranking, tally or Tally())
-    else:
-        batches = measure_classes(trained, images, numbers, layer, ranking, batch_size)
-    for measured, shown, labels, objects in batches:
-        atlas.add(measured, shown, labels, objects)
-        if query is not None:
-            query.offer(measured, shown, labels)
-    return atlas
+    world: World = SINGLE_PROCESS,
+) -> tuple[Atlas, Tally]:
+    """Of all images, which several processes divide; and what became of them, where findings are explained."""
+    dense, tally = trained.build_task().has_findings, Tally()
+    _, own = own_part(selection(len(images), limit), world, batch_size)
+
+    def gather_own_part() -> Atlas:
+        atlas = Atlas(cluster_count(trained.model, layer), len(classes_of(trained)))
+        batches = (
+            measure_findings(trained, images, own, layer, ranking, tally)
+            if dense
+            else measure_classes(trained, images, own, layer, ranking, batch_size)
+        )
+        for measured, shown, labels, objects in batches:
+            atlas.add(measured, shown, labels, objects)
+            if query is not None:
+                query.offer(measured, shown, labels)
+        return atlas
+
+    (atlas, *later), tallies = world.gather(world.agree(gather_own_part)), world.gather(tally)
+    for other in later:
+        atlas.join(other)
+    if query is not None:
+        for found in world.gather(query.kept)[1:]:
+            query.kept.join(found)
+    tally = sum(tallies, Tally())
+    if dense:
+        tally.require_findings()
+        if tally.images == tally.nothing_found + tally.unknown:
+            raise InputError(f"the data say nothing about what was found: {left_out(tally)}")
+    return atlas, tally
 
 
 def measure_classes(
@@ -98,8 +116,6 @@ def measure_findings(
         objects = torch.zeros(1, *found.view.size, dtype=torch.bool) if known is None else known
         measured = measure_finding(trained, found.view, found.target, layer, ranking)
         yield measured, torch.tensor([found.number]), torch.tensor([label]), objects
-    if tally.images == tally.nothing_found + tally.unknown:
-        raise InputError(f"the data say nothing about what was found: {left_out(tally)}")
 
 
 def classes_of(trained: TrainedModel) -> tuple[str, ...]:

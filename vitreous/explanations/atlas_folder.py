@@ -1,6 +1,7 @@
 """An atlas as a folder: the page, a picture with the regions of each cluster, and all numbers."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +30,6 @@ from vitreous.explanations.atlas import (
     seen_picture,
     similarity_query,
 )
-from vitreous.explanations.best_findings import Tally
 from vitreous.explanations.explaining import Plan, cluster_layer_of, without_clusters
 from vitreous.files.storage import write_json
 from vitreous.files.writing import write_text
@@ -47,6 +47,7 @@ from vitreous.reports.page import percent
 from vitreous.runs.results import result_folder
 from vitreous.runs.trained_model import TrainedModel, labelled_for
 from vitreous.runtime.console import track
+from vitreous.runtime.distributed import SINGLE_PROCESS, World
 
 ATLAS_JSON, ATLAS_PAGE, SIMILAR_REGIONS = "atlas.json", "index.html", "like.jpg"
 JPEG_QUALITY = 88
@@ -78,21 +79,24 @@ def write_atlas(
     cluster: int | None,
     batch_size: int,
     out: Path,
+    world: World = SINGLE_PROCESS,
 ) -> Path:
     """Gather the atlas of a stage, write it and name what stands out."""
     if ranking not in ATLAS_RANKINGS:
         raise InputError(
             f"--ranking {ranking} cannot be gathered over a data set; the atlas takes {', '.join(ATLAS_RANKINGS)}"
         )
-    layer, tally = cluster_layer_of(trained.model, plan), Tally()
+    layer = cluster_layer_of(trained.model, plan)
     if layer is None:
         raise InputError(f"an atlas shows clusters, and {without_clusters(trained.model)}")
     query = None if like is None else similarity_query(trained, like, cluster, layer, ranking)
-    with result_folder(out, ATLAS_JSON) as staging:
+    with result_folder(out, ATLAS_JSON) if world.main else nullcontext() as staging:
         images = labelled_for(trained, images)
-        atlas = gather(
-            trained, images, layer, ranking=ranking, limit=limit, batch_size=batch_size, query=query, tally=tally
+        atlas, tally = gather(
+            trained, images, layer, ranking=ranking, limit=limit, batch_size=batch_size, query=query, world=world
         )
+        if staging is None:
+            return out / ATLAS_PAGE
         missing = left_out(tally)
         about = About(model, trained, classes_of(trained), data, split, layer, ranking, missing)
         findings = write_atlas_folder(staging, atlas, images, about, query)

@@ -5,7 +5,7 @@ Pictures differ in size, and a detector answers for one class at a time, so that
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 from torch import Tensor
@@ -28,6 +28,18 @@ class Tally:
     nothing_found: int = 0
     unknown: int = 0  # of whose finding the data say nothing; only an atlas leaves them out
     with_known_object: int = 0
+
+    def __add__(self, other: "Tally") -> "Tally":
+        return Tally(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
+
+    def require_findings(self) -> None:
+        if self.images == self.nothing_found:
+            raise InputError(
+                f"the model found nothing in any of {self.images} images, so that there is nothing to explain; "
+                "train it longer, or take other data"
+                if self.images
+                else "none of the images could be read; the reasons are above"
+            )
 
 
 class BestFinding(NamedTuple):
@@ -67,10 +79,3 @@ def best_findings(
         truth = task.finding_truth(target, sample[1], view.size)
         tally.with_known_object += truth.mask is not None
         yield BestFinding(number, view, target.to(trained.device), truth)
-    if tally.images == tally.nothing_found:
-        raise InputError(
-            f"the model found nothing in any of {tally.images} images, so that there is nothing to explain; "
-            "train it longer, or take other data"
-            if tally.images
-            else "none of the images could be read; the reasons are above"
-        )

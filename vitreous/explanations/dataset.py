@@ -19,6 +19,7 @@ from vitreous.errors import printable
 from vitreous.runs.results import report_skipped
 from vitreous.runs.trained_model import TrainedModel
 from vitreous.runtime.console import track
+from vitreous.runtime.distributed import World
 
 MOST_PIXELS_WITH_GRADIENTS = 16 * 224 * 224  # of a batch: with its gradients, paca_tiny then takes 0.6 GB
 
@@ -61,6 +62,15 @@ def read_batches(
     if rows:
         yield batch()
     report_skipped(len(numbers) - read, len(numbers))
+
+
+def own_part(numbers: Sequence[int], world: World, batch_size: int) -> tuple[int, Sequence[int]]:
+    """The stretch of images that this process takes, in whole batches, and how many come before it."""
+    batches = -(-len(numbers) // batch_size)
+    first, last = (
+        min(len(numbers), batches * rank // world.size * batch_size) for rank in (world.rank, world.rank + 1)
+    )
+    return first, numbers[first:last]
 
 
 def object_mask(preprocess: Preprocess, mask: Image.Image | None) -> Tensor | None:

@@ -63,6 +63,10 @@ class MethodScores:
     def add(self, method: str, measure: str, numbers: Tensor) -> None:
         self.values.setdefault(method, {}).setdefault(measure, []).extend(numbers.tolist())
 
+    def require_images(self) -> None:
+        if not self.values:
+            raise InputError("no images were given to score")
+
     def interval(self, method: str, measure: str = DECIDES) -> Interval:
         return bootstrap(self.of(method)[measure])
 
@@ -148,6 +152,7 @@ def score_methods(
     portions: int = PORTIONS,
     sanity: int | None = None,
     doubts: int = 0,
+    before: int | None = None,
     batch_size: int = 16,
 ) -> MethodScores:
     """Score methods, by default all that fit the model, and always the controls.
@@ -162,6 +167,7 @@ def score_methods(
         portions: Steps of those curves.
         sanity: Of how many images to measure randomisation and stability too, which take three more maps; None: all.
         doubts: Of how many images to measure what is in `doubts` too, which takes three more curves and a map.
+        before: How many images came before these, where they are a part of all, of which there may be none in it.
         batch_size: Images at a time if `images` is a tensor; no effect on the result.
     """
     if not fills:
@@ -170,7 +176,7 @@ def score_methods(
     names = [method.name for method in controls]
     scores = MethodScores(controls=(*names, "oracle_mask"))
     batches = split(ScoringBatch(images, target, masks), batch_size) if isinstance(images, Tensor) else images
-    seen = 0
+    seen = before or 0
     for batch in batches:
         with_sanity, with_doubts = sanity is None or seen < sanity, seen < doubts
         seen += len(batch.images)
@@ -185,9 +191,22 @@ def score_methods(
             scores.constant[method.name] = scores.constant.get(method.name, 0) + int(found.pop(CONSTANT).sum())
             for measure, numbers in found.items():
                 scores.add(method.name, measure, numbers)
-    if not scores.values:
-        raise InputError("no images were given to score")
+    if before is None:
+        scores.require_images()
     return scores
+
+
+def joined_scores(parts: Sequence[MethodScores]) -> MethodScores:
+    """The scores of all images, of which each part has some, in order."""
+    whole = MethodScores(controls=parts[0].controls)
+    for part in parts:
+        whole.summaries |= part.summaries
+        whole.passes |= part.passes
+        for method, measures in part.values.items():
+            whole.constant[method] = whole.constant.get(method, 0) + part.constant[method]
+            for measure, numbers in measures.items():
+                whole.values.setdefault(method, {}).setdefault(measure, []).extend(numbers)
+    return whole
 
 
 def below_every_method(budget: int, cheapest: str, passes: int) -> str:

@@ -194,7 +194,8 @@ class RunFolder:
                     f"'{self.path}' already holds a run and --no-resume was given; choose another --out, or remove it"
                 )
             before = self._recorded_request()
-            now, unset = json.loads(json.dumps([arguments, defaults]))
+            now = json.loads(json.dumps(arguments))
+            unset = {name: value for name, value in json.loads(json.dumps(defaults)).items() if name in now}
             differing = _differences(unset | before["arguments"], now, free)
             differing += _differences(before["data"], data, frozenset(), kind="data of split ")
             # Until its first step, the settings of a run may still change.
