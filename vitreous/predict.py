@@ -68,7 +68,6 @@ def predict(
     With --out, what is found is drawn on the images, and written to predictions.json; of all models but classifiers
     also to coco_results.json, in COCO's format for results. There all answers are kept, whatever --min-score says.
     Files that cannot be read are named and skipped; only when none can be read is that an error.
-
     With --jsonl, for millions of pictures (docs/many.md): nothing is drawn, --out gets shards of JSON lines, the same
     command continues after a kill, and torchrun divides the shards over processes and machines.
 
@@ -107,18 +106,16 @@ def predict(
         For each readable image a dict with "image" and "predictions", the surest first; none with jsonl.
     """
     require_positive(top_k=top_k, batch_size=batch_size, shard_size=shard_size)
-    model, images = model_and_pictures(model, images, "predict")
     share, allowed = own_share(), None if max_memory is None else read_amount(max_memory)
+    model, images = model_and_pictures(model, images, "predict")
     many, place = require_place(share, jsonl, shard_size, out), choose_device(device, local_rank=share.on_machine)
     with nullcontext() if out is None or many else result_folder(out, _RESULT) as staging:
         trained = opened_model(model, architecture, model_args, size, device, place)
         task = trained.build_task().using(Inference(flip, scales, slide, top_k, min_score, boxes))
         known, asked = known_boxes(task), batch_size or task.batch_size
         if many and out is not None:
-            predict_shards(
-                trained, task, images, known, images_together(trained, asked, allowed), out, share, shard_size
-            )
-            return []
+            batches = images_together(trained, asked, allowed)
+            return predict_shards(trained, task, images, known, batches, out, share, shard_size)
         pictures = list_pictures(images, size=trained.preprocess.size)
         together = images_together(trained, min(asked, len(pictures)), allowed)
         predicted = predict_all(trained, task, pictures, known, together, staging)
@@ -178,8 +175,8 @@ def predict_shards(
     out: Path,
     share: Share,
     shard_size: int | None,
-) -> None:
-    """The answers of this process's share of the pictures, to its shards."""
+) -> list[dict[str, Any]]:
+    """The answers of this process's share of the pictures, to its shards; none is left to tell."""
     images = gather_pictures(names, size=trained.preprocess.size)
     settings = asdict(task.inference) | {"boxes": None if known is None else sha256(task.inference.boxes)}
     about = {"model": trained.name, "fingerprint": model_fingerprint(trained), "settings": json_values(settings)}
@@ -191,6 +188,7 @@ def predict_shards(
     question = Question(task, together.batch, objects, drawn=False, side_by_side=together.passes)
     streamed = partial(stream_answers, trained, question)
     report_shards(shards, fill_shards(shards, images, together.batch, streamed, write_rows, label="predict"))
+    return []
 
 
 def number_in(name: str) -> int:
