@@ -39,8 +39,9 @@ def test_a_file_in_a_folder_of_layouts_is_a_layout(boxed_pictures, tmp_path):
 
 def test_layouts_are_asked_in_a_fixed_order_and_offer_known_kinds():
     layouts = load_layouts()
-    assert [layout.name for layout in layouts][-3:] == [
-        *("class folders without splits", "class folders", "pictures without labels")
+    assert [layout.name for layout in layouts][-4:] == [
+        *("class folders without splits", "class folders", "class folders that share pictures"),
+        "pictures without labels",
     ]
     assert len({layout.order for layout in layouts}) == len(layouts)
     assert all(set(layout.targets) <= set(TARGET_KINDS) for layout in layouts)

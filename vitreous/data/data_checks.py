@@ -153,7 +153,9 @@ def _on_mask(images: ImageSet, index: int) -> Iterator[Note]:
 
 
 def target_classes(target: dict[str, Any], classes: tuple[str, ...]) -> tuple[str, ...]:
-    """The class of each object, or each class that some pixel has."""
+    """The class of each object, each class that some pixel has, or those of the picture where it may have several."""
+    if "label_set" in target:
+        return tuple(classes[label] for label in target["label_set"])
     if "objects" in target:
         return tuple(classes[label] for label in target["objects"].labels)
     if "semantic" in target:

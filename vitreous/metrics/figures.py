@@ -5,6 +5,8 @@ from typing import Any, ClassVar, Self
 
 from vitreous.errors import InputError
 
+OWN_UNIT = ("MAE", "RMSE")  # figures that are no shares, but in the unit of the data
+
 
 class Counts:
     """Counts of answers; nothing is averaged before `compute`, so parts of the data can be counted apart and merged."""
@@ -42,7 +44,9 @@ class MetricCollection:
 
 
 def figure_text(name: str, value: float | None) -> str:
-    """Losses as they are, shares in per cent, and a dash for what cannot be told, which COCO's evaluation calls -1."""
+    """Losses and errors as they are, shares in per cent, a dash for what cannot be told, which COCO calls -1."""
     if value is None or value == -1:
         return "–"
+    if name in OWN_UNIT:
+        return f"{value:.4g}"
     return f"{value:.4f}" if "loss" in name else f"{value:.2%}"

@@ -255,8 +255,8 @@ def is_whole(trained: TrainedModel) -> bool:
 
 
 def is_classifier(trained: TrainedModel) -> bool:
-    """Whether the model is a backbone with its own classifier, as timm knows it."""
-    return is_whole(trained) and bool(trained.classes)
+    """Whether the model is a backbone with its own classifier, as timm knows it, that says one class of a picture."""
+    return is_whole(trained) and bool(trained.classes) and not load_task(trained.task).has_findings
 
 
 def feature_width(trained: TrainedModel) -> int:
@@ -323,6 +323,8 @@ class Relabelled(Wrapped):
         target = super().target(index)
         if "labels" in target:
             return target | {"labels": int(self._label[target["labels"]])}
+        if "label_set" in target:
+            return target | {"label_set": tuple(int(self._label[label]) for label in target["label_set"])}
         if "semantic" in target:
             table = np.full(IGNORE + 1, IGNORE, np.uint8)
             table[: len(self._label)] = self._label

@@ -19,6 +19,8 @@ class TargetKind(NamedTuple):
 PICTURES = "pictures"  # which every layout offers, whatever else it knows
 TARGET_KINDS = {
     "labels": TargetKind("one class for each picture", counted=""),
+    "label_sets": TargetKind("any number of classes for each picture", counted=", images of each"),
+    "values": TargetKind("a number for each picture", counted=""),
     "boxes": TargetKind("objects, each with a box, a class and perhaps a mask", counted=", objects of each"),
     "semantic": TargetKind("a class for every pixel", counted=", images that show each"),
     "keypoints": TargetKind("objects with named points, one at a time", counted=", objects of each"),

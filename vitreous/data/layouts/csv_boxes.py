@@ -42,7 +42,8 @@ def is_empty(row: TableRow) -> bool:
 
 
 def _records(table: PictureTable, rows: list[TableRow], classes: tuple[str, ...], faults: Faults) -> Iterator[Record]:
-    labels, pictures = {name: place for place, name in enumerate(classes)}, {}
+    labels = {name: place for place, name in enumerate(classes)}
+    pictures: dict[str, list[TableRow]] = {}
     for row in rows:
         pictures.setdefault(row.path, []).append(row)
     for place, found in enumerate(pictures.values(), 1):
