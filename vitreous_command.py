@@ -30,7 +30,7 @@ VERBS = {
     "check": "look at every picture of a data set: unreadable, doubled, misplaced",
     "train": "train a model on a folder of images or on the embedded shapes",
     "evaluate": "measure a trained model on held-out data",
-    "predict": "what a model says about images: classes, objects, a class for every pixel, keypoints",
+    "predict": "what a model says about images: classes, objects, a class for every pixel, keypoints, numbers",
     "explain": "why a model answered so: maps, clusters and how faithful they are, as one HTML report",
     "score": "how faithful each explanation method is to a model, over a data set",
     "atlas": "what each cluster of a model does, over a data set",
@@ -129,7 +129,9 @@ def overview() -> str:
         f"usage: vitreous VERB ...\n\nverbs:\n{rows}\n\n"
         "  vitreous VERB --help    arguments and examples of one verb\n"
         "  vitreous --version      the installed version\n\n"
-        "start with:\n  vitreous demo"
+        "start with:\n"
+        "  vitreous explain photo.jpg   why a public model answers as it does, fetched once\n"
+        "  vitreous demo                a model of your own in a few minutes, without a network"
     )
 
 

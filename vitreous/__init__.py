@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from vitreous.tasks.classify import Classification
     from vitreous.tasks.detect import Detections
     from vitreous.tasks.keypoints import Keypoints
+    from vitreous.tasks.multilabel import LabelSet
+    from vitreous.tasks.regress import Estimate
     from vitreous.tasks.segment import Segmentation
     from vitreous.train import train
 
@@ -84,8 +86,10 @@ VERBS = (
 HOMES = {  # of everything else that loads when it is first used
     "Classification": "vitreous.tasks.classify",
     "Detections": "vitreous.tasks.detect",
+    "Estimate": "vitreous.tasks.regress",
     "Explanation": "vitreous.reports.explanation",
     "Keypoints": "vitreous.tasks.keypoints",
+    "LabelSet": "vitreous.tasks.multilabel",
     "Segmentation": "vitreous.tasks.segment",
     "Target": "vitreous.attribution.target",
     "TrainedModel": "vitreous.runs.trained_model",
@@ -138,9 +142,11 @@ def for_python(verb: str) -> Any:
 __all__ = [
     "Classification",
     "Detections",
+    "Estimate",
     "Explanation",
     "InputError",
     "Keypoints",
+    "LabelSet",
     "Segmentation",
     "Target",
     "TrainedModel",

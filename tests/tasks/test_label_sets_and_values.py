@@ -14,6 +14,7 @@ from vitreous.errors import InputError
 from vitreous.metrics.label_sets import LabelSetAccuracy, average_precision
 from vitreous.metrics.regression import RegressionErrors
 from vitreous.runs.model_folder import load_model
+from vitreous.serve import open_explorer
 from vitreous.tasks.base import load_task
 
 QUICK = TINY_PACA | dict(
@@ -63,7 +64,12 @@ def test_label_sets_are_learned_told_and_explained(sets, tmp_path, capsys):
     found = trained.predict(np.full((32, 32, 3), (230, 0, 230), np.uint8))
     assert found.to_dict()["labels"] == found.names
     assert sum(entry["probability"] for entry in found.to_dict()["predictions"]) != pytest.approx(1)
+    report = vitreous.check(sets, task="multilabel", workers=0)
+    assert report.counts["train"] == {"blue": 4, "green": 4, "red": 4}
     picture = sets.replace("sets.csv", "5.png")
+    explorer = open_explorer(run)
+    seen = explorer.see(Image.open(picture).convert("RGB"), "5.png", None)
+    assert sorted(finding["short"] for finding, _ in seen.findings) == ["blue", "green", "red"]
     (row,) = vitreous.predict(run, picture, min_score=0.0)
     assert sorted(row["labels"]) == ["blue", "green", "red"]
     report = vitreous.explain(run, picture, label="red", method="grad_cam", out=tmp_path / "why")
@@ -83,6 +89,7 @@ def test_values_are_learned_told_and_explained(values, tmp_path):
     figures = vitreous.evaluate(run, values, workers=0)
     assert figures["R2"] > 0.5
     assert figures["MAE"] < 6
+    assert vitreous.check(values, task="regress", workers=0).counts == {"train": {"value": 8}, "val": {"value": 8}}
     low, high = (vitreous.predict(run, values.replace("ages.csv", f"{number}.png")) for number in (0, 7))
     assert low[0]["predictions"][0]["value"] < high[0]["predictions"][0]["value"]
     report = vitreous.explain(run, values.replace("ages.csv", "7.png"), method="grad_cam", out=tmp_path / "why")

@@ -34,7 +34,7 @@ def run(tmp_path_factory) -> Path:
 
 
 def test_it_is_found_by_being_there(run):
-    assert [*load_tasks()] == ["classify", "detect", "dino", "keypoints", "segment", "count"]
+    assert [*load_tasks()] == ["classify", "detect", "dino", "keypoints", "multilabel", "regress", "segment", "count"]
     assert json.loads((run / "final" / "config.json").read_text())["vitreous"]["task"] == "count"
 
 

@@ -153,9 +153,13 @@ def _on_mask(images: ImageSet, index: int) -> Iterator[Note]:
 
 
 def target_classes(target: dict[str, Any], classes: tuple[str, ...]) -> tuple[str, ...]:
-    """The class of each object, each class that some pixel has, or those of the picture where it may have several."""
+    """The class of each object, each class that some pixel has, those of a picture that may have several; of a number,
+    what it is called.
+    """
     if "label_set" in target:
         return tuple(classes[label] for label in target["label_set"])
+    if "value" in target:
+        return classes
     if "objects" in target:
         return tuple(classes[label] for label in target["objects"].labels)
     if "semantic" in target:

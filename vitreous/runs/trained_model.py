@@ -101,7 +101,8 @@ class TrainedModel(NamedTuple):
                 pictures, a list with as many of them. Default: a picture is one object.
 
         Returns:
-            A `Classification`, `Detections`, `Segmentation` or `Keypoints`; of several pictures, a list.
+            A `Classification`, `Detections`, `Segmentation`, `Keypoints`, `LabelSet` or `Estimate`; of several pictures, a
+            list.
         """
         require_positive(top_k=1 if top_k is None else top_k, batch_size=1 if batch_size is None else batch_size)
         require_evaluation_mode(self.model)

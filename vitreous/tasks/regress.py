@@ -23,6 +23,8 @@ SAME_WITHIN = 0.5  # spreads by which an answer may move and still count as the 
 
 @dataclass(frozen=True, eq=False)
 class Estimate(PictureResult):
+    """The number, in the unit of the data."""
+
     value: float
 
     def to_dict(self) -> dict[str, Any]:
