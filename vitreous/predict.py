@@ -88,7 +88,8 @@ def predict(
         jsonl: Write shards of JSON lines, an object for each image; several processes always do.
         shard_size: Of --jsonl: images in a shard; default: 2,048, and fewer where there are few for the processes.
         top_k: Classifiers: number of classes to show for each image; default: 5.
-        min_score: Detection and keypoints: smallest score of what is shown, and of what --boxes says; default: 0.3.
+        min_score: Detection and keypoints: smallest score of what is shown, and of what --boxes says; default: 0.3, and
+            0.5 for several labels.
         boxes: Keypoints: predictions.json of a detector, or a list of COCO's results, which says where objects are;
             scores are then the product with the detector's. Default: an image is one object.
         flip: Segmentation and keypoints: the mean with the answer about the mirrored picture.

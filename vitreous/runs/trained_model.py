@@ -96,13 +96,12 @@ class TrainedModel(NamedTuple):
             slide: Segmentation: windows of the size of the training crops, instead of the whole picture at once.
             top_k: Classification: number of classes; default: 5.
             min_score: Detection: smallest score of a box; keypoints: of a point that is drawn. Default: all boxes are
-                given, and drawn from 0.3.
+                given, and drawn from 0.3. Several labels: probability from which one is said; default: 0.5.
             boxes: Keypoints: where objects are, as a detector's result or numbers (n, 4), x0 y0 x1 y1; for several
                 pictures, a list with as many of them. Default: a picture is one object.
 
         Returns:
-            A `Classification`, `Detections`, `Segmentation`, `Keypoints`, `LabelSet` or `Estimate`; of several pictures, a
-            list.
+            A `Classification`, `LabelSet`, `Estimate`, `Detections`, `Segmentation` or `Keypoints`; of several, a list.
         """
         require_positive(top_k=1 if top_k is None else top_k, batch_size=1 if batch_size is None else batch_size)
         require_evaluation_mode(self.model)
