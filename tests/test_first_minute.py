@@ -21,7 +21,7 @@ from vitreous.runs.model_folder import load_model
 from vitreous.serve import serve
 from vitreous.web import connection
 
-QUICK = ("--size", "64", "--method", "centre_blob", "--ranking", "logit_gate", "--top-k", "2")
+QUICK = ("--size", "32", "--method", "centre_blob", "--ranking", "logit_gate", "--top-k", "2")
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def test_a_photograph_is_all_it_takes(
     site: Site, content: bytes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = publish(site, content, monkeypatch)
-    assert vitreous_command.main(["predict", "photo.jpg", "--out", "found", "--size", "64"]) == 0
+    assert vitreous_command.main(["predict", "photo.jpg", "--out", "found", "--size", "32"]) == 0
     said = capsys.readouterr()
     announced, fetching, kept, *_ = said.err.splitlines()
     assert announced.startswith(f"model: {DEFAULT_MODEL}, which knows ImageNet's 1,000 classes")
@@ -65,7 +65,7 @@ def test_a_photograph_is_all_it_takes(
     assert "downloading" not in capsys.readouterr().err
     assert site.asked == [f"/released/{cache_path(url).name}"]
 
-    assert vitreous.predict(images="photo.jpg", size=64)[0]["predictions"][0]["class"] == best  # and in Python
+    assert vitreous.predict(images="photo.jpg", size=32)[0]["predictions"][0]["class"] == best  # and in Python
 
 
 def test_the_explorer_opens_without_a_model(site: Site, content: bytes, monkeypatch, capsys) -> None:
@@ -77,7 +77,7 @@ def test_the_explorer_opens_without_a_model(site: Site, content: bytes, monkeypa
             opened.extend(sockets)
 
     monkeypatch.setattr(connection, "make_server", lambda app, limits: Server())
-    serve(port=0, size=64)
+    serve(port=0, size=32)
     assert len(opened) == 1
     assert f"{DEFAULT_MODEL} is at http://127.0.0.1:" in capsys.readouterr().out
 

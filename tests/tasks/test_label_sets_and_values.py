@@ -16,6 +16,7 @@ from vitreous.metrics.regression import RegressionErrors
 from vitreous.runs.model_folder import load_model
 from vitreous.serve import open_explorer
 from vitreous.tasks.base import load_task
+from vitreous.training.recipe import with_recipe
 
 QUICK = TINY_PACA | dict(
     size=32, epochs=12, batch_size=8, lr=5e-3, warmup_epochs=1.0, drop_path=0.0, weight_decay=0.0, scale=1.0, flip=0.0,
@@ -96,6 +97,15 @@ def test_values_are_learned_told_and_explained(values, tmp_path):
     assert report.is_file()
     card = (tmp_path / "run" / "best" / "README.md").read_text()
     assert "vitreous" in card
+
+
+def test_recipes_for_classification_fit_but_for_what_means_nothing():
+    labels, number = (with_recipe("paca_b0", "x.csv", task=task, recipe="quick") for task in ("multilabel", "regress"))
+    assert (labels.label_smoothing, labels.lr) == (0.05, 1.5e-3)
+    assert number.lr == 1.5e-3
+    assert "label_smoothing" not in number.origins
+    with pytest.raises(InputError, match=r"label_smoothing 0\.05 cannot be used"):
+        with_recipe("paca_b0", "x.csv", task="detect", recipe="quick")
 
 
 def test_class_folders_that_share_pictures(tmp_path):

@@ -82,8 +82,10 @@ def test_data_alone_are_enough(site: Site, photos: Path) -> None:
     assert (own.recipe, own.pretrained, own.epochs) == ("quick", False, 2)
     with pytest.raises(InputError, match=r"'paca_b0' is a model, and there are no data to train on; as in"):
         with_recipe("paca_b0")
-    with pytest.raises(InputError, match=r"^no data to train on; as in: vitreous train paca_b0 photos"):
-        with_recipe()
+    for nothing in ((), ("auto",), ("auto", "")):  # the last is what the command line gives
+        with pytest.raises(InputError, match=r"^no data to train on; as in: vitreous train paca_b0 photos"):
+            with_recipe(*nothing)
+    assert with_recipe(str(photos), "").data == str(photos)
     with pytest.raises(InputError, match="cannot use data 'fotos' to classify: there is no such folder or file"):
         with_recipe("fotos")
 

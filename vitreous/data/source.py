@@ -234,7 +234,7 @@ def describe(data: str, targets: str = "labels", /, **splits: ImageSet) -> str:
     what = "objects" if any(isinstance(images, OneObjectEach) for images in splits.values()) else "images"
     classes = len(next(iter(splits.values())).classes)
     layout = recognise(data, targets)
-    known = f", {classes} classes" if classes else ""
+    known = f", {classes} classes" if classes and targets != "values" else ""
     lines = [f"data: {data} ({layout.name}): {sizes} {what}{known}"]
     divided = own_splits(layout.splits(data) or ())
     if not divided:

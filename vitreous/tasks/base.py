@@ -100,6 +100,7 @@ class Task(ABC):
     purpose: str  # completes "cannot use data X to ..."
     targets: str  # the kind that it learns from, one of TARGET_KINDS; any data that offer it will do
     settings: frozenset[str] = frozenset()  # of TrainSettings, those that mean something for some tasks only
+    like_classification: bool = False  # it takes recipes for classification, without what it has no use for
     main_metric: str  # larger is better; decides which weights are `best`
     shown: tuple[str, ...] = ()  # the figures in the table of epochs; all if none is named
     heads: tuple[str, ...] = ()  # what can be chosen to stand on a backbone

@@ -74,6 +74,7 @@ class MultiLabelTask(Task):
     settings = frozenset({"repeats", "label_smoothing", "augment", "erasing", "scale", "pad", "crop_ratio"})
     main_metric = "mAP"
     on_feature_maps = False
+    like_classification = True
     query_fields = ("finding", "label")
     inferences = ("min_score",)
     batch_size = 32

@@ -60,6 +60,7 @@ class RegressTask(Task):
     settings = frozenset({"repeats", "augment", "erasing", "scale", "pad", "crop_ratio"})
     main_metric = "R2"
     on_feature_maps = False
+    like_classification = True
     batch_size = 32
 
     def __init__(self, classes: tuple[str, ...], *, mean: float = 0.0, spread: float = 1.0) -> None:

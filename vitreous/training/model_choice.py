@@ -27,7 +27,8 @@ UNTRAINED_MODEL, LARGER_UNTRAINED_MODEL = "paca_b0", "paca_tiny"
 MANY_PICTURES = 20_000  # from which a larger model is worth its time on a GPU
 FEW_PICTURES = 500  # up to which thirty epochs of the default model end within an hour on a few cores
 ENOUGH_PICTURES = 50_000  # from which a model that knows nothing may be larger
-FINETUNE_RECIPES = {task: f"finetune_{task}" for task in ("detect", "segment", "keypoints")} | {"classify": "finetune"}
+FINETUNE_RECIPES = {task: f"finetune_{task}" for task in ("detect", "segment", "keypoints")}
+FINETUNE_RECIPES |= dict.fromkeys(("classify", "multilabel", "regress"), "finetune")
 RECORDED = ("recipe", "pretrained", "weights")  # of a run that is to be continued, besides its model
 
 

@@ -27,7 +27,7 @@ from vitreous.errors import InputError, nearest
 from vitreous.files.limits import MAX_RECIPE_BYTES
 from vitreous.files.reading import PlainLoader, excerpt, require_regular
 from vitreous.registry import stored_arguments
-from vitreous.tasks.base import load_task
+from vitreous.tasks.base import load_task, load_tasks
 from vitreous.training.model_choice import choose_model
 from vitreous.training.settings import AUTO_MODEL, TrainSettings
 
@@ -60,7 +60,7 @@ class Recipe(NamedTuple):
 def with_recipe(*args: Any, **kwargs: Any) -> TrainSettings:
     """Settings from what is given, then the recipe it names, then the defaults."""
     given = inspect.signature(TrainSettings).bind(*args, **kwargs).arguments
-    if "data" not in given:  # as in `vitreous train photos`, where what comes first is no model
+    if not given.get("data"):  # as in `vitreous train photos`, where what comes first is no model
         given = given | {"model": AUTO_MODEL, "data": _only_data(given)}
     origins, notes = dict.fromkeys(given, "given"), []
     if given.get("model", AUTO_MODEL) == AUTO_MODEL:
@@ -78,7 +78,7 @@ def with_recipe(*args: Any, **kwargs: Any) -> TrainSettings:
                 f"recipe {recipe.name} was made for the family {recipe.family}, and {architecture} is not of it; "
                 "choose another recipe, or add --any-model to use it all the same"
             )
-        known = recipe.values_for(architecture, given.get("head"))
+        known = _of_use(recipe.values_for(architecture, given.get("head")), given.get("task"))
         if not str(given["data"]).startswith("shapes"):
             known = {key: value for key, value in known.items() if key not in SHAPES_COUNTS}
     if (warmup := _shortened_warmup(given, known)) is not None:
@@ -99,9 +99,17 @@ def with_recipe(*args: Any, **kwargs: Any) -> TrainSettings:
     return settings
 
 
+def _of_use(known: dict[str, tuple[Any, str]], task: str | None) -> dict[str, tuple[Any, str]]:
+    """What a recipe for classification says, without what a task that is much like it has no use for."""
+    if task is None or "task" in known or not load_task(task).like_classification:
+        return known
+    particular = {name for other in load_tasks().values() for name in other.settings} - load_task(task).settings
+    return {key: value for key, value in known.items() if key not in particular}
+
+
 def _only_data(given: dict[str, Any]) -> str:
     """The data, where they are all that was given."""
-    only = str(given.get("model", ""))
+    only = "" if given.get("model", AUTO_MODEL) == AUTO_MODEL else str(given["model"])
     if not only or is_model(only.partition(".")[0]):
         named = f"'{only}' is a model, and there are " if only else ""
         raise InputError(f"{named}no data to train on; as in: vitreous train {only or 'paca_b0'} photos")
