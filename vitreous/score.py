@@ -11,7 +11,7 @@ from vitreous.data.image_set import ImageSet
 from vitreous.data.layouts.held_out import VAL_FRACTION
 from vitreous.data.source import describe, open_data
 from vitreous.errors import InputError, printable
-from vitreous.evaluate import label_reading
+from vitreous.evaluations.settings import label_reading
 from vitreous.explanations.learning import Lessons, checksums, learn_explainer, require_explainable
 from vitreous.explanations.scores import score_run
 from vitreous.runs.model_folder import explainer_folder_of, load_model
