@@ -66,7 +66,7 @@ ALLOWED = {  # room -> what of ours its files may import, besides errors, versio
         *("data", "metrics", "tasks", "runs", "training", "reports", "files", "runtime"),
     },  # what `evaluate` measures
     "investigations": {
-        *("attribution", "clusters", "explanations", "measurements", "reports", "drawing"),
+        *("attribution", "clusters", "explanations", "evaluations", "measurements", "reports", "drawing"),
         *("data", "runs", "runtime", "layers", "figures", "registry", "files"),
     },
 }

@@ -10,7 +10,7 @@ from typing_extensions import Doc
 
 from vitreous.data.image_set import ImageSet
 from vitreous.data.layouts.coco_anywhere import with_annotations
-from vitreous.data.source import open_data, recognise
+from vitreous.data.source import describe, open_data, recognise
 from vitreous.errors import InputError
 from vitreous.metrics.neighbours import VOTING_NEIGHBOURS, NeighbourAccuracy
 from vitreous.runs.model_folder import load_classifier, load_model
@@ -214,3 +214,25 @@ def label_reading(trained: TrainedModel, data: str, ignore: tuple[int, ...], red
         return {"ignore": ignore or None, "reduce_zero_label": reduce_zero_label}
     task = trained.build_task()
     return task.reading() if recognise(data, task.targets, task.wording()).class_values else {}
+
+
+def open_for_task(trained: TrainedModel, data: str, split: str, follow: bool = False) -> ImageSet:
+    """The data for the model's task, with label pictures read as in training."""
+    task = load_task(trained.task)
+    return open_data(
+        data,
+        split,
+        size=trained.preprocess.size,
+        targets=task.targets,
+        val_fraction=trained.val_fraction,
+        follow=follow,
+        wording=task.wording(),
+        **label_reading(trained, data, (), False),
+    )
+
+
+def open_for(trained: TrainedModel, data: str, split: str, follow: bool) -> ImageSet:
+    """The same, and a line that says what it is."""
+    images = open_for_task(trained, data, split, follow)
+    print(describe(data, load_task(trained.task).targets, **{split: images}))
+    return images
