@@ -104,6 +104,20 @@ def load_investigations() -> dict[str, Investigation]:
     return {one.name: one for one in sorted(found, key=lambda one: (one.order, one.name))}
 
 
+def rows_or_reasons(
+    inquiry: Inquiry, rows_of: Callable[[Investigated, Inquiry], list[dict]]
+) -> tuple[list[dict], dict[str, str]]:
+    """The rows of all models, and the reasons of those for which the question has no meaning, by their labels."""
+    rows: list[dict] = []
+    undefined: dict[str, str] = {}
+    for subject in inquiry.subjects:
+        try:
+            rows += rows_of(subject, inquiry)
+        except InputError as reason:
+            undefined[subject.label] = str(reason)
+    return rows, undefined
+
+
 def class_numbers(trained: TrainedModel, images: ImageSet, data: str) -> list[int]:
     """The model's number of each class of the data, by name."""
     unknown = [name for name in images.classes if name not in trained.classes]

@@ -8,10 +8,9 @@ been: also of a readout, whose attention goes to the others (`vitreous mend --wi
 
 from vitreous.clusters.gates import cluster_count, cluster_layer, gated, without
 from vitreous.data.image_set import Subset
-from vitreous.errors import InputError
 from vitreous.evaluations.answers import Conditions, samples_of, score_images
 from vitreous.explanations.dataset import selection
-from vitreous.investigations.base import Inquiry, Investigated, Investigation, coloured
+from vitreous.investigations.base import Inquiry, Investigated, Investigation, coloured, rows_or_reasons
 from vitreous.reports.chart import Chart, Series
 from vitreous.reports.investigation import Findings
 from vitreous.runtime.distributed import World
@@ -32,13 +31,7 @@ class ClusterImportance(Investigation):
     )
 
     def run(self, inquiry: Inquiry) -> Findings:
-        rows: list[dict] = []
-        undefined: dict[str, str] = {}
-        for subject in inquiry.subjects:
-            try:
-                rows += importance_rows(subject, inquiry)
-            except InputError as reason:
-                undefined[subject.label] = str(reason)
+        rows, undefined = rows_or_reasons(inquiry, importance_rows)
         colours, legend = coloured([row["model"] for row in rows])
         series = [
             Series(name, tuple(enumerate(sorted(losses(rows, name), reverse=True), 1)), colour, name)
