@@ -33,6 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("attention", {"query": (0.2, 0.7)}),
         ("similarity", {}),
         ("clusters", {}),
+        ("importance", {}),
         ("resolution", {"sizes": (32, 64)}),
         ("robustness", {"corruptions": ("jpeg", "fog")}),
         ("scaling", {"sizes": (32, 64), "rounds": 1}),

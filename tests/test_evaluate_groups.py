@@ -8,7 +8,8 @@ import pytest
 
 from tests.support.tiny_model import save_tiny_model
 from vitreous.errors import InputError
-from vitreous.evaluate import EvaluateSettings, evaluate
+from vitreous.evaluate import evaluate
+from vitreous.evaluations.settings import EvaluateSettings
 from vitreous.runs.model_folder import load_model
 
 OPTIONS = dict(count=20, workers=0, device="cpu", batch_size=16)

@@ -62,8 +62,11 @@ ALLOWED = {  # room -> what of ours its files may import, besides errors, versio
     "exports": {"heads", "attribution", "data", "runtime", *TRUNK},
     "measurements": {"exports", "figures", "heads", "tasks", "runs", "training", "runtime", *TRUNK},
     "figures": {"layers", "models", "registry", "files", "runtime"},
+    "evaluations": {
+        *("data", "metrics", "tasks", "runs", "training", "reports", "files", "runtime"),
+    },  # what `evaluate` measures
     "investigations": {
-        *("attribution", "clusters", "explanations", "measurements", "reports", "drawing"),
+        *("attribution", "clusters", "explanations", "evaluations", "measurements", "reports", "drawing"),
         *("data", "runs", "runtime", "layers", "figures", "registry", "files"),
     },
 }

@@ -1,7 +1,6 @@
 """Layouts as people have them, each through check, one epoch of training, and evaluation."""
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -132,7 +131,7 @@ def test_imagenet_v2(tmp_path, capsys, monkeypatch):
         for blue in range(2):
             Image.new("RGB", (40, 40), (number // 10, number % 10, blue)).save(root / str(number) / f"{blue}.png")
     trained = published._replace(model=ReadsTheNumber(published.preprocess).eval())
-    monkeypatch.setattr(sys.modules["vitreous.evaluate"], "load_model", lambda *_, **__: trained)
+    monkeypatch.setattr("vitreous.evaluations.settings.load_model", lambda *_, **__: trained)
     figures = evaluate("published", str(root), **QUIET)
     assert "14 val images, 7 classes" in capsys.readouterr().out
     assert figures["top1"] == 1.0

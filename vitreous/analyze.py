@@ -78,7 +78,9 @@ class AnalyzeSettings:
             for field in fields(Inquiry)
             if field.name not in ("subjects", "train")
         }
-        return Inquiry(all_investigated((self.model, *self.beside), self.size, self.device), **shared, train=train)
+        any_task = find_investigation(self.kind).any_task
+        subjects = all_investigated((self.model, *self.beside), self.size, self.device, any_task)
+        return Inquiry(subjects, **shared, train=train)
 
 
 @takes(AnalyzeSettings)
@@ -90,6 +92,7 @@ def analyze(settings: AnalyzeSettings) -> Path:
     attention: where a head of a block looks from a place of the picture.
     similarity: how alike the attention of different queries and of different heads is.
     clusters: how many clusters of a PaCa are used, how spread out and alike they are, and how they drift.
+    importance: what a model of any task loses over the data without each of its clusters: accuracy, AP or mIoU.
     resolution: how right a classifier is on images of other sizes.
     scaling: how time, memory and multiply-adds grow with the image.
     robustness: how right a classifier is on corrupted pictures, and on other data of the same classes.
@@ -102,6 +105,7 @@ def analyze(settings: AnalyzeSettings) -> Path:
         vitreous analyze fourier runs/demo shapes
         vitreous analyze interaction runs/demo shapes --beside runs/other --limit 50
         vitreous analyze attention runs/demo photos --query 0.4 0.6 --block stages.2
+        vitreous analyze importance runs/detector shapes --limit 200
         vitreous analyze resolution runs/photos photos --sizes 128 224 320
         vitreous analyze robustness runs/photos photos --corruptions jpeg gaussian_noise
         vitreous analyze scaling paca_tiny --beside pvt_v2_b1 --sizes 224 448 896

@@ -7,11 +7,12 @@ from pathlib import Path
 
 from vitreous.clusters.atlas import ATLAS_RANKING
 from vitreous.errors import InputError
+from vitreous.evaluations.settings import open_for
 from vitreous.explanations.atlas_folder import write_atlas
 from vitreous.explanations.explaining import Plan
 from vitreous.runs.results import require_positive
 from vitreous.runtime.distributed import processes
-from vitreous.score import load_divided, open_for
+from vitreous.score import load_divided
 
 
 def atlas(

@@ -20,7 +20,8 @@ from vitreous.attribution.explainer import LearnedExplainer
 from vitreous.attribution.learned import explainer_of
 from vitreous.data.source import open_data, recognise
 from vitreous.errors import InputError, command, nearest, printable
-from vitreous.evaluate import evaluate, samples_of
+from vitreous.evaluate import evaluate
+from vitreous.evaluations.answers import samples_of
 from vitreous.explanations.dataset import selection
 from vitreous.exports.folder import EXPORT_JSON, RUN_SCRIPT, GraphFacts, is_exported, open_later, write_report
 from vitreous.exports.graph import require_packages

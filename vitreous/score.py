@@ -9,9 +9,8 @@ from typing import Any
 
 from vitreous.data.image_set import ImageSet
 from vitreous.data.layouts.held_out import VAL_FRACTION
-from vitreous.data.source import describe, open_data
 from vitreous.errors import InputError, printable
-from vitreous.evaluate import label_reading
+from vitreous.evaluations.settings import open_for
 from vitreous.explanations.learning import Lessons, checksums, learn_explainer, require_explainable
 from vitreous.explanations.scores import score_run
 from vitreous.runs.model_folder import explainer_folder_of, load_model
@@ -19,7 +18,6 @@ from vitreous.runs.results import require_positive
 from vitreous.runs.trained_model import TrainedModel
 from vitreous.runtime.console import format_duration
 from vitreous.runtime.distributed import World, processes
-from vitreous.tasks.base import load_task
 
 TRAIN = "train"
 DOUBTED_IMAGES = 50  # on which --learn measures what a method that has learned could flatter itself with
@@ -135,20 +133,3 @@ def learn_for(
         trained, train, place, data=f"{data} ({TRAIN})", scored=checksums(trained, scored, limit), lessons=lessons
     )
     print(printable(f"explainer: {place}, learned in {format_duration(time.perf_counter() - start)}"))
-
-
-def open_for(trained: TrainedModel, data: str, split: str, follow: bool) -> ImageSet:
-    """The data for the model's task, with label pictures read as in training."""
-    task = load_task(trained.task)
-    images = open_data(
-        data,
-        split,
-        size=trained.preprocess.size,
-        targets=task.targets,
-        val_fraction=trained.val_fraction,
-        follow=follow,
-        wording=task.wording(),
-        **label_reading(trained, data, (), False),
-    )
-    print(describe(data, task.targets, **{split: images}))
-    return images

@@ -6,12 +6,12 @@ vitreous shortcuts runs/demo shapes
 from pathlib import Path
 
 from vitreous.errors import printable
+from vitreous.evaluations.settings import open_for
 from vitreous.explanations.default_method import read_default_method
 from vitreous.explanations.model_card import refresh_card
 from vitreous.reports.shortcuts import Shortcuts, shortcuts_in_words
 from vitreous.runs.model_folder import load_model
 from vitreous.runs.results import require_positive, result_folder
-from vitreous.score import open_for
 from vitreous.suspects.finding import find_shortcuts
 from vitreous.suspects.folder import SHORTCUTS_JSON, write_shortcuts
 

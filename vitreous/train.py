@@ -26,7 +26,6 @@ from vitreous.data.loader import (
 )
 from vitreous.data.source import ImageSet, describe
 from vitreous.errors import InputError, command, printable
-from vitreous.evaluate import Scores, evaluation_loader, score_loader
 from vitreous.explanations.model_card import refresh_card
 from vitreous.files.storage import folder_bytes, json_text, require_space
 from vitreous.measurements.step_memory import largest_batch
@@ -59,6 +58,7 @@ from vitreous.training.faithful import FaithfulLoss
 from vitreous.training.feature_scores import has_labels, labelled_features, neighbour_scores
 from vitreous.training.optim import build_optimizer, set_lr, set_weight_decay
 from vitreous.training.recipe import as_recipe, with_recipe
+from vitreous.training.scoring import Scores, evaluation_loader, score_loader
 from vitreous.training.settings import FREE, TrainSettings
 from vitreous.training.state import Position, TrainState, WeightAverage
 from vitreous.training.stop import StopRequested, StopSignals, failures_explained

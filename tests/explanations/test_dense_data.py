@@ -17,13 +17,14 @@ from vitreous.data.layouts.shapes import ShapesImages
 from vitreous.data.shapes.samples import CATEGORIES, KEYPOINTS
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
+from vitreous.evaluations.settings import open_for
 from vitreous.explain import explain
 from vitreous.explanations.atlas import NOT_THERE, classes_of, gather
 from vitreous.explanations.best_findings import Tally, best_findings
 from vitreous.explanations.dataset import selection
 from vitreous.explanations.explaining import ON_THIS_IMAGE
 from vitreous.runs.model_folder import load_model
-from vitreous.score import open_for, score
+from vitreous.score import score
 from vitreous.tasks import detect
 from vitreous.tasks.base import load_task
 from vitreous.tasks.findings import ABSENT

@@ -11,12 +11,12 @@ from typing import Any
 
 import vitreous.investigations
 from vitreous.data.image_set import ImageSet
-from vitreous.data.source import open_data
 from vitreous.errors import InputError
+from vitreous.evaluations.settings import open_for_task
 from vitreous.explanations.dataset import ImageBatch, read_batches, selection
 from vitreous.reports.chart import COLOURS, LegendEntry
 from vitreous.reports.investigation import Findings
-from vitreous.runs.model_folder import load_classifier
+from vitreous.runs.model_folder import load_classifier, load_model
 from vitreous.runs.trained_model import TrainedModel
 
 
@@ -28,18 +28,22 @@ class Investigated:
     label: str  # in tables and charts
     size: int | None = None
     device: str = "cpu"
+    any_task: bool = False  # else a classifier
 
     @cached_property
     def trained(self) -> TrainedModel:
-        return load_classifier(self.given, size=self.size, device=self.device)
+        load = load_model if self.any_task else load_classifier
+        return load(self.given, size=self.size, device=self.device)
 
 
-def all_investigated(given: Sequence[str], size: int | None, device: str) -> tuple[Investigated, ...]:
+def all_investigated(
+    given: Sequence[str], size: int | None, device: str, any_task: bool = False
+) -> tuple[Investigated, ...]:
     """Each once, by the last part of its path, which charts have room for; by all of it where two would be the same."""
     names = list(dict.fromkeys(given))
     short = [Path(name).name or name for name in names]
     labels = short if len(set(short)) == len(short) else names
-    return tuple(Investigated(name, label, size, device) for name, label in zip(names, labels, strict=True))
+    return tuple(Investigated(name, label, size, device, any_task) for name, label in zip(names, labels, strict=True))
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ class Inquiry:
     train: Callable[..., Any] | None = None
 
     def images(self, trained: TrainedModel, data: str | None = None) -> ImageSet:
-        return open_data(data or self.data, self.split, size=trained.preprocess.size, val_fraction=trained.val_fraction)
+        return open_for_task(trained, data or self.data, self.split)
 
     def batches(self, trained: TrainedModel, label: str) -> Iterator[ImageBatch]:
         """The chosen pictures as the model sees them, with their labels."""
@@ -87,6 +91,7 @@ class Investigation(ABC):
     reading: str  # how to read the result
     needs_data = True
     needs_weights = True  # of the models that are given
+    any_task = False  # else classifiers
 
     @abstractmethod
     def run(self, inquiry: Inquiry) -> Findings: ...
@@ -97,6 +102,20 @@ def load_investigations() -> dict[str, Investigation]:
     modules = [import_module(f"{place.__name__}.{module.name}") for module in iter_modules(place.__path__)]
     found = [module.INVESTIGATION for module in modules if hasattr(module, "INVESTIGATION")]
     return {one.name: one for one in sorted(found, key=lambda one: (one.order, one.name))}
+
+
+def rows_or_reasons(
+    inquiry: Inquiry, rows_of: Callable[[Investigated, Inquiry], list[dict]]
+) -> tuple[list[dict], dict[str, str]]:
+    """The rows of all models, and the reasons of those for which the question has no meaning, by their labels."""
+    rows: list[dict] = []
+    undefined: dict[str, str] = {}
+    for subject in inquiry.subjects:
+        try:
+            rows += rows_of(subject, inquiry)
+        except InputError as reason:
+            undefined[subject.label] = str(reason)
+    return rows, undefined
 
 
 def class_numbers(trained: TrainedModel, images: ImageSet, data: str) -> list[int]:

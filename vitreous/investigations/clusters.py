@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from vitreous.attribution.method import trunk
 from vitreous.clusters.layer import CLUSTER_TAP, READOUT_TAP, mean_correlation, spatial_entropy
 from vitreous.errors import InputError
-from vitreous.investigations.base import Inquiry, Investigated, Investigation, coloured
+from vitreous.investigations.base import Inquiry, Investigated, Investigation, coloured, rows_or_reasons
 from vitreous.layers.tap import record, tap_names
 from vitreous.reports.chart import Chart, Series
 from vitreous.reports.investigation import Findings
@@ -87,13 +87,7 @@ class ClusterUse(Investigation):
     )
 
     def run(self, inquiry: Inquiry) -> Findings:
-        rows: list[dict] = []
-        undefined: dict[str, str] = {}
-        for subject in inquiry.subjects:
-            try:
-                rows += cluster_rows(subject, inquiry)
-            except InputError as reason:
-                undefined[subject.label] = str(reason)
+        rows, undefined = rows_or_reasons(inquiry, cluster_rows)
         colours, legend = coloured([row["model"] for row in rows])
         charts = tuple(
             Chart(title, "clustering, from the first stage to the last", tuple(

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from vitreous.attribution.attention import record_attention
 from vitreous.attribution.method import find_trunk
 from vitreous.errors import InputError
-from vitreous.investigations.base import Inquiry, Investigated, Investigation, coloured
+from vitreous.investigations.base import Inquiry, Investigated, Investigation, coloured, rows_or_reasons
 from vitreous.layers.tap import record, tap_names
 from vitreous.reports.chart import Chart, Series
 from vitreous.reports.investigation import Findings
@@ -85,13 +85,7 @@ class Similarity(Investigation):
     )
 
     def run(self, inquiry: Inquiry) -> Findings:
-        rows: list[dict] = []
-        undefined: dict[str, str] = {}
-        for subject in inquiry.subjects:
-            try:
-                rows += alike_rows(subject, inquiry)
-            except InputError as reason:
-                undefined[subject.label] = str(reason)
+        rows, undefined = rows_or_reasons(inquiry, alike_rows)
         lines = list(dict.fromkeys((row["model"], row["line"]) for row in rows))
         named = {line: " ".join(filter(None, line)) for line in lines}
         colours, legend = coloured(list(named.values()))

@@ -71,7 +71,7 @@ class ExportedWindows(Windows):
         row, column = window // nw * w + inner // w, across * w + inner % w
         self.source = torch.where(inner < 0, H * W, row.clamp(max=H - 1) * W + column.clamp(max=W - 1))  # (n t,)
         real = (inner < 0) | ((row < H) & (column < W))
-        self.keys = real.expand(self.batch, -1).reshape(-1, 1, 1, t)
+        self.keys = real.repeat(self.batch).view(-1, 1, 1, t)  # expanded, it would be a view for one window only
         place = torch.arange(H * W, device=device)
         row = place // W
         column = place - row * W

@@ -1,0 +1,26 @@
+"""An evaluation as a folder: figures, tables and pictures."""
+
+from pathlib import Path
+from typing import Any
+
+from vitreous.files.storage import write_json
+from vitreous.files.writing import write_text
+from vitreous.reports import evaluation as report
+from vitreous.reports.evaluation import Evaluation
+
+EVALUATION_JSON, EVALUATION_REPORT = "evaluation.json", "report.md"
+_MATRIX = "confusion.csv"
+
+
+def write_evaluation(folder: Path, evaluation: Evaluation, content: dict[str, Any]) -> None:
+    drawn = report.draw_evaluation(evaluation)
+    for name, (image, _) in drawn.items():
+        image.save(folder / name)
+    captions = {name: caption for name, (_, caption) in drawn.items()}
+    write_text(folder / EVALUATION_REPORT, report.evaluation_markdown(evaluation, captions))
+    files = [*drawn, EVALUATION_REPORT]
+    matrix = None if evaluation.details is None else report.confusion_csv(evaluation.details)
+    if matrix is not None:
+        write_text(folder / _MATRIX, matrix)
+        files.append(_MATRIX)
+    write_json(folder / EVALUATION_JSON, {**content, "files": files})
