@@ -37,6 +37,7 @@ from vitreous.tasks.findings import (
     FindingTruth,
     FoundTargets,
     ModelView,
+    Point,
     finding_at,
 )
 from vitreous.tasks.results import MIN_SCORE, CocoResult, count_names, import_supervision
@@ -255,6 +256,18 @@ class DetectTask(TaskWithHead):
             }
             for rank, (box, label, score) in enumerate(rows, 1)
         ]
+
+    def finding_under(self, prediction: Prediction, view: ModelView, point: Point, listed: int) -> int | None:
+        """The smallest box around the point, as it is the hardest to meet."""
+        height, width = view.original
+        x, y = point[0] * width, point[1] * height
+        around = [
+            ((right - left) * (bottom - top), finding["rank"])
+            for finding in self._findings(prediction)[:listed]
+            for left, top, right, bottom in [finding["box"]]
+            if left <= x <= right and top <= y <= bottom
+        ]
+        return min(around)[1] if around else None
 
     def explained_model(self, model: nn.Module, labels: tuple[int, ...], view: ModelView) -> nn.Module:
         assert isinstance(model, Detector)
