@@ -53,6 +53,7 @@ def test_findings_stand_where_classes_do(served):
     assert found["classes"][0]["name"].startswith(NAMES[card["task"]])
     assert [row["number"] for row in found["classes"]] == list(range(len(found["classes"])))
     assert all(0 <= row["probability"] <= 1 for row in found["classes"])
+    assert all(("box" in row) == (card["task"] == "detect") for row in found["classes"])
     drawing, plain, marked = (
         Image.open(io.BytesIO(client.get(f"/api/images/{id}/{name}").content))
         for name in ("drawing.png", "picture.png", "picture.png?target=0")

@@ -194,3 +194,20 @@ def test_a_second_model_stands_beside(folder, tmp_path):
         page.click("#undo")
         page.wait(f"document.getElementById('beside-sentence').textContent === {json.dumps(before)}")
         assert page.console == []
+
+
+@needs_chromium
+def test_heads_read_from_the_place_that_is_clicked(folder, tmp_path):
+    with running(application(folder)[0]) as address, browser(tmp_path) as page:
+        page.look()
+        page.open(f"{address}/")
+        page.click("#examples button")
+        ranked(page)
+        assert not any("/heads?" in url for url in page.requests)  # nobody has opened them
+        page.run("document.getElementById('heads').open = true")
+        page.wait("document.querySelectorAll('#head-tiles canvas').length === 4")  # as many as the last stage has heads
+        page.click("#viewer")
+        page.wait("document.getElementById('head-text').textContent.includes('50 % across and 50 % down')")
+        page.point("#head-tiles li:nth-child(2) .map-button")
+        page.wait("document.getElementById('caption').textContent.startsWith('Head 2 of stages.3.')")
+        assert page.console == []

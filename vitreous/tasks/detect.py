@@ -43,6 +43,7 @@ from vitreous.tasks.findings import (
 from vitreous.tasks.results import MIN_SCORE, CocoResult, count_names, import_supervision
 
 HEADS_WITH_MASKS = ("maskrcnn",)
+NEAR_A_BOX = 0.01  # of the longer side of the picture: how far beside a box a click still means it
 SAME_OBJECT_IOU = 0.5  # from which on a box counts as found, as in AP50
 
 
@@ -258,14 +259,14 @@ class DetectTask(TaskWithHead):
         ]
 
     def finding_under(self, prediction: Prediction, view: ModelView, point: Point, listed: int) -> int | None:
-        """The smallest box around the point, as it is the hardest to meet."""
+        """The smallest box around the point, or just beside it: that is the hardest to meet."""
         height, width = view.original
-        x, y = point[0] * width, point[1] * height
+        x, y, near = point[0] * width, point[1] * height, NEAR_A_BOX * max(width, height)
         around = [
             ((right - left) * (bottom - top), finding["rank"])
             for finding in self._findings(prediction)[:listed]
             for left, top, right, bottom in [finding["box"]]
-            if left <= x <= right and top <= y <= bottom
+            if left - near <= x <= right + near and top - near <= y <= bottom + near
         ]
         return min(around)[1] if around else None
 

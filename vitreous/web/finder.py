@@ -124,10 +124,14 @@ class Finder(Explorer):
         return self.about(item) | {"true": None, "classes": self.rows(item), "nothing": item.nothing}
 
     def rows(self, item: ServedFindings) -> list[Answer]:
-        """With the numbers of `vitreous predict`, in their order."""
+        """With the numbers of `vitreous predict`, in their order; those with a box say where it is."""
+        height, width = item.inspection.view.original
+        sides = (width, height, width, height)
         return [
             {"number": number, "name": finding["short"], "probability": finding_score(finding)}
+            | ({"box": [side / whole for side, whole in zip(box, sides, strict=True)]} if box else {})
             for number, (finding, _) in enumerate(item.findings)
+            for box in [finding.get("box")]
         ]
 
     def compared(self, item: ServedPicture, target: Target, before: Any, after: Any) -> Answer:

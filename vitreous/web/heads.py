@@ -19,14 +19,15 @@ from vitreous.web.worker import Urgency
 if TYPE_CHECKING:
     from vitreous.web.app import Service
 
-Share = Annotated[float | None, Query(ge=0, le=1)]
+_Number = Annotated[int, Query(ge=0, le=9999)]
+_ShareOrNone = Annotated[float | None, Query(ge=0, le=1)]
 
 
 def head_routes(service: "Service") -> APIRouter:
     router = APIRouter(prefix="/api/images/{id}")
 
     @router.get("/heads")
-    async def heads(id: str, view: Annotated[int, Query(ge=0, le=9999)], x: Share = None, y: Share = None) -> Response:
+    async def heads(id: str, view: _Number, x: _ShareOrNone = None, y: _ShareOrNone = None) -> Response:
         point = None if x is None or y is None else (x, y)
         work = partial(read_by_heads, service.explorer, service.pictures[id], view, point)
         return await service.answer(("heads", id, view, point), work, Urgency.LATER)

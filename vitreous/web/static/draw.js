@@ -112,8 +112,8 @@ function fade(data, share) {
   }
 }
 
-// The map alone, to lie over a picture: clear where it is cold. `patch` is { row, column } of a grid.
-export function paintOver(canvas, map, { width, height, strength, patch = null, grid = null }) {
+// The map alone, to lie over a picture: clear where it is cold. `patch` is { row, column } of a grid; `boxes` can be clicked.
+export function paintOver(canvas, map, { width, height, strength, patch = null, grid = null, boxes = [] }) {
   canvas.width = width;
   canvas.height = height;
   const context = canvas.getContext("2d");
@@ -127,12 +127,20 @@ export function paintOver(canvas, map, { width, height, strength, patch = null, 
     }
     context.putImageData(image, 0, 0);
   }
+  context.setLineDash([6, 5]);
+  for (const [left, top, right, bottom] of boxes) outline(context, left * width, top * height, (right - left) * width, (bottom - top) * height, 1.5);
+  context.setLineDash([]);
   if (!patch) return;
   const across = width / grid.columns;
   const down = height / grid.rows;
-  for (const [colour, line] of [["#000000", 5], ["#ffffff", 2]]) {
+  outline(context, patch.column * across, patch.row * down, across, down, 2);
+}
+
+// White on black, to be seen on anything.
+function outline(context, left, top, width, height, line) {
+  for (const [colour, wide] of [["#000000", line + 3], ["#ffffff", line]]) {
     context.strokeStyle = colour;
-    context.lineWidth = line;
-    context.strokeRect(patch.column * across, patch.row * down, across, down);
+    context.lineWidth = wide;
+    context.strokeRect(left, top, width, height);
   }
 }

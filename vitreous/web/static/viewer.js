@@ -87,8 +87,9 @@ export class Viewer {
     const shown = page.hoveredMap ?? page.pinnedMap;
     const strength = Number($("opacity").value) / 100;
     const grid = page.clusters.grid;
+    const boxes = page.shown.classes.filter(({ box, number }) => box && number !== page.target).map(({ box }) => box);
     const height = Math.max(1, Math.round((MAP_WIDTH * page.image.naturalHeight) / page.image.naturalWidth));
-    paintOver($("viewer"), shown?.map ?? null, { width: MAP_WIDTH, height, strength, patch: grid && this.patch, grid });
+    paintOver($("viewer"), shown?.map ?? null, { width: MAP_WIDTH, height, strength, patch: grid && this.patch, grid, boxes });
     $("sharp").style.filter = shown ? `grayscale(${greyUnder(strength)})` : "";
     paint($("strip-map"), page.image, shown?.map ?? null, { width: STRIP_WIDTH, strength });
     const caption = this.patch && grid ? this.patchText() : (shown?.caption() ?? "");
