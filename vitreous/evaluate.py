@@ -7,7 +7,7 @@ from rich.console import Console
 from vitreous.errors import printable
 from vitreous.evaluations.answers import Conditions, measure_at, measure_before, measure_in_detail
 from vitreous.evaluations.features import measure_features
-from vitreous.evaluations.folder import EVALUATION_JSON, EVALUATION_REPORT, write_evaluation
+from vitreous.evaluations.folder import EVALUATION_JSON, EVALUATION_PAGE, write_evaluation
 from vitreous.evaluations.settings import EvaluateSettings
 from vitreous.explanations.model_card import refresh_card
 from vitreous.files.storage import json_text
@@ -83,7 +83,7 @@ def evaluate(settings: EvaluateSettings) -> dict[str, float]:
         if staging is not None:
             write_evaluation(staging, evaluation, content)
     if out is not None and staging is not None:
-        print(printable(f"report: {out / EVALUATION_REPORT}"))
+        print(printable(f"report: {out / EVALUATION_PAGE}"))
         if settings.out is None:  # it is in the run's own folder
             refresh_card(settings.model)
     return evaluation.values | {"images_per_second": evaluation.speed.images_per_second} | evaluation.by_group()
