@@ -38,6 +38,7 @@ VERBS = {
     "serve": "explore a model in the browser: drop an image, switch clusters off, watch the prediction",
     "embed": "pooled features of pictures, however many, as files to search, cluster and classify",
     "export": "write a model as a graph for ONNX Runtime, OpenVINO or torch, to use it without vitreous",
+    "push": "put a trained model on the Hugging Face hub, with a model card",
     "mend": "close clusters of a model for good, or paint a region over, without training",
     "analyze": "what a network does: frequencies, interactions, attention, clusters, sizes, corruptions",
     "bench": "how fast models are on this machine, and what memory they take, beside each other",

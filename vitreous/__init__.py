@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from vitreous.mend import mend
     from vitreous.plot import plot
     from vitreous.predict import predict
+    from vitreous.push import push
     from vitreous.reports.explanation import Explanation
     from vitreous.runs.features import load_features
     from vitreous.runs.model_folder import load_model
@@ -75,6 +76,7 @@ VERBS = (
     "mend",
     "plot",
     "predict",
+    "push",
     "score",
     "serve",
     "shapes",
@@ -164,6 +166,7 @@ __all__ = [
     "plan_memory",
     "plot",
     "predict",
+    "push",
     "pyramid",
     "record",
     "score",
