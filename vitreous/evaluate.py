@@ -27,7 +27,8 @@ def evaluate(settings: EvaluateSettings) -> dict[str, float]:
 
     For a classifier: top-1 and top-5 accuracy, loss, calibration (ECE with 15 bins), recall and precision of every
     class, which classes are taken for which, and the images it got wrong with the largest confidence. With --out also
-    as pictures: the confusion matrix, the reliability diagram, accuracy by size, and the worst mistakes.
+    as a page, evaluation.html, whose tables can be sorted and searched, and as pictures: the confusion matrix, the
+    reliability diagram, accuracy by size, and the worst mistakes.
 
     For a detector: COCO's average precision and recall of boxes and, where it gives them, of masks. For a segmenter:
     mean and per-class intersection over union, and pixel accuracy. For keypoints: PCK at a tenth of the object's size,

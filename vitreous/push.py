@@ -75,7 +75,7 @@ def push(
         require_token()
     with tempfile.TemporaryDirectory(prefix="vitreous-push-") as place:
         staging = Path(place)
-        collect(model, folder, repository, staging, licence, picture)
+        collect_files(model, folder, repository, staging, licence, picture)
         files = sorted(path for path in staging.rglob("*") if path.is_file())
         if dry_run:
             print(printable((staging / CARD).read_text(encoding="utf-8"), keep="\n"))
@@ -89,7 +89,9 @@ def push(
     return address
 
 
-def collect(model: str, folder: Path, repository: str, staging: Path, licence: str | None, picture: str | None) -> None:
+def collect_files(
+    model: str, folder: Path, repository: str, staging: Path, licence: str | None, picture: str | None
+) -> None:
     """Everything that is sent, in a folder."""
     for name in (WEIGHTS, CONFIG, MANIFEST):
         shutil.copyfile(folder / name, staging / name)

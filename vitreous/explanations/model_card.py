@@ -203,10 +203,9 @@ def _groups(evaluation: Mapping[str, Any]) -> list[tuple[str, int, float]]:
 
 def _faithfulness(stored: Mapping[str, Any]) -> list[MethodNote]:
     try:
+        beaten = stored["beats_controls"]
         notes = [
-            MethodNote(
-                _text(name), *(float(one[key]) for key in ("mean", "low", "high")), bool(stored["beats_controls"][name])
-            )
+            MethodNote(_text(name), float(one["mean"]), float(one["low"]), float(one["high"]), bool(beaten[name]))
             for name, one in stored["measured"].items()
         ]
     except (LookupError, TypeError, ValueError, AttributeError):

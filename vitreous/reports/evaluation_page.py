@@ -35,7 +35,7 @@ class MatrixCell(NamedTuple):
     x: int
     y: int
     share: float  # of its row
-    count: int
+    images: int
     right: bool
     title: str
 

@@ -91,7 +91,7 @@ def render_explanations(
         compared=bool(beside),
         aligned=[aligned_methods(row) for row in rows],
         models=[one[0].facts.get("model", "") for one in columns if one],
-        conclusion=conclusion(explanations) if len(explanations) > 1 else "",
+        conclusion=right_answers(explanations) if len(explanations) > 1 else "",
         shortcuts=shortcuts,
         hidden_with=hidden_with,
         shown={  # what the reader must be told about
@@ -180,7 +180,7 @@ def aligned_methods(row: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def conclusion(explanations: Sequence[Explanation]) -> str:
+def right_answers(explanations: Sequence[Explanation]) -> str:
     """How many answers are right, where that is known."""
     known = [item for item in explanations if item.true is not None and item.probabilities]
     right = sum(item.true == item.predicted for item in known)

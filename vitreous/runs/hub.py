@@ -45,7 +45,7 @@ def hub_folder(source: str) -> Path:
 def _downloaded(repository: str, revision: str | None, endpoint: str | None) -> Path:
     from huggingface_hub import snapshot_download
 
-    with failures_explained(repository, revision):
+    with hub_failures_explained(repository, revision):
         found = Path(snapshot_download(repository, revision=revision, endpoint=endpoint, allow_patterns=list(NEEDED)))
     for name in (CONFIG, WEIGHTS):
         if not (found / name).is_file():
@@ -74,14 +74,14 @@ def push_folder(folder: Path, repository: str, *, private: bool, message: str) -
     api = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None)
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     added: list[Any] = [CommitOperationAdd(file.relative_to(folder).as_posix(), str(file)) for file in files]
-    with failures_explained(repository):
+    with hub_failures_explained(repository):
         api.create_repo(repository, private=private, exist_ok=True)
         api.create_commit(repository, operations=added, commit_message=message)
     return f"{api.endpoint}/{repository}"
 
 
 @contextmanager
-def failures_explained(repository: str, revision: str | None = None) -> Iterator[None]:
+def hub_failures_explained(repository: str, revision: str | None = None) -> Iterator[None]:
     """What the hub refuses, or that it cannot be reached, in one line."""
     from huggingface_hub import errors
 
