@@ -33,11 +33,13 @@ if TYPE_CHECKING:
     from vitreous.attribution.target import Target
     from vitreous.bench import bench
     from vitreous.check import check
+    from vitreous.completion import completion
     from vitreous.demo import demo
     from vitreous.embed import embed
     from vitreous.evaluate import evaluate
     from vitreous.explain import explain
     from vitreous.export import export
+    from vitreous.folds import folds
     from vitreous.heads.detect import build_detector
     from vitreous.heads.pyramid import pyramid
     from vitreous.info import info
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from vitreous.serve import serve
     from vitreous.shapes import shapes
     from vitreous.shortcuts import shortcuts
+    from vitreous.sweep import sweep
     from vitreous.tasks.classify import Classification
     from vitreous.tasks.detect import Detections
     from vitreous.tasks.keypoints import Keypoints
@@ -67,11 +70,13 @@ VERBS = (
     "atlas",
     "bench",
     "check",
+    "completion",
     "demo",
     "embed",
     "evaluate",
     "explain",
     "export",
+    "folds",
     "info",
     "mend",
     "plot",
@@ -81,6 +86,7 @@ VERBS = (
     "serve",
     "shapes",
     "shortcuts",
+    "sweep",
     "train",
 )
 HOMES = {  # of everything else that loads when it is first used
@@ -152,12 +158,14 @@ __all__ = [
     "bench",
     "build_detector",
     "check",
+    "completion",
     "create_model",
     "demo",
     "embed",
     "evaluate",
     "explain",
     "export",
+    "folds",
     "info",
     "list_models",
     "load_features",
@@ -173,6 +181,7 @@ __all__ = [
     "serve",
     "shapes",
     "shortcuts",
+    "sweep",
     "tap_names",
     "train",
 ]
