@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitreous.data.folds import fold_numbers
 from vitreous.errors import InputError
 from vitreous.folds import folds
 from vitreous.runs.run_folder import METRICS
+from vitreous.training.folding import fold_numbers
 
 
 @pytest.fixture

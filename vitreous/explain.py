@@ -79,28 +79,25 @@ def explain_run(
 
     Examples:
         vitreous explain photo.jpg
-        vitreous explain runs/demo photo.jpg
-        vitreous explain runs/demo clip.mp4 --stride 5 --out watched
+        vitreous explain runs/demo clip.mp4 --stride 5
         vitreous explain runs/demo shapes:val:0-7 --method grad_cam occlusion
-        vitreous explain runs/mine photos/ --stage 2 --label cat --budget 10 --compare runs/other
+        vitreous explain runs/mine photos/ --label cat --budget 10 --compare runs/other
         vitreous explain runs/streets photo.jpg --label road --region 10,200,400,300
         vitreous explain xcit_small_12_p8.fb_dino photo.jpg --size 448
 
     Args:
-        model: Run folder, model folder, file of weights, hf:owner/name on the hub, or model name, ours or timm's. Left
-            out, so that pictures come first: a public PaCa that knows ImageNet's classes, downloaded once.
+        model: Run or model folder, file of weights, hf:owner/name, or name, ours or timm's; default: a public PaCa.
         images: Files, folders, patterns such as 'photos/*.jpg', samples of embedded data: shapes:val:0-7, or a video.
         method: Methods to compare, such as 'grad_cam stage 2', or all; default: the run's own and a few quick ones.
         budget: Most forward passes that a map may take (a backward pass counts as two).
-        ranking: How clusters are ranked: ablation (default), logit_gate, value_gate, integrated, attention_mass,
-            masking (the paper's, and the only one for --source attention) or random.
+        ranking: Of clusters: ablation (default), logit_gate, value_gate, integrated, attention_mass, masking, random.
         compare: Another run, shown side by side.
         label: True class of the images; of a detector or segmenter, the class whose best finding is explained.
         finding: Which finding is explained, by rank; default: the best.
         joint: Keypoints: the joint that is explained; default: the most certain.
         region: Segmentation: left,top,right,bottom in pixels of the image; what the model says there is explained.
         stage: Stage whose clusters are shown, counted from 1 as in the paper; default: the last one with clusters.
-        block: Block of the stage, counted from 1; default: the last one that has maps of its own.
+        block: Block of the stage, from 1; default: the last one that has maps of its own.
         source: Rank the cluster maps, or the attention each position pays to the clusters.
         head: Attention head, counted from 1; default: the mean of all heads.
         top_k: Number of clusters to draw.

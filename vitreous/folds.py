@@ -9,7 +9,6 @@ from typing import Any
 
 from rich.console import Console
 
-from vitreous.data.folds import write_folds
 from vitreous.data.source import open_data, own_splits, recognise
 from vitreous.errors import InputError, printable
 from vitreous.files.storage import write_json
@@ -21,6 +20,7 @@ from vitreous.runs.run_folder import best_validation
 from vitreous.runs.trial import done_once
 from vitreous.tasks.base import load_task
 from vitreous.train import train
+from vitreous.training.folding import write_folds
 from vitreous.training.recipe import with_recipe
 
 FOLD_FILE, RESULT_JSON = "fold.json", "result.json"
