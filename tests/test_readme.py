@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 import timm
 import torch
+from PIL import Image
 
 import vitreous_command
 from tests.support.pages import ROOT, blocks, dead_links, read
+from tests.support.released_weights import publish, released_file
+from tests.support.site import serving
 
 README = read("README.md")
 TARGETS = dict(re.findall(r"^([\w-]+):.*\n((?:\t.*\n)*)", read("Makefile"), re.M))
@@ -17,8 +20,9 @@ TINY = {  # what makes a README command quick enough for a test
     "train": "--size 32 --epochs 1 --batch-size 8 --workers 0",
     "evaluate": "--workers 0",
     "predict": "",
-    "explain": "--top-k 2 --limit 1 --method grad_cam",
-    "shapes": "--count 20 --val 10 --size 32",
+    "explain": "--size 32 --top-k 2 --limit 1 --method centre_blob --ranking logit_gate",
+    "shortcuts": "--limit 20",
+    "shapes": "--count 20 --val 20 --size 32",
 }
 
 
@@ -33,14 +37,21 @@ def run(command: str) -> None:
 
 
 def test_commands_work_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but `serve`, which goes on until it is stopped."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
     assert "vitreous shapes --out photos" in README
     run("vitreous shapes --out photos")
-    assert [command.split()[1] for command in commands()] == ["train", "evaluate", "predict", "explain"]
-    for command in commands():
-        run(command)
+    Image.open(next(Path("photos/val").rglob("*.png"))).convert("RGB").save("photo.jpg")
+    verbs = [command.split()[1] for command in commands()]
+    assert verbs == ["explain", "serve", "train", "evaluate", "explain", "shortcuts"]
+    with serving() as site:
+        publish(site, released_file(), monkeypatch)
+        for command in commands():
+            if command.split()[1] != "serve":
+                run(command)
+    assert (tmp_path / "explanation/report.html").stat().st_size > 10_000
     assert (tmp_path / "runs/photos/explanation/report.html").stat().st_size > 10_000
-    assert (tmp_path / "runs/photos/predictions/predictions.json").exists()
 
 
 def test_snippets_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
