@@ -56,9 +56,6 @@ EXTRAS = {
     "fastapi": "web",
     "uvicorn": "web",
     "tensorboard": "log",
-    "wandb": "wandb",
-    "mlflow": "mlflow",
-    "av": "video",
     "datasets": "data",
     "pyarrow": "parquet",
 }

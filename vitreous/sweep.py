@@ -73,7 +73,7 @@ def sweep(recipe: Path, *, out: Path | None = None, device: str = "auto", dry_ru
     rounds = asked.rounds()
     print(f"{asked.method}: {len(points)} trials of {', '.join(asked.search)}")
     for number, (trials, epochs) in enumerate(rounds, 1):
-        print(f"round {number}: {trials} trials, {epochs} epochs each")
+        print(f"round {number}: {trials} trials, {epochs_text(epochs)} each")
     if dry_run:
         for number, point in enumerate(points):
             print(printable(f"{number:03d}  {told(point)}"))
@@ -155,8 +155,12 @@ def as_findings(asked: Sweep, rows: list[dict[str, Any]], metric: str) -> Findin
         for name, given in asked.search.items()
         if all(isinstance(row[name], int | float) for row in rows)
     ]
-    legend = tuple(LegendEntry(f"{epochs} epochs", colour) for epochs, colour in colours.items())
+    legend = tuple(LegendEntry(epochs_text(epochs), colour) for epochs, colour in colours.items())
     return Findings(tuple(rows), tuple(charts), legend, columns=columns)
+
+
+def epochs_text(epochs: int) -> str:
+    return f"{epochs} epoch{'' if epochs == 1 else 's'}"
 
 
 def is_log(given: Any) -> bool:
@@ -168,16 +172,16 @@ def axis_name(name: str, given: Any) -> str:
 
 
 def scatter(
-    rows: list[dict[str, Any]], name: str, metric: str, colours: Mapping[int, str], log: bool
+    rows: list[dict[str, Any]], name: str, metric: str, colours: dict[int, str], log: bool
 ) -> tuple[Series, ...]:
     """Points without lines, of a colour for each number of epochs: a gap stands between two of them."""
     series = []
-    for epochs, colour in colours.items():
+    for epochs, colour in reversed(colours.items()):  # the last round is drawn over the others
         places = [
             (math.log10(row[name]) if log else float(row[name]), row[metric]) for row in rows if row["epochs"] == epochs
         ]
         points = tuple(point for place in sorted(places) for point in (place, (place[0], math.nan)))
-        series.append(Series(f"{epochs} epochs", points, colour, f"{epochs} epochs"))
+        series.append(Series(epochs_text(epochs), points, colour, epochs_text(epochs)))
     return tuple(series)
 
 
