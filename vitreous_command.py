@@ -29,6 +29,8 @@ VERBS = {
     "info": "list the models, or show one: parameters, MACs, taps, arguments, growth with the image",
     "check": "look at every picture of a data set: unreadable, doubled, misplaced",
     "train": "train a model on a folder of images or on the embedded shapes",
+    "sweep": "search settings of a training: a grid, at random, or by successive halving",
+    "folds": "cross-validation: train once for each fold of data without splits",
     "evaluate": "measure a trained model on held-out data",
     "predict": "what a model says about images: classes, objects, a class for every pixel, keypoints, numbers",
     "explain": "why a model answered so: maps, clusters and how faithful they are, as one HTML report",
@@ -38,12 +40,14 @@ VERBS = {
     "serve": "explore a model in the browser: drop an image, switch clusters off, watch the prediction",
     "embed": "pooled features of pictures, however many, as files to search, cluster and classify",
     "export": "write a model as a graph for ONNX Runtime, OpenVINO or torch, to use it without vitreous",
+    "push": "put a trained model on the Hugging Face hub, with a model card",
     "mend": "close clusters of a model for good, or paint a region over, without training",
     "analyze": "what a network does: frequencies, interactions, attention, clusters, sizes, corruptions",
     "bench": "how fast models are on this machine, and what memory they take, beside each other",
     "plot": "draw the curves of training runs, as a picture and one HTML page",
     "demo": "train, evaluate and explain a small model in a few minutes",
     "shapes": "write the embedded data set as files",
+    "completion": "a script with which a shell completes verbs and options",
 }
 
 # Packages that come with an extra: import name -> extra.
@@ -52,6 +56,9 @@ EXTRAS = {
     "fastapi": "web",
     "uvicorn": "web",
     "tensorboard": "log",
+    "wandb": "wandb",
+    "mlflow": "mlflow",
+    "av": "video",
     "datasets": "data",
     "pyarrow": "parquet",
 }
@@ -100,10 +107,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def dispatch(arguments: list[str]) -> int:
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
+    if not arguments or arguments in (["-h"], ["--help"], ["help"]):
         print(overview())
         return 0
     verb, *rest = arguments
+    if verb == "help":
+        verb, rest = rest[0], ["--help"]
     if verb == "--version":
         from importlib.metadata import version
 
@@ -127,7 +136,7 @@ def overview() -> str:
     return (
         "vitreous: efficient vision transformers you can see into\n\n"
         f"usage: vitreous VERB ...\n\nverbs:\n{rows}\n\n"
-        "  vitreous VERB --help    arguments and examples of one verb\n"
+        "  vitreous help VERB      arguments and examples of one verb; also: vitreous VERB --help\n"
         "  vitreous --version      the installed version\n\n"
         "start with:\n"
         "  vitreous explain photo.jpg   why a public model answers as it does, fetched once\n"

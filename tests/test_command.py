@@ -83,6 +83,23 @@ def test_help_of_a_verb_teaches_by_example(verb, capsys):
     assert "Args:" not in out
 
 
+def test_help_names_a_verb_too(capsys):
+    with pytest.raises(SystemExit):
+        main(["help", "info"])
+    assert "vitreous info --scaling" in capsys.readouterr().out
+    assert main(["help", "infoo"]) == 2
+    assert "nearest: info" in capsys.readouterr().err
+    assert main(["help"]) == 0
+    assert "vitreous help VERB" in capsys.readouterr().out
+
+
+def test_a_shell_completes_verbs_and_options(capsys):
+    script = import_module("vitreous.completion").completion("bash")
+    assert script.strip() == capsys.readouterr().out.strip()
+    for word in (*VERBS, "--batch-size", "--no-resume", "--dry-run"):
+        assert word in script
+
+
 @pytest.mark.parametrize("verb", WRITTEN)
 def test_verb_is_a_function_of_the_same_name(verb):
     function = getattr(import_module(f"vitreous.{verb}"), verb)

@@ -145,6 +145,7 @@ def test_a_folder_holds_figures_tables_and_pictures(folder):
     assert {path.name for path in folder.iterdir()} == {"evaluation.json", *content["files"]}
     assert set(content["files"]) == {
         "confusion.png", "confusion.csv", "reliability.png", "sizes.png", "mistakes.png", "report.md",
+        "evaluation.html",
     }  # fmt: skip
     for name in content["files"]:
         if name.endswith(".png"):

@@ -25,7 +25,7 @@ def test_commands_work(tmp_path, monkeypatch, capsys):
     assert [at["size"] for at in json.loads((tmp_path / "figures.json").read_text())["sizes"]] == [48, 64, 96, 128]
     assert (tmp_path / "comparison" / "curves.html").exists()
     assert list((tmp_path / "runs" / "large" / "tensorboard").iterdir())
-    promised = {"report.md", "evaluation.json", "confusion.csv", "confusion.png", "reliability.png"}
+    promised = {"evaluation.html", "report.md", "evaluation.json", "confusion.csv", "confusion.png", "reliability.png"}
     assert promised <= {path.name for path in (tmp_path / "runs" / "small" / "evaluation").iterdir()}
     for figure in ("`top1`", "`top5`", "`loss`", "`ece`", "recall", "precision"):
         assert figure.strip("`") in (tmp_path / "figures.md").read_text()

@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 
 from tests.support.families import small
-from tests.support.pages import blocks, dead_links, read
+from tests.support.pages import blocks, dead_links, notebook_code, read
 from tests.support.tiny_model import save_tiny_dense, save_tiny_model
 from vitreous.attribution.catalogue import all_controls, all_methods
 from vitreous.attribution.controls import OracleMask
@@ -61,8 +61,8 @@ def test_any_model(tmp_path, monkeypatch):
 def test_the_notebook_runs_cell_by_cell(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     save_tiny_model(tmp_path / "runs" / "demo")
-    cells, known = read("docs/examples/see_into_it.py").split("# %%\n"), {}
-    for cell in cells[1:]:
+    known = {}
+    for cell in notebook_code("docs/examples/see_into_a_classifier.ipynb"):
         exec(cell, known)
     assert capsys.readouterr().out.count("log-odds, matters:") == 3  # one for each stage with clusters
     assert (tmp_path / "explanation.html").is_file()

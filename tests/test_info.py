@@ -1,3 +1,4 @@
+import json
 import re
 import sys
 from pathlib import Path
@@ -165,3 +166,10 @@ def test_run_and_model_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert info(folder, size=128)[folder]["macs"] > row["macs"]
     with pytest.raises(InputError, match="there is no folder"):
         info("runs/absent")
+
+
+def test_json_holds_what_is_returned(tmp_path: Path) -> None:
+    rows = info(filter="paca_b0*", json=tmp_path / "models.json")
+    assert json.loads((tmp_path / "models.json").read_text()).keys() == rows.keys()
+    with pytest.raises(InputError, match="--json"):
+        info(filter="paca_b0*", json=tmp_path)

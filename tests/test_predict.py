@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from pathlib import Path
 
 import pytest
@@ -130,7 +131,7 @@ def test_failure_and_interrupt_leave_an_earlier_result_alone(model, photo, broke
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(predict.__globals__, "write_json", interrupt)
+    monkeypatch.setattr(sys.modules["vitreous.predict"], "write_json", interrupt)
     for folder in (out, tmp_path / "deep" / "new"):
         with pytest.raises(KeyboardInterrupt):
             predict(model, ("shapes:val:2",), out=folder)

@@ -25,7 +25,7 @@ def test_commands_are_understood():
     commands = [
         line for block in blocks(PAGE, "bash") for line in block.splitlines() if line.startswith("vitreous serve")
     ]
-    assert len(commands) == 3
+    assert len(commands) == 4
     for command in commands:
         assert parse(serve, "vitreous serve", shlex.split(command)[2:]).func is serve
 
@@ -38,7 +38,7 @@ def test_addresses_answer(tmp_path):
         ]
         addresses = re.findall(r"localhost:8000(/\S*?)\"?[\s]", "\n".join(blocks(PAGE, "bash")))
         asked = [address.replace("$id", id) for address in addresses if "?name=" not in address]
-        assert len(asked) == 6
+        assert len(asked) == 7
         for address in asked:
             assert client.get(address).status_code == 200, address
 

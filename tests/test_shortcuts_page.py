@@ -1,11 +1,10 @@
 """docs/shortcuts.md and its notebook: links lead somewhere, and every cell runs."""
 
-import json
 from typing import Any
 
 import pytest
 
-from tests.support.pages import dead_links, read
+from tests.support.pages import dead_links, notebook_code
 
 PAGE, NOTEBOOK = "docs/shortcuts.md", "docs/examples/find_and_mend.ipynb"
 SIZES = "PICTURES, EPOCHS, MEASURED, SEARCHED = 3000, 2, 500, 240"
@@ -13,8 +12,7 @@ SIZES = "PICTURES, EPOCHS, MEASURED, SEARCHED = 3000, 2, 500, 240"
 
 def run_cells(sizes: str) -> dict[str, Any]:
     """The code of the notebook, cell by cell, with other sizes; what it leaves behind."""
-    cells = [cell for cell in json.loads(read(NOTEBOOK))["cells"] if cell["cell_type"] == "code"]
-    source = ["".join(cell["source"]) for cell in cells]
+    source = notebook_code(NOTEBOOK)
     assert SIZES in source[0]
     known: dict[str, Any] = {}
     for code in source:

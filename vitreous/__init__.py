@@ -33,11 +33,13 @@ if TYPE_CHECKING:
     from vitreous.attribution.target import Target
     from vitreous.bench import bench
     from vitreous.check import check
+    from vitreous.completion import completion
     from vitreous.demo import demo
     from vitreous.embed import embed
     from vitreous.evaluate import evaluate
     from vitreous.explain import explain
     from vitreous.export import export
+    from vitreous.folds import folds
     from vitreous.heads.detect import build_detector
     from vitreous.heads.pyramid import pyramid
     from vitreous.info import info
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from vitreous.mend import mend
     from vitreous.plot import plot
     from vitreous.predict import predict
+    from vitreous.push import push
     from vitreous.reports.explanation import Explanation
     from vitreous.runs.features import load_features
     from vitreous.runs.model_folder import load_model
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
     from vitreous.serve import serve
     from vitreous.shapes import shapes
     from vitreous.shortcuts import shortcuts
+    from vitreous.sweep import sweep
     from vitreous.tasks.classify import Classification
     from vitreous.tasks.detect import Detections
     from vitreous.tasks.keypoints import Keypoints
@@ -68,19 +72,23 @@ VERBS = (
     "atlas",
     "bench",
     "check",
+    "completion",
     "demo",
     "embed",
     "evaluate",
     "explain",
     "export",
+    "folds",
     "info",
     "mend",
     "plot",
     "predict",
+    "push",
     "score",
     "serve",
     "shapes",
     "shortcuts",
+    "sweep",
     "train",
 )
 HOMES = {  # of everything else that loads when it is first used
@@ -156,12 +164,14 @@ __all__ = [
     "bench",
     "build_detector",
     "check",
+    "completion",
     "create_model",
     "demo",
     "embed",
     "evaluate",
     "explain",
     "export",
+    "folds",
     "info",
     "list_models",
     "load_features",
@@ -170,12 +180,14 @@ __all__ = [
     "plan_memory",
     "plot",
     "predict",
+    "push",
     "pyramid",
     "record",
     "score",
     "serve",
     "shapes",
     "shortcuts",
+    "sweep",
     "tap_names",
     "train",
 ]

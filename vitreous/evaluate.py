@@ -7,7 +7,7 @@ from rich.console import Console
 from vitreous.errors import printable
 from vitreous.evaluations.answers import Conditions, measure_at, measure_before, measure_in_detail
 from vitreous.evaluations.features import measure_features
-from vitreous.evaluations.folder import EVALUATION_JSON, EVALUATION_REPORT, write_evaluation
+from vitreous.evaluations.folder import EVALUATION_JSON, EVALUATION_PAGE, write_evaluation
 from vitreous.evaluations.settings import EvaluateSettings
 from vitreous.explanations.model_card import refresh_card
 from vitreous.files.storage import json_text
@@ -27,7 +27,8 @@ def evaluate(settings: EvaluateSettings) -> dict[str, float]:
 
     For a classifier: top-1 and top-5 accuracy, loss, calibration (ECE with 15 bins), recall and precision of every
     class, which classes are taken for which, and the images it got wrong with the largest confidence. With --out also
-    as pictures: the confusion matrix, the reliability diagram, accuracy by size, and the worst mistakes.
+    as a page, evaluation.html, whose tables can be sorted and searched, and as pictures: the confusion matrix, the
+    reliability diagram, accuracy by size, and the worst mistakes.
 
     For a detector: COCO's average precision and recall of boxes and, where it gives them, of masks. For a segmenter:
     mean and per-class intersection over union, and pixel accuracy. For keypoints: PCK at a tenth of the object's size,
@@ -83,7 +84,7 @@ def evaluate(settings: EvaluateSettings) -> dict[str, float]:
         if staging is not None:
             write_evaluation(staging, evaluation, content)
     if out is not None and staging is not None:
-        print(printable(f"report: {out / EVALUATION_REPORT}"))
+        print(printable(f"report: {out / EVALUATION_PAGE}"))
         if settings.out is None:  # it is in the run's own folder
             refresh_card(settings.model)
     return evaluation.values | {"images_per_second": evaluation.speed.images_per_second} | evaluation.by_group()

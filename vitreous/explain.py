@@ -18,6 +18,7 @@ from vitreous.attribution.target import Target
 from vitreous.clusters.layer import MapSource
 from vitreous.clusters.masking import Masking
 from vitreous.data.pictures import Picture, Pictured, as_picture, find_pictures
+from vitreous.data.video import Video, frame_lines, open_video
 from vitreous.errors import InputError, nearest, printable
 from vitreous.explanations.dataset import selection
 from vitreous.explanations.default_method import read_default_method
@@ -27,11 +28,13 @@ from vitreous.explanations.folder import EXPLANATION_JSON, REPORT_PAGE, print_su
 from vitreous.explanations.inner_maps import inner_maps, inner_view, write_inner_maps
 from vitreous.explanations.model_card import shortcuts_known
 from vitreous.explanations.picture import explain_picture, explain_with, model_in_memory, picture_name
+from vitreous.explanations.video import FRAME_LINES, explain_frames, method_for_video, require_watchable
 from vitreous.reports.explanation import Explanation
 from vitreous.runs.default_model import DEFAULT_MODEL, model_and_pictures
 from vitreous.runs.model_folder import is_weights_file, load_model
 from vitreous.runs.results import load_readable, report_skipped, require_positive, result_folder
 from vitreous.runs.trained_model import TrainedModel, is_whole
+from vitreous.runs.video_answers import VIDEO_DRAWN, write_video_marker
 from vitreous.runtime.calling import natural, with_known_names
 from vitreous.runtime.console import track
 from vitreous.tasks.findings import FindingQuery, parse_region
@@ -55,6 +58,7 @@ def explain_run(
     head: int | None = None,
     top_k: int = 6,
     limit: int = 50,
+    stride: int = 1,
     size: int | str | None = None,
     device: str = "auto",
     architecture: str | None = None,
@@ -65,54 +69,54 @@ def explain_run(
 
     The report compares maps of several methods, each with insertion and deletion measured on that image. Of a PaCa
     model it also tells whether its clusters matter at all (causal load), which do, alone and in groups, and which
-    ranking of them is right. The class is the true one where it is known (--label, or the image lies in a folder named
-    like one of the model's classes), otherwise the predicted one. Of a detector, a segmenter or a keypoint model one
-    finding is explained: the best box, the largest region of the class that covers most, the most certain joint. A
-    model without a classifier has no answer: what its class token reads is shown, head by head, or its clusters.
+    ranking of them is right. The class is the true one where it is known (--label, or the name of the image's folder),
+    otherwise the predicted one. Of a detector, a segmenter or a keypoint model one finding is explained: the best box,
+    the largest region of the class that covers most, the most certain joint. Of a model without a classifier, what its
+    class token reads is shown, head by head, or its clusters.
 
-    Written to --out: report.html (one file, opens offline), a contact sheet for each image, and explanation.json with
-    all numbers. An earlier result there is replaced; any other content is left alone and refused.
+    Written to --out: report.html (one file, opens offline), a sheet for each image, and explanation.json with all
+    numbers. An earlier result there is replaced; any other content is left alone and refused.
 
     Examples:
         vitreous explain photo.jpg
-        vitreous explain runs/demo photo.jpg
+        vitreous explain runs/demo clip.mp4 --stride 5
         vitreous explain runs/demo shapes:val:0-7 --method grad_cam occlusion
-        vitreous explain runs/mine photos/ --stage 2 --label cat --compare runs/other
-        vitreous explain runs/mine photos/ --budget 10
+        vitreous explain runs/mine photos/ --label cat --budget 10 --compare runs/other
         vitreous explain runs/streets photo.jpg --label road --region 10,200,400,300
         vitreous explain xcit_small_12_p8.fb_dino photo.jpg --size 448
 
     Args:
-        model: Run folder, model folder, file of weights (.pth, .safetensors) or model name, ours (vitreous info) or
-            timm's. Left out, so that pictures come first: a public PaCa that knows ImageNet's classes, downloaded once.
-        images: Files, folders, patterns such as 'photos/*.jpg', or samples of the embedded data: shapes:val:0-7.
-        method: Methods to compare, or all; default: the run's own and a few quick ones. A wrong name lists all. Those
-            that look at a layer take one: 'grad_cam stage 2', 'layer_cam layer3'.
+        model: Run or model folder, file of weights, hf:owner/name, or name, ours or timm's; default: a public PaCa.
+        images: Files, folders, patterns such as 'photos/*.jpg', samples of embedded data: shapes:val:0-7, or a video.
+        method: Methods to compare, such as 'grad_cam stage 2', or all; default: the run's own and a few quick ones.
         budget: Most forward passes that a map may take (a backward pass counts as two).
-        ranking: How clusters are ranked: ablation (default), logit_gate, value_gate, integrated, attention_mass,
-            masking (the paper's, and the only one for --source attention) or random.
+        ranking: Of clusters: ablation (default), logit_gate, value_gate, integrated, attention_mass, masking, random.
         compare: Another run, shown side by side.
         label: True class of the images; of a detector or segmenter, the class whose best finding is explained.
         finding: Which finding is explained, by rank; default: the best.
         joint: Keypoints: the joint that is explained; default: the most certain.
         region: Segmentation: left,top,right,bottom in pixels of the image; what the model says there is explained.
         stage: Stage whose clusters are shown, counted from 1 as in the paper; default: the last one with clusters.
-        block: Block of the stage, counted from 1; default: the last one that has maps of its own.
+        block: Block of the stage, from 1; default: the last one that has maps of its own.
         source: Rank the cluster maps, or the attention each position pays to the clusters.
         head: Attention head, counted from 1; default: the mean of all heads.
         top_k: Number of clusters to draw.
         limit: Most images to explain; of more, a selection evenly spread over them is taken.
+        stride: Of a video: every so many frames are shown beside their maps, in overlay.mp4, and told in frames.jsonl.
         size: Height and width the images are brought to, as 448 or 800x1216; default: what the model was trained with.
         device: cpu, cuda, cuda:1, mps, or auto.
         architecture: Of a file: the name of its model, where the file does not tell.
         model_args: Of a file: what its model was built with, where that is not the default, e.g. stem_stride=2.
         out: Folder to write to.
     """
-    require_positive(top_k=top_k, limit=limit, **({} if budget is None else {"budget": budget}))
+    require_positive(top_k=top_k, limit=limit, stride=stride, budget=budget)
     model, images = model_and_pictures(model, images, "explain")
     plan = plan_of(method, ranking, stage, block=block, source=source, head=head, budget=budget)
     query = FindingQuery(finding, label, joint, None if region is None else parse_region(region))
+    video = open_video(images, stride)  # one that cannot be read is told before the work
     loaded = load_runs((model,) if compare is None else (model, compare), architecture, model_args, size, device)
+    if video is not None:
+        return show_video(loaded, video, query, out, plan)
     if any(is_whole(one) and not one.classes for _, one in loaded):
         return show_inner_maps(loaded, images, limit, query, out)
     return show_answers(loaded, images, limit, query, out, plan, ranked=ranking is not None, top_k=top_k)
@@ -139,6 +143,27 @@ def show_answers(
         write_explanations(staging, first, about=about, hole=hole, top_k=top_k, beside=beside, shortcuts=known)
     print_summary(first, out / REPORT_PAGE)
     return out / REPORT_PAGE
+
+
+def show_video(
+    loaded: Sequence[tuple[str, TrainedModel]], video: Video, query: FindingQuery, out: Path, plan: Plan
+) -> Path:
+    """Where a classifier looks, frame by frame."""
+    if len(loaded) > 1:
+        raise InputError("--compare is for pictures; explain the video once for each model, with another --out")
+    for name in query.given():
+        raise InputError(f"--{name} is for pictures; of a video the answer of every frame is explained")
+    ((run, trained),) = loaded
+    require_watchable(trained)
+    method = method_for_video(trained, read_default_method(run).applied(plan))
+    with result_folder(out, EXPLANATION_JSON) as staging:
+        found = explain_frames(trained, method, video, staging)
+        about = {"model": run, "video": video.path.name, "stride": video.stride, "method": method.name}
+        write_video_marker(staging, EXPLANATION_JSON, **about)
+    for line in frame_lines([(row["seconds"], best) for row, best in found]):
+        print(printable(line))
+    print(printable(f"written: {out / VIDEO_DRAWN} (maps of {method.name}) and {out / FRAME_LINES}"))
+    return out / VIDEO_DRAWN
 
 
 def show_inner_maps(

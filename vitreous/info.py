@@ -1,6 +1,7 @@
 """vitreous info: all models, or one of them in detail."""
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import timm
@@ -18,11 +19,14 @@ from vitreous.figures.counting import (
     work_at,
 )
 from vitreous.figures.display import arguments_of, print_growth, print_list, print_one
+from vitreous.files.storage import json_text
+from vitreous.files.writing import write_output
 from vitreous.layers.tap import tap_names
 from vitreous.models.arguments import parse_model_arg
 from vitreous.models.base import Backbone
 from vitreous.registry import ENTRIES, create_model, list_models, resolve_name
 from vitreous.runs.model_folder import build_architecture, find_model_folder, read_config
+from vitreous.runs.results import require_writable
 from vitreous.runtime.console import track
 
 Row = dict[str, Any]
@@ -36,6 +40,7 @@ def info(
     scaling: bool = False,
     markdown: bool = False,
     filter: str = "*",
+    json: Path | None = None,
 ) -> dict[str, Row]:
     """List the models, or show one: parameters, multiply-adds, strides, channels, taps and what can be set.
 
@@ -60,11 +65,24 @@ def info(
         scaling: Fit how multiply-adds grow from 256 to 2048 pixels; without a name, of a model per family and a ViT.
         markdown: Print the list as a Markdown table.
         filter: Shell-style pattern that chooses the models to list.
+        json: Write the figures to this file too.
 
     Returns:
         What was printed: model name -> figures.
     """
     check_options(model, size, model_args, scaling, markdown, filter)
+    if json is not None:
+        require_writable("--json", json)
+    rows = shown_rows(model, size, model_args, scaling, markdown, filter)
+    if json is not None:
+        write_output(json, json_text(rows))
+    return rows
+
+
+def shown_rows(
+    model: str | None, size: int | None, model_args: Sequence[str], scaling: bool, markdown: bool, filter: str
+) -> dict[str, Row]:
+    """What was asked for, printed."""
     arguments = dict(parse_model_arg(text) for text in model_args)
     if model is not None:
         subject = open_subject(model, arguments)

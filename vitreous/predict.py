@@ -6,7 +6,7 @@ vitreous predict runs/demo photo.jpg
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -17,19 +17,29 @@ import torch
 from vitreous.data.detector_boxes import DetectorBoxes, Found, read_boxes
 from vitreous.data.many_pictures import gather_pictures, list_pictures
 from vitreous.data.pictures import Picture
+from vitreous.data.video import Video, frame_lines, open_video
 from vitreous.errors import InputError, printable
-from vitreous.files.storage import sha256, write_json
+from vitreous.files.storage import json_text, sha256, write_json
+from vitreous.files.writing import write_output
 from vitreous.measurements.plan import plan_memory, read_amount
 from vitreous.runs.answer_shards import fill_shards, report_shards, write_rows
-from vitreous.runs.default_model import DEFAULT_MODEL, model_and_pictures
+from vitreous.runs.default_model import model_and_pictures
 from vitreous.runs.model_folder import load_model
+from vitreous.runs.predict_settings import PredictSettings
 from vitreous.runs.result_shards import Share, json_values, model_fingerprint, open_shards, own_share
-from vitreous.runs.results import file_name, report_skipped, report_unreadable, require_positive, result_folder
+from vitreous.runs.results import (
+    file_name,
+    report_skipped,
+    report_unreadable,
+    result_folder,
+)
 from vitreous.runs.streaming import PictureSource, Question, even_batch_size, stream_answers
 from vitreous.runs.trained_model import TrainedModel, in_batches, require_evaluation_mode
+from vitreous.runs.video_answers import VIDEO_DRAWN, VIDEO_LINES, answer_video, write_video_marker
+from vitreous.runtime.calling import takes
 from vitreous.runtime.console import track
 from vitreous.runtime.device import choose_device
-from vitreous.tasks.base import Inference, Task
+from vitreous.tasks.base import Task
 from vitreous.tasks.results import MIN_SCORE, PictureResult
 
 _RESULT, _COCO_RESULTS = "predictions.json", "coco_results.json"
@@ -43,26 +53,15 @@ class Predicted(NamedTuple):
     files: tuple[str, ...]  # drawings
 
 
-def predict(
-    model: str = DEFAULT_MODEL,
-    images: tuple[str, ...] = (),
-    *,
-    out: Path | None = None,
-    jsonl: bool = False,
-    shard_size: int | None = None,
-    top_k: int | None = None,
-    min_score: float | None = None,
-    boxes: Path | None = None,
-    flip: bool = False,
-    scales: tuple[float, ...] = (),
-    slide: bool = False,
-    batch_size: int | None = None,
-    size: int | str | None = None,
-    max_memory: str | None = None,
-    device: str = "auto",
-    architecture: str | None = None,
-    model_args: tuple[str, ...] = (),
-) -> list[dict[str, Any]]:
+class Together(NamedTuple):
+    """How many images are computed at once."""
+
+    batch: int  # in a forward pass
+    passes: int | None = None  # side by side; None: as many as there are threads
+
+
+@takes(PredictSettings)
+def predict(settings: PredictSettings) -> list[dict[str, Any]]:
     """Class probabilities, objects, a class for every pixel, or keypoints, depending on what the model was trained for.
 
     With --out, what is found is drawn on the images, and written to predictions.json; of all models but classifiers
@@ -71,65 +70,75 @@ def predict(
     With --jsonl, for millions of pictures (docs/many.md): nothing is drawn, --out gets shards of JSON lines, the same
     command continues after a kill, and torchrun divides the shards over processes and machines.
 
+    A video is taken alone: --stride 5 looks at every fifth frame, and --out gets predictions.jsonl, a line for each,
+    and overlay.mp4 with what was found drawn on the frames (needs the extra video).
+
     Examples:
         vitreous predict photo.jpg
         vitreous predict runs/demo photos/ more/*.png --top-k 3
         vitreous predict runs/cells slides/ --min-score 0.5 --out found
         vitreous predict runs/poses photos/ --boxes found/predictions.json --flip --out poses
         torchrun --nproc-per-node 2 -m vitreous predict runs/demo 'photos-{000..099}.tar' --jsonl --out answers
+        vitreous predict runs/cells clip.mp4 --stride 5 --out found
         vitreous predict runs/demo panorama.jpg --size 4000x6000 --max-memory 4GB
-
-    Args:
-        model: Run folder, model folder, file of weights (.pth, .safetensors) or model name (see: vitreous info). In
-            Python also what `vitreous.load_model` gives. Left out, pictures first: a public PaCa, fetched once.
-        images: Files, folders, patterns such as 'photos/*.jpg', tar shards, Parquet files with pictures as bytes, or
-            samples of the embedded data: shapes:val:0-7. In Python also pictures in memory.
-        out: Folder for predictions.json and one drawing per image, or for the shards.
-        jsonl: Write shards of JSON lines, an object for each image; several processes always do.
-        shard_size: Of --jsonl: images in a shard; default: 2,048, and fewer where there are few for the processes.
-        top_k: Classifiers: number of classes to show for each image; default: 5.
-        min_score: Detection and keypoints: smallest score of what is shown, and of what --boxes says; default: 0.3, and
-            0.5 for several labels.
-        boxes: Keypoints: predictions.json of a detector, or a list of COCO's results, which says where objects are;
-            scores are then the product with the detector's. Default: an image is one object.
-        flip: Segmentation and keypoints: the mean with the answer about the mirrored picture.
-        scales: Segmentation: the mean over the picture at these scales.
-        slide: Segmentation: windows of the size of the training crops, instead of the whole picture at once.
-        batch_size: Images per forward pass; default: 32, and 1 where images differ in size.
-        size: Height and width the images are brought to, as 448 or 4000x6000, or the shorter side for detectors and
-            segmenters; default: what the model was trained with.
-        max_memory: Classifiers: most memory to take beside the loaded model, such as 3GB; a plan is told first.
-        device: cpu, cuda, cuda:1, mps, or auto.
-        architecture: Of a file: the name of its model, where it does not tell it itself.
-        model_args: Of a file: what its model was built with, where that is not the default, e.g. stem_stride=2.
 
     Returns:
         For each readable image a dict with "image" and "predictions", the surest first; none with jsonl.
     """
-    require_positive(top_k=top_k, batch_size=batch_size, shard_size=shard_size)
-    share, allowed = own_share(), None if max_memory is None else read_amount(max_memory)
-    model, images = model_and_pictures(model, images, "predict")
-    many, place = require_place(share, jsonl, shard_size, out), choose_device(device, local_rank=share.on_machine)
+    model, images = model_and_pictures(settings.model, settings.images, "predict")
+    settings = replace(settings, model=model, images=images)
+    out, share = settings.out, own_share()
+    allowed = None if settings.max_memory is None else read_amount(settings.max_memory)
+    video = opened_video(settings.images, settings.stride, settings.jsonl)
+    many = require_place(share, settings.jsonl, settings.shard_size, out)
+    place = choose_device(settings.device, local_rank=share.on_machine)
     with nullcontext() if out is None or many else result_folder(out, _RESULT) as staging:
-        trained = opened_model(model, architecture, model_args, size, device, place)
-        task = trained.build_task().using(Inference(flip, scales, slide, top_k, min_score, boxes))
-        known, asked = known_boxes(task), batch_size or task.batch_size
+        trained = opened_model(
+            settings.model, settings.architecture, settings.model_args, settings.size, settings.device, place
+        )
+        task = trained.build_task().using(settings.inference())
+        known, asked = known_boxes(task), settings.batch_size or task.batch_size
         if many and out is not None:
-            batches = images_together(trained, asked, allowed)
-            return predict_shards(trained, task, images, known, batches, out, share, shard_size)
-        pictures = list_pictures(images, size=trained.preprocess.size)
-        together = images_together(trained, min(asked, len(pictures)), allowed)
-        predicted = predict_all(trained, task, pictures, known, together, staging)
-        write_predictions(staging, getattr(model, "name", model), task, predicted)
-    print_table(predicted, out)
-    return [one.row for one in predicted]
+            together = images_together(trained, asked, allowed)
+            predict_shards(trained, task, settings.images, known, together, out, share, settings.shard_size)
+            return []
+        if video is not None:
+            rows = predict_video(trained, task, video, images_together(trained, asked, allowed), staging)
+        else:
+            pictures = list_pictures(settings.images, size=trained.preprocess.size)
+            together = images_together(trained, min(asked, len(pictures)), allowed)
+            predicted = predict_all(trained, task, pictures, known, together, staging)
+            write_predictions(staging, getattr(settings.model, "name", settings.model), task, predicted)
+            rows = [one.row for one in predicted]
+    if video is None:
+        print_table(predicted, out)
+    elif out is not None:
+        print(printable(f"written: {out / VIDEO_LINES} and {out / VIDEO_DRAWN}"))
+    if settings.json is not None:
+        write_output(settings.json, json_text(rows))
+    return rows
 
 
-class Together(NamedTuple):
-    """How many images are computed at once."""
+def opened_video(images: Sequence[Any], stride: int, jsonl: bool) -> Video | None:
+    """The video among what was given, if there is one."""
+    video = open_video(images, stride)
+    if video is None and stride != 1:
+        raise InputError(f"--stride {stride} is for a video; leave it out, or give one")
+    if video is not None and jsonl:
+        raise InputError("--jsonl writes shards of many pictures; a video has its lines in --out anyway: leave it out")
+    return video
 
-    batch: int  # in a forward pass
-    passes: int | None = None  # side by side; None: as many as there are threads
+
+def predict_video(
+    trained: TrainedModel, task: Task, video: Video, together: Together, staging: Path | None
+) -> list[dict[str, Any]]:
+    question = Question(task, together.batch, drawn=staging is not None, side_by_side=together.passes)
+    found = answer_video(trained, question, video, staging)
+    if staging is not None:
+        write_video_marker(staging, _RESULT, model=trained.name, video=video.path.name, stride=video.stride)
+    for line in frame_lines([(row["seconds"], summary) for row, summary in found]):
+        print(printable(line))
+    return [row for row, _ in found]
 
 
 def images_together(trained: TrainedModel, asked: int, allowed: int | None) -> Together:

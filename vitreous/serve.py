@@ -6,6 +6,7 @@ vitreous serve runs/demo
 
 import socket
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from PIL import Image
@@ -21,7 +22,7 @@ from vitreous.runs.results import load_readable, report_skipped, require_positiv
 from vitreous.runs.trained_model import TrainedModel
 from vitreous.web.explorer import Explorer
 from vitreous.web.finder import Finder
-from vitreous.web.pictures import ServedPicture
+from vitreous.web.pictures import ServedPicture, as_sharp_jpeg
 
 EXAMPLES = 12  # offered on the page; of a larger folder a selection spread over it
 EMBEDDED = "shapes:val:0-9"  # each class once
@@ -30,6 +31,7 @@ EMBEDDED = "shapes:val:0-9"  # each class once
 def serve(
     model: str = DEFAULT_MODEL,
     *,
+    beside: str | None = None,
     examples: str | None = None,
     host: str = "127.0.0.1",
     port: int = 8000,
@@ -46,18 +48,21 @@ def serve(
 
     The page shows the prediction for a picture, the maps of clusters ranked by what they do to it, and every other
     method that fits the model; clusters can be switched off one by one or in groups. Of a detector, a segmenter or a
-    keypoint model it lists the findings, each of which can be explained. It needs no network, and only this machine can
+    keypoint model it lists the findings, each of which can be explained. With --beside a second model answers about
+    the same picture, and about the same picture with a part hidden. It needs no network, and only this machine can
     open it unless --host says otherwise. There is no login: whoever can reach the address can use it.
 
     Examples:
         vitreous serve
         vitreous serve runs/demo
         vitreous serve runs/mine --examples photos/val --port 8080
+        vitreous serve runs/mine --beside runs/mended
         vitreous serve runs/mine --host 0.0.0.0 --allow-host lab-machine
 
     Args:
         model: Run folder, model folder, file of weights (.pth, .safetensors) or model name (see: vitreous info). Left
             out: a public PaCa that knows ImageNet's classes, downloaded once.
+        beside: Another model, as `model`, whose answers stand beside.
         examples: Pictures to offer: a folder, a pattern, or samples of the embedded data such as shapes:val:0-7.
             Default: embedded samples if the model knows their classes.
         host: Address to listen on; 0.0.0.0 for every machine that can reach this one.
@@ -81,7 +86,10 @@ def serve(
         announce_default("vitreous serve MODEL")
     explorer = open_explorer(model, architecture=architecture, model_args=model_args, size=size, device=device)
     limits = Limits(upload_bytes=max_upload_mb * 1_000_000, concurrent=concurrent, waiting=waiting)
-    app = create_app(explorer, examples=find_examples(explorer, examples), limits=limits, hosts=(host, *allow_host))
+    other = None if beside is None else open_explorer(beside, device=device)
+    shown = find_examples(explorer, examples)
+    same = None if other is None else (other, find_examples(other, examples or EMBEDDED) if shown else [])
+    app = create_app(explorer, examples=shown, beside=same, limits=limits, hosts=(host, *allow_host))
     with listen(host, port) as listener:
         address = f"[{host}]" if ":" in host else host
         print(
@@ -103,7 +111,7 @@ def open_explorer(
     check_answers(trained)
     explainer_of(trained.model)  # one that is damaged, or of other weights, shows here
     kind = Finder if trained.build_task().has_findings else Explorer
-    explorer = kind(trained, read_default_method(model))
+    explorer = kind(trained, read_default_method(model), Path(model).name if Path(model).exists() else "")
     if explorer.chosen.method is not None:
         explorer.method(explorer.chosen.method)  # one that does not fit shows here
     return explorer
@@ -138,7 +146,10 @@ def find_examples(explorer: Explorer, given: str | None) -> list[ServedPicture]:
     pictures = within(given, find_pictures([given], size=trained.preprocess.size))
     step = max(1.0, len(pictures) / EXAMPLES)
     chosen = [pictures[int(index * step)] for index in range(min(EXAMPLES, len(pictures)))]
-    found = [explorer.see(image, shown_name(one.name, given), one.label) for one, image in load_readable(chosen)]
+    found = [
+        replace(explorer.see(image, shown_name(one.name, given), one.label), sharp=as_sharp_jpeg(image))
+        for one, image in load_readable(chosen)
+    ]
     report_skipped(len(chosen) - len(found), len(chosen))
     return found
 

@@ -34,7 +34,15 @@ from vitreous.metrics.figures import figure_text
 from vitreous.registry import is_stored, resolve_name, stored_arguments
 from vitreous.runs.model_config import make_config
 from vitreous.runs.model_folder import PREFERRED, save_model
-from vitreous.runs.run_folder import RunFolder, TensorBoard, require_tensorboard
+from vitreous.runs.run_folder import RunFolder
+from vitreous.runs.trackers import (
+    MLflow,
+    TensorBoard,
+    WeightsAndBiases,
+    require_mlflow,
+    require_tensorboard,
+    require_wandb,
+)
 from vitreous.runs.trained_model import in_batches
 from vitreous.runtime.calling import takes
 from vitreous.runtime.console import EpochTable, RemainingTime, Throughput, format_duration, track
@@ -77,6 +85,9 @@ class StepResult(NamedTuple):
     signal: int  # received by any of them; 0 = none
     late: bool  # whether a checkpoint is due by the clock
     watched_terms: dict[str, float]  # of clusters, attention and the task: unweighted means over the images
+
+
+TRACKERS = {"tensorboard": require_tensorboard, "wandb": require_wandb, "mlflow": require_mlflow}
 
 
 @takes(TrainSettings, with_recipe)
@@ -138,8 +149,8 @@ def train(settings: TrainSettings) -> Path:
             else:
                 run.begin(settings.arguments(), fingerprints)
                 training.bad_images.restore(0)  # left by a first start that failed
-            if settings.tensorboard and world.main:
-                run.follow(TensorBoard(run.path / "tensorboard", run.seconds))
+            if world.main:
+                follow_elsewhere(settings, run)
             try:
                 with worker_failures_explained():  # a worker's death may also show in the middle of a step
                     training.fit()
@@ -153,6 +164,16 @@ def train(settings: TrainSettings) -> Path:
         on_features = () if training.task.classes else ("--knn",)
         say(f"finished: {run.path}   next: {command('evaluate', run.path, settings.data, *on_features)}")
     return run.path
+
+
+def follow_elsewhere(settings: TrainSettings, run: RunFolder) -> None:
+    """Show the metrics wherever that was asked for."""
+    if settings.tensorboard:
+        run.follow(TensorBoard(run.path / "tensorboard", run.seconds))
+    if settings.wandb:
+        run.follow(WeightsAndBiases(run.path, settings.arguments()))
+    if settings.mlflow:
+        run.follow(MLflow(run.path, settings.arguments()))
 
 
 def prepare(
@@ -318,8 +339,9 @@ class Training:
 
     def check_before_start(self) -> None:
         """Try what the run will need later, so that problems show before the first step; nothing of it stays."""
-        if self.settings.tensorboard:
-            self.world.agree(require_tensorboard)
+        for option, requirement in TRACKERS.items():
+            if getattr(self.settings, option):
+                self.world.agree(requirement)
         self.world.on_main(self.require_space)
         self.world.agree(self.require_storable)
         # On each process, so that all of them fail alike.

@@ -287,7 +287,11 @@ def test_like_finds_the_nearest_of_the_data(model, folder):
 def test_page_in_a_browser(folder, tmp_path):
     with browser(tmp_path) as tab:
         tab.open((folder / "index.html").as_uri())
+        tab.look(width=1440, height=900)
+        assert tab.run("document.querySelector('.thumbs').getBoundingClientRect().bottom") < 2 * 900
+        assert tab.run("document.querySelectorAll('.cluster[open]').length") == 0, "details on demand"
         chosen = "#clusters .cluster .show"
+        tab.click(".cluster summary")
         tab.click(chosen)
         tab.wait("!document.querySelector('.alike').hidden")
         similar = tab.run(f"document.querySelector('{chosen}').dataset.alike.split(' ').length")
@@ -299,6 +303,12 @@ def test_page_in_a_browser(folder, tmp_path):
         tab.run("document.querySelector('select').dispatchEvent(new Event('change'))")
         shown = tab.run("[...document.querySelectorAll('.cluster')].map((c) => c.id)")
         assert shown == [f"cluster-{number}" for number in range(6)]
+        words = tab.run("document.querySelector('#cluster-4').dataset.words")
+        tab.run(f"document.querySelector('.order input').value = {json.dumps(words)}")
+        tab.run("document.querySelector('.order input').dispatchEvent(new Event('input'))")
+        assert tab.run("[...document.querySelectorAll('.cluster:not([hidden])')].map((c) => c.id)") == ["cluster-4"]
+        tab.run("location.hash = 'cluster-5'")
+        tab.wait("document.querySelector('#cluster-5').open && !document.querySelector('#cluster-5').hidden")
         assert tab.console == []
         assert all(address.startswith(folder.as_uri()) for address in tab.requests if not address.startswith("data:"))
         assert len({address for address in tab.requests if address.endswith(".jpg")}) == 7

@@ -142,7 +142,45 @@ def test_two_models_side_by_side():
     html = page(explanation(), beside=[replace(explanation(), facts={"model": "other"})])
     assert html.count('<div class="pair">') == 1
     assert "other: predicted" in html
+    assert html.count("<h2>Maps, method by method</h2>") == 1
+    assert html.count('<div class="method-row"><h3') == 3
     assert len(set(re.findall(r' id="([^"]+)"', html))) == len(re.findall(r' id="([^"]+)"', html))
+
+
+def test_methods_of_two_models_stand_in_one_row():
+    """In the order of the first model; what the other does not have is said."""
+    first = replace(explanation(), methods=(method("a", 0.1), method("b", 0.4)))
+    other = replace(explanation(), methods=(method("c", 0.2), method("a", 0.5)))
+    html = page(first, beside=[other])
+    assert re.findall(r'<h3 class="name">(\w+)', html) == ["b", "a", "c"]
+    rows = html.split('<div class="method-row"><h3')[1:]
+    found = [re.findall(r'data-for="([\w-]+)"', row) for row in rows]
+    assert found == [["image-1"], ["image-1", "other-1"], ["other-1"]]
+    assert html.count("not for this model") == 2
+
+
+def test_several_pictures_begin_with_how_many_are_right():
+    items = [explanation(), replace(explanation("dog.png"), true="cat"), replace(explanation("x.png"), true=None)]
+    assert '<p class="conclusion">1 of 2 answers are right.</p>' in page(*items)
+    assert '<p class="conclusion">' not in page(explanation())
+
+
+@needs_chromium
+def test_no_column_of_two_models_is_cut(tmp_path):
+    file = tmp_path / "report.html"
+    file.write_text(page(explanation(grid=8, side=64), beside=[explanation(seed=1, grid=8, side=64)]), encoding="utf-8")
+    cut = "[...document.querySelectorAll('.scroll, .ranking')].filter((e) => e.scrollWidth > e.clientWidth + 1).length"
+    names = cut.replace(".length", ".map((e) => e.textContent.slice(0, 60))")
+    with browser(tmp_path) as tab:
+        for width in (1440, 1210, 1000, 390):
+            tab.look(width=width, height=900)
+            tab.open(file.resolve().as_uri())
+            tab.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+            assert tab.run(cut) == 0, (width, tab.run(names))
+            assert tab.run("document.documentElement.scrollWidth") <= width
+        tab.click('.show[data-for="other-1"]')
+        assert tab.run("document.querySelector('#other-1 .viewer figcaption').textContent").startswith("method 0")
+        assert tab.console == []
 
 
 def test_names_are_text():

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from vitreous.errors import InputError, to_install_extra
-from vitreous.runs.run_folder import METRICS, RunFolder, TensorBoard, read_metrics
+from vitreous.runs.run_folder import METRICS, RunFolder, read_metrics
+from vitreous.runs.trackers import TensorBoard
 from vitreous.train import train
 
 ARGUMENTS, DATA = {"model": "paca_b0", "lr": 0.1, "workers": 2}, {"train": "abc"}

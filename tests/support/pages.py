@@ -1,5 +1,6 @@
 """Pages of documentation taken apart, for the tests that run what they show."""
 
+import json
 import re
 from pathlib import Path
 
@@ -12,6 +13,12 @@ def read(page: str) -> str:
 
 def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", read(page), re.S)
+
+
+def notebook_code(notebook: str) -> list[str]:
+    """The code of a notebook, cell by cell."""
+    cells = json.loads(read(notebook))["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
 
 
 def dead_links(page: str) -> list[str]:

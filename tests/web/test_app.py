@@ -2,13 +2,16 @@
 
 import asyncio
 import base64
+import io
 import itertools
+import re
 import threading
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from starlette.testclient import TestClient
 
 from tests.support.explorer import (
@@ -38,6 +41,7 @@ from vitreous.errors import InputError
 from vitreous.explanations.default_method import NOT_MEASURED
 from vitreous.explanations.explaining import Plan, explain_image
 from vitreous.layers.tap import record
+from vitreous.web.app import STATIC_FILES
 from vitreous.web.guard import Limits
 
 CLOSE = 1e-4  # log-odds of up to 100 in single precision; batches of another size add in another order
@@ -91,6 +95,30 @@ def test_card_says_what_there_is(client):
     assert {"grad_cam", "occlusion", "token_gradient"} <= {method["name"] for method in card["methods"]}
     assert {"ablation", "logit_gate"} <= {ranking["name"] for ranking in card["rankings"]}
     assert "random" not in {ranking["name"] for ranking in card["rankings"]}
+
+
+def test_the_page_is_small_and_complete(client):
+    sizes = {address: len(client.get(address).content) for address in STATIC_FILES}
+    assert sum(sizes.values()) < 150_000
+    scripts = [client.get(address).text for address in STATIC_FILES if address.endswith((".js", "/"))]
+    naming = re.compile(r'(?:from "\./|src="|rel="stylesheet" href=")([\w.]+)"')
+    asked = {name for script in scripts for name in naming.findall(script)}
+    assert asked == {address[1:] for address in STATIC_FILES if address != "/"}
+
+
+def test_the_part_that_the_model_sees_is_known(client):
+    wide = io.BytesIO()
+    Image.new("RGB", (300, 100), "red").save(wide, "PNG")
+    id = client.post("/api/images?name=wide.png", content=wide.getvalue()).json()["id"]
+    assert client.get(f"/api/images/{id}").json()["window"] == pytest.approx([1 / 3, 0, 2 / 3, 1], abs=0.01)
+
+
+def test_examples_are_there_as_sharp_as_they_are(client, example):
+    sharp = Image.open(io.BytesIO(client.get(f"/api/images/{example}/sharp.jpg").content))
+    seen = Image.open(io.BytesIO(client.get(f"/api/images/{example}/picture.png").content))
+    assert sharp.width / sharp.height == seen.width / seen.height
+    id = client.post("/api/images?name=mine.png", content=png(3)).json()["id"]
+    assert client.get(f"/api/images/{id}/sharp.jpg").status_code == 404  # the browser has it itself
 
 
 def test_upload_is_predicted(client, explorer):
@@ -240,6 +268,9 @@ def test_report_is_that_of_the_library(client, explorer, example, inputs):
         ("/api/images/ID/stages/3/ablation?off=12", 422, "clusters 0 to 11"),
         ("/api/images/ID/stages/3/ablation?off=1,x", 422, "off=3,7"),
         ("/api/images/ID/stages/3/ablation?off=0,1,2,3,4,5,6,7,8,9,10,11", 422, "keep at least one"),
+        ("/api/images/ID/pointed?x=0.5&y=0.5", 422, "choose one of its classes"),
+        ("/api/images/ID/pointed?x=2&y=0.5", 422, "x: input should be less"),
+        ("/api/images/ID/hidden?box=0,0,1,1&target=10", 422, "classes 0 to 9"),
         ("/api/images/ID/heat?method=grad_camera", 422, "nearest: grad_cam"),
         ("/api/images/ID/heat?method=class_attention", 422, "cannot be used here"),
         ("/api/images/ID/heat?method=grad_cam&stage=9", 422, "stages 1 to 4"),

@@ -53,6 +53,7 @@ def test_findings_stand_where_classes_do(served):
     assert found["classes"][0]["name"].startswith(NAMES[card["task"]])
     assert [row["number"] for row in found["classes"]] == list(range(len(found["classes"])))
     assert all(0 <= row["probability"] <= 1 for row in found["classes"])
+    assert all(("box" in row) == (card["task"] == "detect") for row in found["classes"])
     drawing, plain, marked = (
         Image.open(io.BytesIO(client.get(f"/api/images/{id}/{name}").content))
         for name in ("drawing.png", "picture.png", "picture.png?target=0")
@@ -61,6 +62,41 @@ def test_findings_stand_where_classes_do(served):
     assert plain.size == (64, 64) or card["task"] != "keypoints"
     assert marked.width / marked.height == plain.width / plain.height
     assert marked.convert("RGB").tobytes() != plain.convert("RGB").resize(marked.size, 3).tobytes()
+
+
+def test_a_hidden_part_takes_findings_their_scores(served):
+    client, _, id = served
+    found = ask(client, f"images/{id}/hidden?box=0,0,1,1&target=0")
+    before = ask(client, f"images/{id}")["classes"]
+    assert [row["before"] for row in found["classes"]] == [row["probability"] for row in before]
+    assert any(row["probability"] != row["before"] for row in found["classes"])
+
+
+def test_what_is_pointed_at_is_the_finding_there(served):
+    client, explorer, id = served
+    item = explorer.receive(png(1, side=80), "a.png")
+    task, inspection = explorer.trained.task, item.inspection
+    height, width = inspection.view.original
+    for number, (finding, _) in enumerate(item.findings):
+        if task == "detect":
+            left, top, right, bottom = finding["box"]
+            x, y = (left + right) / 2 / width, (top + bottom) / 2 / height
+        elif task == "segment":
+            rows, columns = (inspection.prediction["semantic"] == CLASSES[task].index(finding["class"])).nonzero().T
+            x, y = (columns[0].item() + 0.5) / width, (rows[0].item() + 0.5) / height
+        else:
+            row, column = item.findings[number][1].places[0].tolist()
+            rows, columns = inspection.prediction["grid"].tolist()
+            x, y = (column + 0.5) / columns, (row + 0.5) / rows
+        met = ask(client, f"images/{id}/pointed?x={x}&y={y}")["number"]
+        if task == "segment":
+            assert met == number
+        elif task == "detect":  # another box may lie within this one, none around the point is smaller
+            areas = [(b[2] - b[0]) * (b[3] - b[1]) for b in (one["box"] for one, _ in item.findings)]
+            assert areas[met] <= areas[number] + 1e-3
+        else:
+            places = [tuple(target.places[0].tolist()) for _, target in item.findings]
+            assert places[met] == places[number]
 
 
 def test_a_finding_is_explained_as_a_class_is(served):

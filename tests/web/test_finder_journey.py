@@ -11,7 +11,12 @@ CLASSES = ("disc", "box")
 def test_a_finding_is_chosen_and_loses_its_score(tmp_path):
     picture = tmp_path / "mine.png"
     picture.write_bytes(png(4, side=80))
-    with running(application(save_tiny_dense(tmp_path / "detect", "detect", CLASSES))[0]) as address:
+    app, explorer = application(save_tiny_dense(tmp_path / "detect", "detect", CLASSES))
+    item = explorer.receive(picture.read_bytes(), "mine.png")
+    left, top, right, bottom = item.findings[4][0]["box"]
+    across, down = (left + right) / 160, (top + bottom) / 160  # the middle of a box in a picture of 80 pixels
+    pointed = explorer.pointed(item, across, down)["number"]
+    with running(app) as address:
         with browser(tmp_path) as page:
             page.look()
             page.open(f"{address}/")
@@ -33,7 +38,12 @@ def test_a_finding_is_chosen_and_loses_its_score(tmp_path):
             page.click("#cards .switch")
             page.wait("document.getElementById('sentence').textContent.includes('log-odds of the explained finding')")
             assert text(page, "#sentence").startswith("box 2: ")
-            page.run("document.getElementById('methods').open = true")
+            page.point("h1")
+            page.point("#viewer", across, down)
+            for kind in ("mousePressed", "mouseReleased"):
+                x, y = page.pointer
+                page.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+            page.wait(f"document.getElementById('explained').textContent.startsWith('box {pointed + 1}: ')")
             page.click("[data-method=grad_cam] .map-button")
             page.wait("document.querySelectorAll('#method-cards canvas').length >= 1")
             assert page.console == []

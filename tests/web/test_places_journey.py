@@ -25,6 +25,8 @@ def test_a_dragged_box_becomes_an_answer_and_a_file(tmp_path):
         corners = [[box[0] + share * box[2], box[1] + share * box[3]] for share in (0.01, 0.3)]
         for kind, (x, y) in (("mousePressed", corners[0]), ("mouseMoved", corners[1]), ("mouseReleased", corners[1])):
             page.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", buttons=1, clickCount=1)
+        page.wait("document.getElementById('sentence').textContent.includes('with the upper left corner hidden')")
+        page.click("#place-examples")
         page.wait("document.getElementById('place-answer').textContent.startsWith('Without')")
         assert "upper left" in text(page, "#place-answer")
         assert page.run("document.querySelectorAll('#place-pictures li').length") == 9

@@ -84,6 +84,7 @@ def test_taken_port_is_named():
         ({"waiting": 0}, "--waiting 0"),
         ({"max_upload_mb": 0}, "--max-upload-mb 0"),
         ({"examples": "nowhere"}, "no image at 'nowhere'"),
+        ({"beside": "nowhere"}, "nowhere"),
     ],
 )
 def test_bad_options(folder, options, words):

@@ -18,6 +18,7 @@ from vitreous.faithfulness.intervals import Interval
 from vitreous.faithfulness.scoring import IGNORANT, MethodScores, below_every_method
 from vitreous.files.reading import reason_of
 from vitreous.files.storage import read_stored_json, replace_file
+from vitreous.runs.hub import is_hub_address
 from vitreous.runs.model_folder import find_model_folder, is_weights_file
 
 BUDGETS = (1, 3, 10, 50, 100)  # passes a map may take, for each of which a default is stored
@@ -112,7 +113,7 @@ def most_faithful(scores: MethodScores, *, data: str, images: int, findings: boo
 
 def store_default_method(model: str, chosen: DefaultMethod) -> DefaultMethod:
     """Beside the weights, if they have a folder. Returns what stood there before."""
-    path = file_of(model)
+    path = None if is_hub_address(model) else file_of(model)
     if path is None:
         return NOT_KEPT
     try:

@@ -98,7 +98,7 @@ def write_inner_maps(folder: Path, found: Sequence[InnerMaps], model: str) -> No
         rows.append({"name": one.name, "sheet": jpeg_uri(sheet, quality=90)})
     page = render_page(
         "inner_maps",
-        styles=("page.css", "explanation.css"),
+        styles=("page.css", "report.css"),
         scripts=(),
         title=f"What {model} looks at",
         facts={"model": model, "maps": f"{len(found[0].maps)} of {found[0].view.tap}"},

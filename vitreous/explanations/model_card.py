@@ -21,8 +21,9 @@ from typing import Any
 from vitreous.errors import InputError, printable
 from vitreous.exports.folder import is_exported
 from vitreous.files.storage import json_text, read_stored_json, replace_file
-from vitreous.reports.model_card import OURS, ModelCard, SuspectNote, card_markdown, shortcut_notes
+from vitreous.reports.model_card import OURS, MethodNote, ModelCard, SuspectNote, card_markdown, shortcut_notes
 from vitreous.reports.shortcuts import Shortcuts, suspect_headline
+from vitreous.runs.hub import is_hub_address
 from vitreous.runs.model_config import ModelConfig, read_config
 from vitreous.runs.model_folder import PREFERRED, find_model_folder, is_weights_file
 from vitreous.runs.run_folder import RUN, read_metrics
@@ -57,7 +58,7 @@ def refresh_card(model: str, suspects: Shortcuts | None = None) -> None:
     verb's own result is elsewhere.
     """
     try:
-        folder = folder_of(model)
+        folder = None if is_hub_address(model) else folder_of(model)
         if folder is None:
             return
         if suspects is not None:
@@ -111,6 +112,7 @@ def known_about(folder: Path) -> ModelCard:
         measured_on=on,
         groups=_groups(evaluation),
         grouped_on=_data_and_split(evaluation),
+        faithfulness=_faithfulness(_stored(folder / DEFAULT_METHOD_FILE)),
         explained=_text(_stored(folder / DEFAULT_METHOD_FILE).get("reason")),
         searched=f"{_text(suspects.get('pictures'))} images of {_data_and_split(suspects)}" if suspects else "",
         suspects=_suspects(suspects),
@@ -197,6 +199,18 @@ def _groups(evaluation: Mapping[str, Any]) -> list[tuple[str, int, float]]:
         ]
     except (LookupError, TypeError, ValueError):
         return []
+
+
+def _faithfulness(stored: Mapping[str, Any]) -> list[MethodNote]:
+    try:
+        beaten = stored["beats_controls"]
+        notes = [
+            MethodNote(_text(name), float(one["mean"]), float(one["low"]), float(one["high"]), bool(beaten[name]))
+            for name, one in stored["measured"].items()
+        ]
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return []
+    return sorted(notes, key=lambda note: -note.mean)[:MOST_LINES]
 
 
 def _suspects(stored: Mapping[str, Any]) -> list[SuspectNote]:

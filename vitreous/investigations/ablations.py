@@ -7,20 +7,19 @@ goes on where it stopped. Short budgets rank parts by how they help to learn fas
 
 import statistics
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from vitreous.errors import InputError, nearest
 from vitreous.figures.counting import figures_of
-from vitreous.files.storage import DamagedError, read_stored_json, write_json
 from vitreous.investigations.base import Inquiry, Investigation, coloured
 from vitreous.investigations.resolution import share_of_batches
 from vitreous.registry import ENTRIES, create_model, resolve_name
 from vitreous.reports.chart import Chart, Series
 from vitreous.reports.investigation import Findings
 from vitreous.runs.model_folder import load_classifier
+from vitreous.runs.trial import done_once
 
 WHOLE = "whole"
 FIGURES_FILE = "ablation.json"
@@ -151,39 +150,27 @@ def counted(model: str, arguments: Mapping[str, Any], inquiry: Inquiry) -> tuple
 
 def share_of_run(model: str, part: str, arguments: Mapping[str, Any], seed: int, inquiry: Inquiry) -> float:
     """Trained and measured, unless it was before under the same budget."""
-    assert inquiry.train is not None
     budget = {"data": inquiry.data, "epochs": inquiry.epochs, "size": inquiry.subjects[0].size, "limit": inquiry.limit}
     run = inquiry.runs / f"{model}_{part}_{seed}".replace(" ", "_").replace(":", "to")
-    stored = stored_figures(run / FIGURES_FILE)
-    if stored is not None:
-        known, share = stored
-        if known != budget:
-            raise InputError(f"{run} was trained with {known}, and {budget} is asked for; give another --runs")
-        return share
-    inquiry.train(
-        model,
-        inquiry.data,
-        recipe="quick",
-        epochs=inquiry.epochs,
-        size=inquiry.subjects[0].size,
-        model_args=tuple(f"{name}={value!r}" for name, value in arguments.items()),
-        seed=seed,
-        device=inquiry.device,
-        out=run,
-    )
-    trained = load_classifier(run, size=None, device=inquiry.device)
-    share, _ = share_of_batches(trained, inquiry, f"{part}, seed {seed}")
-    write_json(run / FIGURES_FILE, {"top1": round(share, 4), "budget": budget})
-    return round(share, 4)
 
+    def work() -> dict[str, float]:
+        assert inquiry.train is not None
+        inquiry.train(
+            model,
+            inquiry.data,
+            recipe="quick",
+            epochs=inquiry.epochs,
+            size=inquiry.subjects[0].size,
+            model_args=tuple(f"{name}={value!r}" for name, value in arguments.items()),
+            seed=seed,
+            device=inquiry.device,
+            out=run,
+        )
+        trained = load_classifier(run, size=None, device=inquiry.device)
+        share, _ = share_of_batches(trained, inquiry, f"{part}, seed {seed}")
+        return {"top1": round(share, 4)}
 
-def stored_figures(path: Path) -> tuple[dict[str, Any], float] | None:
-    """Budget and share of right answers; None where the file is missing or damaged: a run can be measured again."""
-    try:
-        content = read_stored_json(path)
-        return dict(content["budget"]), float(content["top1"])
-    except (DamagedError, KeyError, TypeError, ValueError):
-        return None
+    return done_once(run / FIGURES_FILE, budget, work, option="--runs")["top1"]
 
 
 INVESTIGATION = Ablations()

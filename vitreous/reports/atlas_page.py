@@ -30,6 +30,7 @@ REGION_KINDS = {  # why a region was kept -> heading and what it means
 }
 BARS = 3  # classes for which a cluster speaks most
 SHOWN_MISTAKES = 6  # clusters behind wrong answers
+THUMBNAILS = 3  # regions of a cluster before it is opened
 TILE = 120  # pixels of a drawn region
 SIMILAR_PER_REGION = 8  # regions named as similar to one
 SMALLEST_CROP = 0.5  # of the picture's shorter side, so that the surroundings of a region are visible
@@ -79,7 +80,7 @@ def render_atlas(
     """The page; `like` are the regions found for an image that the user gave, that image first."""
     return render_page(
         "atlas",
-        styles=["page.css", "explanation.css", "atlas.css"],
+        styles=["page.css", "report.css", "atlas.css"],
         scripts=["atlas.js"],
         title=title,
         facts=facts,
@@ -90,6 +91,7 @@ def render_atlas(
         like=like,
         kinds=REGION_KINDS,
         side=TILE,
+        thumbs=THUMBNAILS,
     )
 
 

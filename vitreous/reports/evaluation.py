@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from vitreous.reports.figure import confusion_picture, draw_curves, matrix_rows,
 MOST_ROWS = 50  # of a table on the console; longer ones belong in a file
 MOST_CONFUSED, LOWEST_CLASSES = 5, 10  # rows: pairs of classes, and classes where not all can be shown
 MOST_CSV_CLASSES = 2000  # nobody reads a larger matrix
+NUMBER = re.compile(r"(|–|[+-]?[\d.,]+ ?%?( \(.*\)| to .*)?)")  # as a cell of a table has it
 MISTAKE_WIDTH = 256  # pixels of a picture in the sheet of mistakes
 
 
@@ -98,6 +100,10 @@ class Grid(NamedTuple):
     title: str
     headings: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
+
+    def is_numeric(self, column: int) -> bool:
+        """Whether its cells are numbers, intervals of them, or say that there is none."""
+        return all(NUMBER.fullmatch(row[column]) for row in self.rows)
 
 
 def evaluation_tables(evaluation: Evaluation, *, most_rows: int | None = None) -> list[Grid]:

@@ -81,7 +81,7 @@ def render_explanations(
     clusters = [item.clusters for item in shown if item.clusters is not None]
     return render_page(
         "explanation",
-        styles=["page.css", "explanation.css"],
+        styles=["page.css", "report.css", "explanation.css"],
         scripts=["heat.js", "explanation.js"],
         title=title,
         facts=facts,
@@ -89,6 +89,9 @@ def render_explanations(
         scale=png_uri(Image.fromarray(colourise(np.linspace(0, 1, 200)[None]))),
         rows=rows,
         compared=bool(beside),
+        aligned=[aligned_methods(row) for row in rows],
+        models=[one[0].facts.get("model", "") for one in columns if one],
+        conclusion=right_answers(explanations) if len(explanations) > 1 else "",
         shortcuts=shortcuts,
         hidden_with=hidden_with,
         shown={  # what the reader must be told about
@@ -165,6 +168,23 @@ def _methods(item: Explanation, cells: Sequence[Cell]) -> list[dict[str, Any]]:
         }
         for method, cell in sorted(zip(item.methods, cells, strict=False), key=lambda pair: -pair[0].difference)
     ]
+
+
+def aligned_methods(row: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each method of the pictures beside each other; None where it is not for a model."""
+    found = {entry["method"].name: entry["method"] for image in row for entry in image["methods"]}
+    known = [(image["place"], {entry["method"].name: entry for entry in image["methods"]}) for image in row]
+    return [
+        {"name": name, "control": method.control, "entries": [(place, own.get(name)) for place, own in known]}
+        for name, method in found.items()
+    ]
+
+
+def right_answers(explanations: Sequence[Explanation]) -> str:
+    """How many answers are right, where that is known."""
+    known = [item for item in explanations if item.true is not None and item.probabilities]
+    right = sum(item.true == item.predicted for item in known)
+    return f"{right} of {len(known)} answers are right." if known else ""
 
 
 def _parts(item: Explanation, parts: LogitParts) -> list[dict[str, Any]]:

@@ -30,6 +30,17 @@ class SuspectNote:
 
 
 @dataclass(frozen=True)
+class MethodNote:
+    """How faithful the maps of a method are: insertion − deletion, its interval, and whether ignorance is beaten."""
+
+    name: str
+    mean: float
+    low: float
+    high: float
+    beats_controls: bool
+
+
+@dataclass(frozen=True)
 class ModelCard:
     """What is known about a model; whatever is not known is left out."""
 
@@ -44,6 +55,7 @@ class ModelCard:
     measured_on: str = ""
     groups: Sequence[tuple[str, int, float]] = ()  # name, images and accuracy of groups of images ...
     grouped_on: str = ""  # ... of these data
+    faithfulness: Sequence[MethodNote] = ()  # the best first
     explained: str = ""  # which map is the most faithful, and how that is known
     searched: str = ""  # in which data shortcuts were looked for
     suspects: Sequence[SuspectNote] = ()  # those that deserve a look
@@ -53,6 +65,9 @@ class ModelCard:
     before: Mapping[str, float] = field(default_factory=dict)  # figures of the model that was mended
     mended_on: str = ""
     after: Mapping[str, float] = field(default_factory=dict)
+    address: str = ""  # of its repository on the hub: owner/name
+    licence: str = ""  # as the hub names it
+    picture: str = ""  # a file beside the card: an explanation
 
 
 def shortcut_notes(card: ModelCard) -> list[str]:
@@ -79,7 +94,8 @@ def shortcut_notes(card: ModelCard) -> list[str]:
 
 
 def card_markdown(card: ModelCard) -> str:
-    parts = [_head(card), f"# {plain(card.architecture)}", _introduction(card)]
+    parts = [_head(card), f"# {plain(card.address or card.architecture)}", _introduction(card)]
+    parts += [f"![What decided, explained by vitreous]({card.picture})"] if card.picture else []
     if card.training:
         parts += ["## Training", "\n".join(f"- {plain(name)}: {plain(value)}" for name, value in card.training.items())]
     if card.figures:
@@ -89,9 +105,13 @@ def card_markdown(card: ModelCard) -> str:
         grouped = [(name, f"{images:,}", f"{share:.2%}") for name, images, share in card.groups]
         parts += [f"In groups of images of {plain(card.grouped_on)}:", _table(("group", "images", "right"), grouped)]
     parts += ["## How it can be explained", _explanations(card)]
+    if card.faithfulness:
+        parts += [_faithfulness_table(card.faithfulness)]
     notes = shortcut_notes(card)
     parts += ["## Shortcuts", "\n".join(f"- {plain(note)}" for note in notes) if notes else NOT_LOOKED]
     parts += ["## Use", _use(card)]
+    if card.address:
+        parts += ["## Licence", plain(card.licence) if card.licence else "None was given: ask before you use it."]
     return "\n\n".join(parts) + "\n"
 
 
@@ -99,6 +119,7 @@ def _head(card: ModelCard) -> str:
     pipeline = PIPELINES.get(card.task)
     lines = ["library_name: timm" if card.task == "classify" else "library_name: vitreous"]
     lines += [f"pipeline_tag: {pipeline}"] if pipeline else []
+    lines += [f"license: {card.licence}"] if card.licence else []
     tags = [*([pipeline] if pipeline else []), "timm", "vitreous", "interpretability"]
     return "\n".join(["---", *lines, "tags:", *(f"- {tag}" for tag in tags), "---", OURS])
 
@@ -125,18 +146,36 @@ def _explanations(card: ModelCard) -> str:
     said.append(plain(card.explained) if card.explained else "How faithful maps are to it was not measured.")
     if not card.classes:
         return " ".join(said)
-    return " ".join([*said, "`vitreous explain FOLDER photo.jpg` writes a report, and `vitreous serve FOLDER` a page."])
+    model = _source(card)
+    return " ".join(
+        [*said, f"`vitreous explain {model} photo.jpg` writes a report, and `vitreous serve {model}` a page."]
+    )
+
+
+def _source(card: ModelCard) -> str:
+    """What verbs are given for this model."""
+    return f"hf:{card.address}" if card.address else "FOLDER"
+
+
+def _faithfulness_table(methods: Sequence[MethodNote]) -> str:
+    rows = [
+        (one.name, f"{one.mean:.2f}", f"{one.low:.2f} to {one.high:.2f}", "yes" if one.beats_controls else "no")
+        for one in methods
+    ]
+    return _table(("map", "insertion − deletion", "95 % interval", "beats its controls"), rows)
 
 
 def _use(card: ModelCard) -> str:
-    lines = ["import vitreous", "", 'model = vitreous.load_model("FOLDER")', 'print(model.predict("photo.jpg"))']
+    model = _source(card)
+    lines = ["import vitreous", "", f'model = vitreous.load_model("{model}")', 'print(model.predict("photo.jpg"))']
     if not card.classes:
-        lines = ["import vitreous", "", 'features = vitreous.embed("FOLDER", "photos", out="features")']
+        lines = ["import vitreous", "", f'features = vitreous.embed("{model}", "photos", out="features")']
     said = ["```python", *lines, "```"]
     if not card.classes:
-        said += ["", "`vitreous train NAME DATA --weights FOLDER` starts any task from it."]
+        said += ["", "`vitreous train NAME DATA --weights FOLDER` starts any task from its folder."]
     if card.task == "classify":
-        said += ["", '`timm.create_model("local-dir:FOLDER", pretrained=True)` reads it too, after `import vitreous`.']
+        name = f"hf-hub:{card.address}" if card.address else "local-dir:FOLDER"
+        said += ["", f'`timm.create_model("{name}", pretrained=True)` reads it too, after `import vitreous`.']
     if card.hides_regions:
         said += ["It does not hide the regions that this model must not see: they belong to the preprocessing."]
     return "\n".join(said)

@@ -7,6 +7,7 @@ can neither load nor run anything that was not there when it was written. Whatev
 import base64
 import hashlib
 import io
+import re
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
@@ -37,7 +38,9 @@ def environment() -> Environment:
     )
     made.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     made.filters |= {
+        "address": lambda text: re.sub(r"\W+", "-", text.lower()).strip("-"),
         "csp_hash": csp_hash,
+        "ending": ending,
         "fixed": lambda value, digits: f"{value:.{digits}f}",
         "percent": percent,
         "share": lambda value: f"{value:.1%}",
@@ -50,6 +53,11 @@ def environment() -> Environment:
 def csp_hash(text: str) -> str:
     """How a Content-Security-Policy names the one inline text it allows."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def ending(name: str, most: int = 42) -> str:
+    """The end of a long name, which tells two pictures of a folder apart."""
+    return name if len(name) <= most else f"…{name[1 - most :]}"
 
 
 def percent(value: float | None) -> str:

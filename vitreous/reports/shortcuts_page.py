@@ -21,7 +21,7 @@ from vitreous.reports.shortcuts import (
     with_article,
 )
 
-STYLES = ["page.css", "explanation.css", "shortcuts.css"]
+STYLES = ["page.css", "report.css", "shortcuts.css"]
 SIDE, THUMB = 240, 96  # pixels of a drawn picture
 SEEN_BOX = "#ff2bd6"  # stands out on photographs
 

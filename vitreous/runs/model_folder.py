@@ -28,6 +28,7 @@ from vitreous.models.arguments import parse_model_arg
 from vitreous.models.weights import MisfitError, check_finite, describe_misfit, local_file, local_path
 from vitreous.registry import construction_limit, create_model, resolve_name, stored_bytes
 from vitreous.runs.any_model import from_timm
+from vitreous.runs.hub import hub_folder, is_hub_address
 from vitreous.runs.model_config import CONFIG, WEIGHTS, ModelConfig, make_config, read_config, timm_config
 from vitreous.runs.trained_model import TrainedModel, at_size, is_classifier, is_whole, number_names
 from vitreous.runs.weights_file import load_file_model
@@ -83,8 +84,9 @@ def load_model(
     device: str = "cpu",
     features: bool = False,
 ) -> TrainedModel:
-    """A model from a run folder (`best/`, else `final/`), a model folder, a file of weights, or the registry by name;
-    or one that `vitreous export` has written, which answers but has no gradients.
+    """A model from a run folder (`best/`, else `final/`), a model folder, a file of weights, the Hugging Face hub
+    (`hf:owner/name`, or `hf:owner/name@revision`), or the registry by name; or one that `vitreous export` has
+    written, which answers but has no gradients.
 
     A name, with or without a tag (`paca_tiny.ivmcl_in1k`), means the published weights. A file (.pth, .safetensors, or
     the URL of one) is of the `architecture` of that name, or of the one that it tells itself, built with `model_args`
@@ -102,6 +104,8 @@ def load_model(
             raise InputError(f"{given} goes with a file of weights; '{known}' is none, and brings its own model")
         if folder is None:
             trained = data_of(create_model(str(source), pretrained=True).eval(), str(source))
+        elif is_hub_address(source) and not (folder / MANIFEST).is_file():
+            trained = data_of(_made_by_timm(folder, str(source)), str(source))
         else:
             trained = _load_folder(folder)
     if is_whole(trained) and not trained.classes and not features:
@@ -131,6 +135,8 @@ def load_classifier(source: str | Path, *, size: int | None, device: str) -> Tra
 
 def is_weights_file(source: str | Path) -> bool:
     """Whether this is a file of weights by its name, there or not, or the address of one."""
+    if is_hub_address(source):
+        return False
     path = local_path(str(source))
     if path is None:
         return True
@@ -161,7 +167,11 @@ def explainer_folder_of(source: str) -> Path | None:
 
 
 def find_model_folder(source: str | Path) -> Path | None:
-    """The model folder that a run folder or model folder stands for; None for what must be a model name."""
+    """The model folder that a run folder, a model folder or an address on the hub stands for; None for what must be a
+    model name.
+    """
+    if is_hub_address(source):
+        return hub_folder(str(source))
     path = local_path(str(source))
     if path is not None and path.is_dir():
         return _model_folder(path)
@@ -225,6 +235,18 @@ def _load_folder(folder: Path) -> TrainedModel:
     check_finite(state, str(folder / WEIGHTS))
     model.load_state_dict(state)
     return _described(model.eval(), config)
+
+
+def _made_by_timm(folder: Path, source: str) -> nn.Module:
+    """A classifier that timm itself put on the hub."""
+    import timm
+
+    try:
+        return timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+    except Exception as reason:  # what does not fit makes timm fail in many ways, all meaning this
+        raise InputError(
+            f"{source} cannot be built by timm ({type(reason).__name__}: {truncate(str(reason), 400)})"
+        ) from reason
 
 
 def _load_exported(folder: Path) -> TrainedModel:

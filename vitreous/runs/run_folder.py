@@ -14,9 +14,9 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
-from vitreous.errors import InputError, to_install_extra
+from vitreous.errors import InputError
 from vitreous.files.storage import (
     DamagedError,
     damaged_line,
@@ -26,6 +26,7 @@ from vitreous.files.storage import (
     replace_file,
 )
 from vitreous.files.writing import open_for_writing, refuse_link
+from vitreous.runs.trackers import Tracker
 from vitreous.runtime.distributed import SINGLE_PROCESS, World
 from vitreous.version import __version__
 
@@ -35,56 +36,10 @@ except ImportError:  # Windows has no record locks; the pid in the lock file sti
     fcntl = None  # type: ignore[assignment]
 
 RUN, METRICS, LOCK = "run.json", "metrics.jsonl", ".lock"
-POSITION_FIELDS = {"step", "epoch", "split", "seconds"}  # of a line: its position in the run, not a measurement
 RUN_FILES = (RUN, METRICS, LOCK, "bad_images.jsonl", "checkpoints", "best", "final", "tensorboard")
+TRACKER_FILES = ("wandb", "wandb.json", "mlflow.json")
 
 _held: set[Path] = set()  # record locks do not keep out a second run in the same process
-
-
-class Tracker(Protocol):
-    """Shows metrics.jsonl, which is the record, elsewhere.
-
-    A new one (Weights & Biases, MLflow, …) is a class with these two methods, and a setting that turns it on.
-    """
-
-    def log(self, line: dict[str, Any]) -> None:
-        """Show a line of metrics.jsonl. A continued run first sends all lines that still count again."""
-
-    def close(self) -> None: ...
-
-
-def require_tensorboard() -> None:
-    try:
-        import torch.utils.tensorboard  # noqa: F401
-    except ImportError as error:
-        raise InputError(f"--tensorboard needs the package tensorboard: {to_install_extra('log')}") from error
-
-
-class TensorBoard:
-    """Scalars named split/metric in a folder for `tensorboard --logdir`.
-
-    Its files are rewritten at every start, so that a continued run shows no line twice and none that was dropped.
-    `spent` is the time in seconds that the run has taken so far.
-    """
-
-    def __init__(self, folder: Path, spent: float) -> None:
-        require_tensorboard()
-        from torch.utils.tensorboard import SummaryWriter
-
-        for earlier in folder.glob("events.out.tfevents.*"):
-            earlier.unlink()
-        self._writer = SummaryWriter(str(folder))
-        self._start = time.time() - spent
-
-    def log(self, line: dict[str, Any]) -> None:
-        at = self._start + line.get("seconds", 0.0)  # when it was measured, so that TensorBoard's time axis is right
-        for name, value in line.items():
-            if name not in POSITION_FIELDS and isinstance(value, int | float):
-                self._writer.add_scalar(f"{line.get('split', 'train')}/{name}", value, line.get("step", 0), walltime=at)
-        self._writer.flush()
-
-    def close(self) -> None:
-        self._writer.close()
 
 
 class RunFolder:
@@ -110,7 +65,7 @@ class RunFolder:
         try:
             self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
             self.path.mkdir(parents=True, exist_ok=True)
-            for name in RUN_FILES:
+            for name in (*RUN_FILES, *TRACKER_FILES):
                 refuse_link(self.path / name)
             self._lock = open_for_writing(self.path / LOCK, "a+")  # held until __exit__
         except OSError as reason:
@@ -295,6 +250,13 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
                 raise damaged_line(path / METRICS, number, f"{name!r} is {str(value)[:40]!r}, not a number from 0 up")
     return lines
+
+
+def best_validation(path: Path, metric: str) -> dict[str, Any] | None:
+    """The line of the validation with the highest figure; None if there is none."""
+    lines = [line for line in read_metrics(path) if line.get("split") == "val"]
+    known = [line for line in lines if isinstance(line.get(metric), int | float)]
+    return max(known, key=lambda line: line[metric], default=None)
 
 
 def versions() -> dict[str, str]:

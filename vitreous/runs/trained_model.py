@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack, overload
 
 import numpy as np
 import torch
+from markupsafe import Markup
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 from torch import Tensor, nn
@@ -32,6 +33,7 @@ from vitreous.tasks.base import Inference, Prediction, Targets, Task, load_task
 from vitreous.tasks.results import PictureResult
 
 Item = TypeVar("Item")
+SHOWN_CLASSES = 20  # of a model in a notebook
 ObjectBoxes = Any  # a result with boxes, such as a detector's, or numbers (n, 4): x0 y0 x1 y1
 
 
@@ -60,6 +62,20 @@ class TrainedModel(NamedTuple):
     def build_task(self) -> Task:
         """The task it was trained for."""
         return load_task(self.task)(self.classes, **self.task_args)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: a table instead of all layers."""
+        height, width = self.preprocess.size
+        classes = ", ".join(self.classes[:SHOWN_CLASSES]) + (", …" if len(self.classes) > SHOWN_CLASSES else "")
+        facts = {
+            "model": self.name,
+            "task": self.task,
+            "parameters": f"{sum(one.numel() for one in self.model.parameters()):,}",
+            "images": f"{height} x {width} pixels",
+            f"{len(self.classes)} classes": classes,
+        }
+        row = Markup("<tr><th style='text-align:left'>{}</th><td style='text-align:left'>{}</td></tr>")
+        return f"<table>{''.join(row.format(*fact) for fact in facts.items())}</table>"
 
     @property
     def device(self) -> torch.device:

@@ -1,7 +1,7 @@
 """What users see on the console: messages of library code, one row per epoch, how fast a run goes, progress.
 
-Progress of long work is a bar with rate and remaining time on a terminal, else a plain line every few seconds. It goes
-to stderr, as messages do, so that a verb's output can be piped.
+Progress of long work is a bar with rate and remaining time on a terminal or in a notebook, else a plain line every few
+seconds. It goes to stderr, as messages do, so that a verb's output can be piped.
 """
 
 import logging
@@ -111,10 +111,16 @@ def track(items: Iterable[_T], *, total: int | None, label: str, unit: str = "im
         unit: What is counted.
     """
     label = printable(label)
-    if sys.stderr.isatty():
+    if sys.stderr.isatty() or in_notebook():
         yield from _bar(items, total, label, unit)
     else:
         yield from _lines(items, total, label, unit)
+
+
+def in_notebook() -> bool:
+    """Whether a notebook shows what is printed: there a bar is drawn below the cell."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return type(shell).__name__ == "ZMQInteractiveShell" or "google.colab" in sys.modules
 
 
 def _bar(items: Iterable[_T], total: int | None, label: str, unit: str) -> Iterator[_T]:

@@ -24,7 +24,7 @@ from vitreous.data.source import ImageSet
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError, nearest
 from vitreous.models.pooled import forward_pooled
-from vitreous.tasks.findings import FindingChoice, FindingQuery, FindingTruth, FoundTargets, ModelView
+from vitreous.tasks.findings import FindingChoice, FindingQuery, FindingTruth, FoundTargets, ModelView, Point
 from vitreous.tasks.results import MIN_SCORE, PictureResult
 
 Targets = dict[str, Any]  # tensors, or lists of them where images differ in what they hold
@@ -292,6 +292,12 @@ class Task(ABC):
     def choose_finding(self, prediction: Prediction, view: ModelView, query: FindingQuery) -> FindingChoice:
         """Everything found in a picture, and the target of what is asked for."""
         raise InputError(f"findings of the task {self.name} cannot be explained")
+
+    def finding_under(self, prediction: Prediction, view: ModelView, point: Point, listed: int) -> int | None:
+        """The rank of what was found at a point of the picture as the model sees it; None: nothing. Where many findings
+        overlap, the first `listed` ones count.
+        """
+        return None
 
     def explained_model(self, model: nn.Module, labels: tuple[int, ...], view: ModelView) -> nn.Module:
         """What the targets of findings with these labels read from."""

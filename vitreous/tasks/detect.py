@@ -37,11 +37,13 @@ from vitreous.tasks.findings import (
     FindingTruth,
     FoundTargets,
     ModelView,
+    Point,
     finding_at,
 )
 from vitreous.tasks.results import MIN_SCORE, CocoResult, count_names, import_supervision
 
 HEADS_WITH_MASKS = ("maskrcnn",)
+NEAR_A_BOX = 0.01  # of the longer side of the picture: how far beside a box a click still means it
 SAME_OBJECT_IOU = 0.5  # from which on a box counts as found, as in AP50
 
 
@@ -255,6 +257,18 @@ class DetectTask(TaskWithHead):
             }
             for rank, (box, label, score) in enumerate(rows, 1)
         ]
+
+    def finding_under(self, prediction: Prediction, view: ModelView, point: Point, listed: int) -> int | None:
+        """The smallest box around the point, or just beside it: that is the hardest to meet."""
+        height, width = view.original
+        x, y, near = point[0] * width, point[1] * height, NEAR_A_BOX * max(width, height)
+        around = [
+            ((right - left) * (bottom - top), finding["rank"])
+            for finding in self._findings(prediction)[:listed]
+            for left, top, right, bottom in [finding["box"]]
+            if left - near <= x <= right + near and top - near <= y <= bottom + near
+        ]
+        return min(around)[1] if around else None
 
     def explained_model(self, model: nn.Module, labels: tuple[int, ...], view: ModelView) -> nn.Module:
         assert isinstance(model, Detector)

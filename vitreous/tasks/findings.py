@@ -21,6 +21,7 @@ from vitreous.errors import InputError
 FindingRow = dict[str, Any]
 FoundTargets = Sequence[tuple[FindingRow, Target]]
 PixelBox = tuple[float, float, float, float]  # left, top, right, bottom
+Point = tuple[float, float]  # across and down, in shares of the picture
 ABSENT = -1  # the true label of a place where there is no such thing
 
 

@@ -33,6 +33,7 @@ from vitreous.tasks.findings import (
     FindingTruth,
     FoundTargets,
     ModelView,
+    Point,
     finding_at,
 )
 from vitreous.tasks.results import MIN_SCORE, CocoResult, count_names, import_supervision
@@ -253,6 +254,14 @@ class KeypointsTask(TaskWithHead):
         # A copy: what was made in inference mode cannot take part in gradients.
         target = JointTarget(joints=torch.tensor([joint]), places=peak[None].clone())
         return FindingChoice(findings, finding, target, marked)
+
+    def finding_under(self, prediction: Prediction, view: ModelView, point: Point, listed: int) -> int | None:
+        """The nearest joint."""
+        scores = prediction["keypoints"][:, 2].tolist()
+        order = sorted(range(len(scores)), key=lambda joint: -scores[joint])
+        places = (prediction["peaks"] + 0.5) / prediction["grid"]  # row and column, in shares
+        distances = (places - torch.tensor(point[::-1])).square().sum(1)
+        return 1 + order.index(int(distances.argmin()))
 
     def scores_now(self, found: FoundTargets, view: ModelView, model: nn.Module, output: Any) -> list[float]:
         return [target.on("logit")(output).item() for _, target in found]

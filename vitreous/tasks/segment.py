@@ -35,6 +35,7 @@ from vitreous.tasks.findings import (
     FindingTruth,
     FoundTargets,
     ModelView,
+    Point,
     finding_at,
 )
 from vitreous.tasks.results import CocoResult
@@ -216,6 +217,15 @@ class SegmentTask(TaskWithHead):
             }
             for rank, (label, count) in enumerate(order, 1)
         ]
+
+    def finding_under(self, prediction: Prediction, view: ModelView, point: Point, listed: int) -> int | None:
+        """The class of the pixel."""
+        semantic = prediction["semantic"]
+        column, row = (
+            min(int(share * side), side - 1) for share, side in zip(point, reversed(semantic.shape), strict=True)
+        )
+        there = self.classes[int(semantic[row, column])]
+        return next(finding["rank"] for finding in self._findings(semantic) if finding["class"] == there)
 
     def _choose_given_region(
         self, semantic: Tensor, view: ModelView, query: FindingQuery, findings: list[FindingRow]

@@ -156,7 +156,7 @@ def load_recipe(name: str) -> Recipe:
             "or the path of a YAML file"
         )
     try:
-        return _checked(name, _read(path))
+        return _checked(name, read_settings_file(path))
     except InputError as reason:
         raise InputError(f"recipe {name}: {reason}") from reason
 
@@ -200,7 +200,7 @@ def _text(value: Any) -> str:
     return yaml.dump(value, Dumper=_Dumper, default_flow_style=True, width=math.inf).removesuffix("\n...\n").strip()
 
 
-def _read(path: Path) -> Any:
+def read_settings_file(path: Path) -> Any:
     try:
         require_regular(path, MAX_RECIPE_BYTES)
         return yaml.load(path.read_bytes().decode(), _Loader)  # noqa: S506  (derived from SafeLoader)
@@ -227,7 +227,7 @@ def _checked(name: str, content: Any) -> Recipe:
         raise InputError(f"family: {excerpt(family)} given; nearest: {nearest(str(family), list_modules())}")
     variants = _parts(values, "variants", "patterns of model names, e.g. paca_base*")
     heads = _parts(values, "heads", "names of heads, e.g. maskrcnn")
-    settings = _conforming(values, extra=("family", "variants", "heads"))
+    settings = conforming(values, extra=("family", "variants", "heads"))
     task = settings.get("task", "classify")
     known = load_task(task).heads
     for head in heads:
@@ -243,7 +243,7 @@ def _parts(values: dict[Any, Any], section: str, accepted: str) -> dict[str, dic
     for name, changes in parts.items():
         if not isinstance(name, str):
             raise InputError(f"{section}: {excerpt(name)} given; accepted: {accepted}")
-        parts[name] = _conforming(_mapping(f"{section}, {name}", changes))
+        parts[name] = conforming(_mapping(f"{section}, {name}", changes))
     return parts
 
 
@@ -253,7 +253,7 @@ def _mapping(what: str, value: Any) -> dict[Any, Any]:
     return dict(value)
 
 
-def _conforming(values: dict[Any, Any], extra: tuple[str, ...] = ()) -> dict[str, Any]:
+def conforming(values: dict[Any, Any], extra: tuple[str, ...] = ()) -> dict[str, Any]:
     """The values converted to the types of their settings."""
     converted = {}
     for key, value in values.items():

@@ -31,7 +31,19 @@ TERMS_OF_CLUSTERS = (
 AUTO_MODEL = "auto"  # as a model's name: whatever fits, see model_choice.py
 FREE = frozenset(
     {
-        *("out", "recipe", "any_model", "print", "dry_run", "follow", "max_corrupt", "tensorboard", "resume"),
+        *(
+            "out",
+            "recipe",
+            "any_model",
+            "print",
+            "dry_run",
+            "follow",
+            "max_corrupt",
+            "tensorboard",
+            "wandb",
+            "mlflow",
+            "resume",
+        ),
         *("quarantine", "val_fraction"),  # a change shows in the data's fingerprint
         *("workers", "device", "checkpoint_minutes", "checkpoint_steps", "grad_checkpointing", "shard"),
         *("rank_timeout", "worker_timeout"),
@@ -369,6 +381,12 @@ class TrainSettings:
     log_every: Annotated[int, Doc("Optimiser steps between training entries in metrics.jsonl.")] = 50
     tensorboard: Annotated[
         bool, Doc("Also write the metrics for TensorBoard, to the folder tensorboard of the run.")
+    ] = False
+    wandb: Annotated[
+        bool, Doc("Also send the metrics to Weights & Biases; WANDB_PROJECT and WANDB_MODE=offline are respected.")
+    ] = False
+    mlflow: Annotated[
+        bool, Doc("Also send the metrics to MLflow: to the server or folder that MLFLOW_TRACKING_URI names.")
     ] = False
     resume: Annotated[bool, Doc("Resume the run in the folder; --no-resume refuses a folder that already has one.")] = (
         True

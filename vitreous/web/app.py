@@ -22,22 +22,23 @@ from starlette.types import ASGIApp
 from vitreous.errors import InputError
 from vitreous.web.explorer import Explorer
 from vitreous.web.guard import BROKEN, BUSY, Guard, Limits, RefusedRequest, Uploads, refusal_body
+from vitreous.web.heads import head_routes
 from vitreous.web.pictures import Pictures, ServedPicture, UnknownPicture
 from vitreous.web.places import place_routes
 from vitreous.web.worker import AnswerCache, Busy, Urgency, Worker
 
+_SCRIPTS = (
+    *("address", "api", "app", "beside", "clusters", "draw", "heads", "methods", "pictures", "places", "terms"),
+    "viewer",
+)
 STATIC_FILES = {  # address -> package, file and media type
     "/": ("vitreous.web", "static/index.html", "text/html"),
-    "/style.css": ("vitreous.web", "static/style.css", "text/css"),
-    "/app.js": ("vitreous.web", "static/app.js", "text/javascript"),
-    "/api.js": ("vitreous.web", "static/api.js", "text/javascript"),
-    "/draw.js": ("vitreous.web", "static/draw.js", "text/javascript"),
-    "/clusters.js": ("vitreous.web", "static/clusters.js", "text/javascript"),
-    "/places.js": ("vitreous.web", "static/places.js", "text/javascript"),
-    "/places.css": ("vitreous.web", "static/places.css", "text/css"),
+    **{f"/{name}.css": ("vitreous.web", f"static/{name}.css", "text/css") for name in ("style", "subject", "places")},
+    **{f"/{name}.js": ("vitreous.web", f"static/{name}.js", "text/javascript") for name in _SCRIPTS},
     "/page.css": ("vitreous.reports", "templates/page.css", "text/css"),  # these are the same as in a report
     "/heat.js": ("vitreous.reports", "templates/heat.js", "text/javascript"),
 }
+BESIDE = "/beside"
 LONGEST_UPLOAD_NAME = 200  # letters
 _JSON = "application/json"
 _CACHED = {"Cache-Control": "private, max-age=3600"}
@@ -46,6 +47,7 @@ _Stage = Annotated[int, Path(ge=1, le=99)]
 _StageOrNone = Annotated[int | None, Query(ge=1, le=99)]
 _Target = Annotated[int | None, Query(ge=0, le=999_999)]  # number of a class; default: the predicted one
 _TopK = Annotated[int, Query(ge=1, le=50)]
+_Share = Annotated[float, Query(ge=0, le=1)]
 _Word = Annotated[str, Query(max_length=100)]
 
 
@@ -82,6 +84,7 @@ def create_app(
     explorer: Explorer,
     *,
     examples: Iterable[ServedPicture] = (),
+    beside: tuple[Explorer, Iterable[ServedPicture]] | None = None,
     limits: Limits | None = None,
     hosts: Collection[str] = (),
 ) -> ASGIApp:
@@ -90,26 +93,39 @@ def create_app(
     Args:
         explorer: The model and what can be asked of it.
         examples: Pictures offered on the page.
+        beside: A second model and the same examples as it sees them; it answers under /beside.
         limits: What is refused.
         hosts: Names under which the server may be asked, besides localhost and numeric addresses.
     """
     limits = limits or Limits()
-    worker = Worker(limits.waiting)
-    answers, pictures = AnswerCache(worker, limits.answer_bytes), Pictures(examples, limits.picture_bytes)
-    service = Service(explorer, limits, worker, answers, pictures, Uploads(limits))
+    uploads = Uploads(limits)
+    services = {"": make_service(explorer, examples, limits, uploads)}
+    if beside is not None:
+        services[BESIDE] = make_service(*beside, limits, uploads)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         yield
-        worker.close()
+        for service in services.values():
+            service.worker.close()
 
     # No generated documentation: its page loads scripts from elsewhere.
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     add_refusals(app)
-    for routes in (page_routes(), model_routes(service), picture_routes(service), explanation_routes(service)):
-        app.include_router(routes)
-    app.include_router(place_routes(service))
+    app.include_router(page_routes())
+    for prefix, service in services.items():
+        other = BESIDE if prefix == "" and beside is not None else None
+        for routes in (model_routes(service, other), picture_routes(service), explanation_routes(service)):
+            app.include_router(routes, prefix=prefix)
+        for routes in (place_routes(service), head_routes(service)):
+            app.include_router(routes, prefix=prefix)
     return Guard(app, hosts={"localhost", *hosts}, concurrent=limits.concurrent)
+
+
+def make_service(explorer: Explorer, examples: Iterable[ServedPicture], limits: Limits, uploads: Uploads) -> Service:
+    worker = Worker(limits.waiting)
+    answers, pictures = AnswerCache(worker, limits.answer_bytes), Pictures(examples, limits.picture_bytes)
+    return Service(explorer, limits, worker, answers, pictures, uploads)
 
 
 def page_routes() -> APIRouter:
@@ -126,14 +142,15 @@ def page_routes() -> APIRouter:
     return router
 
 
-def model_routes(service: Service) -> APIRouter:
+def model_routes(service: Service, beside: str | None = None) -> APIRouter:
+    """`beside`: where another model answers about the same pictures."""
     router = APIRouter(prefix="/api")
 
     @router.get("/model")
     async def model() -> Response:
         extra = {"examples": [{"id": e.id, "name": e.name} for e in service.pictures.examples.values()]}
-        limit = {"upload_bytes": service.limits.upload_bytes}
-        return await service.answer(("model",), lambda: service.explorer.card() | extra | limit)
+        more = extra | {"upload_bytes": service.limits.upload_bytes, "beside": beside}
+        return await service.answer(("model",), lambda: service.explorer.card() | more)
 
     @router.get("/health")
     async def health() -> dict[str, Any]:
@@ -171,9 +188,20 @@ def picture_routes(service: Service) -> APIRouter:
         content = item.png if target is None else await service.answers.get(("png", id, target), marked)
         return Response(content, media_type="image/png", headers=_CACHED)
 
+    @router.get("/{id}/sharp.jpg")
+    async def sharp(id: str) -> Response:
+        content = pictures[id].sharp
+        if content is None:
+            raise UnknownPicture(id)
+        return Response(content, media_type="image/jpeg", headers=_CACHED)
+
     @router.get("/{id}/drawing.png")
     async def drawing(id: str) -> Response:
         return Response(explorer.drawing(pictures[id]), media_type="image/png", headers=_CACHED)
+
+    @router.get("/{id}/pointed")
+    async def pointed(id: str, x: _Share, y: _Share) -> Response:
+        return await service.answer(("pointed", id, x, y), partial(explorer.pointed, pictures[id], x, y))
 
     return router
 

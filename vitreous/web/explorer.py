@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Generator, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
+from time import perf_counter
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -22,8 +23,9 @@ from torch import Tensor, nn
 from vitreous.attribution.catalogue import find_method, methods_for
 from vitreous.attribution.frame import of_picture
 from vitreous.attribution.method import Method, cluster_layers, find_trunk, trunk
+from vitreous.attribution.spatial import lacks_map
 from vitreous.attribution.target import ClassTarget, Target, as_target
-from vitreous.attribution.views import kinds_inside
+from vitreous.attribution.views import TapView, kinds_inside, views
 from vitreous.clusters.contributions import contributions
 from vitreous.clusters.gates import PartialForward, attentions, cluster_count, cluster_layer, without
 from vitreous.clusters.groups import group_gates, group_maps, several
@@ -50,6 +52,7 @@ MAX_PARTIAL_FORWARDS = 4  # pictures and stages whose first layers are kept comp
 CLUSTERS_PER_STEP = 4  # removed by a thread before other questions get a chance
 PASSES_AT_ONCE = 10  # of a map that is computed without letting others pass
 FIRST_IMAGE = torch.tensor([0])  # the only image of a batch
+RANKINGS_IN_SHARES = {"masking", "attention_mass"}  # of one; the others are in log-odds
 RANKINGS_WITHOUT_GROUPS = {"masking"}  # their sum over a group says nothing about the group
 
 Answer = dict[str, Any]
@@ -59,8 +62,9 @@ Steps = Generator[None, None, Answer]
 class Explorer:
     portions = IMAGE_PORTIONS  # of the curves of insertion and deletion
 
-    def __init__(self, trained: TrainedModel, chosen: DefaultMethod = NOT_MEASURED) -> None:
-        self.trained, self.model, self.chosen = trained, trained.model, chosen
+    def __init__(self, trained: TrainedModel, chosen: DefaultMethod = NOT_MEASURED, source: str = "") -> None:
+        """`source` tells models of one name apart."""
+        self.trained, self.model, self.chosen, self.source = trained, trained.model, chosen, source
         self.device = next(trained.model.parameters()).device
         backbone = find_trunk(trained.model)
         self.stages = cluster_layers(backbone) if backbone is not None else []
@@ -78,6 +82,7 @@ class Explorer:
         height, width = self.size()
         return {
             "name": self.trained.name,
+            "source": self.source,
             "task": self.trained.task,
             "has_findings": self.trained.build_task().has_findings,
             "classes": len(self.trained.classes),
@@ -91,6 +96,7 @@ class Explorer:
                     "summary": ranking.unit,
                     "groups": ranking.name not in RANKINGS_WITHOUT_GROUPS,
                     "readout": ranking.needs.readout,
+                    "share": ranking.name in RANKINGS_IN_SHARES,
                 }
                 for ranking in RANKINGS.values()
                 if ranking.name != "random"
@@ -103,7 +109,16 @@ class Explorer:
             },
             "refinement": self.refinement(),
             "inside": self.has(),
+            "attention": [
+                {"name": view.tap, "places": view.kind.name == "patch_to_patch"} for view in self.head_views()
+            ],
         }
+
+    def head_views(self) -> list[TapView]:
+        """Attention in which every head has a map of its own."""
+        if self.trained.build_task().has_findings or lacks_map(self.model):
+            return []
+        return [view for view in views(self.model) if view.kind.name == "patch_to_patch" or view.kind.items == "head"]
 
     def methods(self) -> list[Method]:
         """The run's default first; it may stand at a layer that no list has (`grad_cam layer3`)."""
@@ -153,8 +168,11 @@ class Explorer:
 
     def see(self, image: Image.Image, name: str, label: str | None = None) -> ServedPicture:
         """A picture as the model sees it; `label` is its true class, where it is known."""
-        known = label if label in self.trained.classes else None
-        return served_picture(name, self.trained.preprocess.picture(image), label=known)
+        known, preprocess = label if label in self.trained.classes else None, self.trained.preprocess
+        left, top, right, bottom = preprocess.window(image)
+        window = left / image.width, top / image.height, right / image.width, bottom / image.height
+        same = not preprocess.hidden  # what is painted over is not in the original, so no map of it can lie on that
+        return served_picture(name, preprocess.picture(image), label=known, window=window if same else None)
 
     def network(self, item: ServedPicture) -> nn.Module:
         """What answers about a picture."""
@@ -168,12 +186,23 @@ class Explorer:
         """A PNG of all that was found."""
         raise InputError("a classifier finds nothing that could be drawn; ask for the picture itself")
 
+    def pointed(self, item: ServedPicture, across: float, down: float) -> Answer:
+        """What was found at a point of the picture."""
+        raise InputError("a classifier finds nothing at a point; choose one of its classes")
+
     def inputs(self, item: ServedPicture) -> Tensor:
         return self.trained.preprocess.normalise(to_unit_tensor(item.picture).to(self.device))[None]
 
     def predict(self, item: ServedPicture) -> Answer:
-        probabilities = self.probabilities(self.output(item))
-        return {"id": item.id, "name": item.name, "true": item.label, "classes": self.likeliest(probabilities, item)}
+        begun = perf_counter()
+        output = self.output(item)
+        seconds = perf_counter() - begun
+        classes = self.likeliest(self.probabilities(output), item)
+        return self.about(item) | {"true": item.label, "classes": classes, "pass_seconds": seconds}
+
+    def about(self, item: ServedPicture) -> Answer:
+        """The picture, whatever the model says."""
+        return {"id": item.id, "name": item.name, "window": item.window}
 
     def output(self, item: ServedPicture) -> Any:
         """Of the network. Where there are clusters, switching them off comes next, and begins with the same pass."""

@@ -26,7 +26,7 @@ from vitreous.web.explorer import Answer, Explorer
 from vitreous.web.pictures import ServedPicture, as_png, served_picture
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class ServedFindings(ServedPicture):
     """A picture with the first findings in it, each with its target."""
 
@@ -106,6 +106,14 @@ class Finder(Explorer):
         assert isinstance(item, ServedFindings)
         return item.drawing
 
+    def pointed(self, item: ServedPicture, across: float, down: float) -> Answer:
+        """The number of the listed finding at a point of the picture; None: there is none."""
+        assert isinstance(item, ServedFindings)
+        prediction, view = item.inspection.prediction, item.inspection.view
+        rank = item.inspection.task.finding_under(prediction, view, (across, down), LISTED_FINDINGS)
+        numbers = {finding["rank"]: number for number, (finding, _) in enumerate(item.findings)}
+        return {"number": numbers.get(rank)}
+
     def target(self, item: ServedPicture, number: int | None, output: Any) -> Target:
         return self.finding(item, number)[1]
 
@@ -113,13 +121,17 @@ class Finder(Explorer):
 
     def predict(self, item: ServedPicture) -> Answer:
         assert isinstance(item, ServedFindings)
-        return {"id": item.id, "name": item.name, "true": None, "classes": self.rows(item), "nothing": item.nothing}
+        return self.about(item) | {"true": None, "classes": self.rows(item), "nothing": item.nothing}
 
     def rows(self, item: ServedFindings) -> list[Answer]:
-        """With the numbers of `vitreous predict`, in their order."""
+        """With the numbers of `vitreous predict`, in their order; those with a box say where it is."""
+        height, width = item.inspection.view.original
+        sides = (width, height, width, height)
         return [
             {"number": number, "name": finding["short"], "probability": finding_score(finding)}
+            | ({"box": [side / whole for side, whole in zip(box, sides, strict=True)]} if box else {})
             for number, (finding, _) in enumerate(item.findings)
+            for box in [finding.get("box")]
         ]
 
     def compared(self, item: ServedPicture, target: Target, before: Any, after: Any) -> Answer:

@@ -8,6 +8,10 @@ from dataclasses import dataclass, field
 
 from PIL import Image
 
+from vitreous.data.regions import Box
+
+LONGEST_SHARP_SIDE = 1024  # pixels
+
 
 class UnknownPicture(LookupError):
     """There is no picture under this id, or no longer one."""
@@ -22,17 +26,29 @@ class ServedPicture:
     label: str | None  # the true class, where it is known
     picture: Image.Image
     png: bytes = field(repr=False)
+    window: Box | None = None  # the part of the original that the model sees; None: not a part of it as it is
+    sharp: bytes | None = field(default=None, repr=False)  # JPEG of the original, where the browser does not have it
 
     @property
     def footprint(self) -> int:
         """Bytes it takes in memory."""
-        return len(self.png) + self.picture.width * self.picture.height * 3
+        return len(self.png) + len(self.sharp or b"") + self.picture.width * self.picture.height * 3
 
 
-def served_picture(name: str, picture: Image.Image, *, label: str | None = None) -> ServedPicture:
+def served_picture(
+    name: str, picture: Image.Image, *, label: str | None = None, window: Box | None = None
+) -> ServedPicture:
     """Equal pictures of the same name have the same id, so that nothing is computed twice."""
     identity = hashlib.sha256(f"{name}\0{label}\0{picture.size}\0".encode() + picture.tobytes())
-    return ServedPicture(identity.hexdigest()[:32], name, label, picture, as_png(picture))
+    return ServedPicture(identity.hexdigest()[:32], name, label, picture, as_png(picture), window)
+
+
+def as_sharp_jpeg(image: Image.Image) -> bytes:
+    """As many pixels as a page shows of it."""
+    smaller, buffer = image.convert("RGB"), io.BytesIO()
+    smaller.thumbnail((LONGEST_SHARP_SIDE, LONGEST_SHARP_SIDE))
+    smaller.save(buffer, "JPEG", quality=88)
+    return buffer.getvalue()
 
 
 def as_png(picture: Image.Image) -> bytes:

@@ -1,6 +1,7 @@
-"""Which pictures use a place? The user marks one, and it is hidden in all examples, as `vitreous shortcuts` hides it.
+"""What if a place were hidden? The user marks one: what does any model then say, and which examples use it?
 
-The answer also holds the mark as a region, as files of regions keep it (`data.regions`).
+It is hidden as `vitreous shortcuts` hides it. The answer about all examples also holds the mark as a region, as files
+of regions keep it (`data.regions`).
 """
 
 import math
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import torch
 from fastapi import APIRouter, Query, Response
+from torch import Tensor
 
 from vitreous.data.regions import Box, region_of_picture
 from vitreous.errors import InputError
@@ -27,6 +29,16 @@ SMALLEST_MARK = 0.02  # of the picture: less was hardly meant, and hides nothing
 
 def place_routes(service: "Service") -> APIRouter:
     router = APIRouter(prefix="/api/images/{id}")
+
+    @router.get("/hidden")
+    async def hidden(
+        id: str,
+        box: Annotated[str, Query(max_length=100)],
+        target: Annotated[int | None, Query(ge=0, le=999_999)] = None,
+    ) -> Response:
+        marked = parse_box(box)
+        work = partial(hide, service.explorer, service.pictures[id], target, marked)
+        return await service.answer(("hidden", id, marked, target), work)
 
     @router.get("/place")
     async def place(id: str, box: Annotated[str, Query(max_length=100)]) -> Response:
@@ -57,13 +69,10 @@ def pictures_using(explorer: Explorer, item: ServedPicture, others: Sequence[Ser
 
 def without_place(explorer: Explorer, item: ServedPicture, box: Box) -> Answer:
     """The answer about a picture with and without what is in the box."""
-    images = explorer.inputs(item)
-    known, everywhere = torch.zeros(1, dtype=torch.bool), torch.ones_like(images[:, :1])
     with torch.no_grad():
-        before = explorer.model(images).softmax(1)
+        before = explorer.model(explorer.inputs(item)).softmax(1)
         answer = before.argmax(1)
-        hidden = Place(box).hidden(Seen(images, everywhere, known, answer))
-        after = explorer.model(hidden).softmax(1)
+        after = explorer.model(without_box(explorer, item, box)).softmax(1)
     number, classes = int(answer), explorer.trained.classes
     return {
         "id": item.id,
@@ -74,6 +83,23 @@ def without_place(explorer: Explorer, item: ServedPicture, box: Box) -> Answer:
         "becomes": classes[int(after.argmax(1))],
         "changed": bool(after.argmax(1) != answer),
     }
+
+
+def hide(explorer: Explorer, item: ServedPicture, number: int | None, box: Box) -> Answer:
+    """The answer of any model about the picture with a box hidden."""
+    before, network = explorer.output(item), explorer.network(item)
+    target = explorer.target(item, number, before).on("log_odds")
+    with torch.no_grad():
+        after = network(without_box(explorer, item, box))
+        scores = {"log_odds": target(after).item(), "log_odds_before": target(before).item()}
+    return explorer.compared(item, target, before, after) | {"name": place_in_words(box), "box": list(box)} | scores
+
+
+def without_box(explorer: Explorer, item: ServedPicture, box: Box) -> Tensor:
+    """(1, 3, H, W) as the model sees it, the box filled with a blur of its surroundings."""
+    images = explorer.inputs(item)
+    known, everywhere = torch.zeros(1, dtype=torch.bool), torch.ones_like(images[:, :1])
+    return Place(box).hidden(Seen(images, everywhere, known, torch.zeros(1, dtype=torch.long)))
 
 
 def as_regions(item: ServedPicture, name: str, box: Box) -> Answer:

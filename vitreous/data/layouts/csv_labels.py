@@ -11,7 +11,7 @@ from vitreous.files.limits import MAX_CLASS_NAME_CHARS, MAX_DATA_CLASSES
 from vitreous.files.reading import excerpt
 
 LABEL_SEPARATOR = ";"  # between the labels of a picture that has several
-NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+ANY_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 WHOLE_NUMBER = re.compile(r"[-+]?\d+")
 
 
@@ -27,7 +27,7 @@ def _splits(data: str) -> tuple[str, ...] | None:
     if table is None:
         return None
     labels = [row.cells["label"] for row in table.rows]
-    fractions = all(map(NUMBER.fullmatch, labels)) and not all(map(WHOLE_NUMBER.fullmatch, labels))
+    fractions = all(map(ANY_NUMBER.fullmatch, labels)) and not all(map(WHOLE_NUMBER.fullmatch, labels))
     return None if fractions or any(LABEL_SEPARATOR in label for label in labels) else table.splits
 
 

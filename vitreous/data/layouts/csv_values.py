@@ -3,7 +3,7 @@
 import math
 
 from vitreous.data.layouts.base import Layout, Request
-from vitreous.data.layouts.csv_labels import NUMBER, label_table
+from vitreous.data.layouts.csv_labels import ANY_NUMBER, label_table
 from vitreous.data.picture_table import PictureTable, TablePictures, TableRow, find_table, one_row_each, open_table
 from vitreous.files.reading import excerpt
 
@@ -17,7 +17,7 @@ def value_column(data: str) -> str | None:
     if table is not None and table.has(VALUE) and not table.has("x1"):
         return VALUE
     labelled = label_table(data)
-    numbers = labelled is not None and any(NUMBER.fullmatch(row.cells["label"]) for row in labelled.rows)
+    numbers = labelled is not None and any(ANY_NUMBER.fullmatch(row.cells["label"]) for row in labelled.rows)
     return "label" if numbers else None
 
 
@@ -36,7 +36,7 @@ def open_value_table(request: Request) -> TablePictures:
 
 def _number(table: PictureTable, row: TableRow, column: str) -> float:
     text = row.cells[column]
-    value = float(text) if NUMBER.fullmatch(text) else math.nan
+    value = float(text) if ANY_NUMBER.fullmatch(text) else math.nan
     if not abs(value) <= LARGEST_NUMBER:
         raise table.fault(
             row, f"has {excerpt(text)} in the column {column}, which is no number; correct it, or remove the row"

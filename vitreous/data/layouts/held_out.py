@@ -60,7 +60,7 @@ def held_out(images: ImageSet, split: str, val_fraction: float, *, by_class: boo
             raise InputError(f"{where} has no splits and all of it is held out (val_fraction 1): nothing to train on")
         return images
     classes = [images.target(index)["labels"] if by_class else 0 for index in range(len(images))]
-    held = sides(list(_places(images)), classes, val_fraction)
+    held = sides(list(content_places(images)), classes, val_fraction)
     kept = [index for index, out in enumerate(held) if out == (split == "val")]
     if not kept:
         raise InputError(
@@ -84,7 +84,7 @@ def sides(places: Sequence[float], classes: Sequence[Hashable], val_fraction: fl
     return [place < limits[name] for place, name in zip(places, classes, strict=True)]
 
 
-def _places(images: ImageSet) -> Iterator[float]:
+def content_places(images: ImageSet) -> Iterator[float]:
     """A number from 0 to 1 for each picture, by its content; of one that cannot be opened, by its name."""
     last = time.monotonic()
     with ThreadPoolExecutor(READER_THREADS) as pool:

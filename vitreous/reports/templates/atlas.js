@@ -1,10 +1,15 @@
 "use strict";
-// Orders the clusters, and shows which kept regions are similar to a chosen one.
+// Searches and orders the clusters, and shows which kept regions are similar to a chosen one.
 
 const panel = document.querySelector(".alike");
 const heading = panel.querySelector("h2");
 const similar = panel.querySelector(".regions");
 let chosen = null;
+
+function openAround(element) {
+  const cluster = element?.closest("details.cluster");
+  if (cluster) cluster.open = true;
+}
 
 // A copy of a tile whose button leads to the tile itself.
 function linkedCopy(button, cosine) {
@@ -13,6 +18,7 @@ function linkedCopy(button, cosine) {
   copy.removeAttribute("id");
   copy.removeAttribute("aria-pressed");
   copy.addEventListener("click", () => {
+    openAround(button);
     button.scrollIntoView({ block: "center" });
     choose(button);
     button.focus({ preventScroll: true });
@@ -58,7 +64,28 @@ panel.querySelector("button").addEventListener("click", close);
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && !panel.hidden) close();
 });
-const select = document.querySelector(".order select");
-select.addEventListener("change", () => order(select.value));
-select.closest(".order").hidden = false;
+
+function search(asked) {
+  const clusters = [...document.querySelectorAll(".cluster")];
+  for (const cluster of clusters) cluster.hidden = !cluster.dataset.words.includes(asked);
+  const found = clusters.filter((cluster) => !cluster.hidden).length;
+  tools.querySelector("output").textContent = asked ? `${found} of ${clusters.length} clusters` : "";
+}
+
+// A link to a cluster opens it, and shows it even where the search left it out.
+function follow() {
+  const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (!target?.matches(".cluster")) return;
+  target.hidden = false;
+  target.open = true;
+  target.scrollIntoView();
+}
+
+const tools = document.querySelector(".order");
+tools.querySelector("select").addEventListener("change", (event) => order(event.target.value));
+tools.querySelector("input").addEventListener("input", (event) => search(event.target.value.trim().toLowerCase()));
+tools.addEventListener("submit", (event) => event.preventDefault());
+tools.hidden = false;
+window.addEventListener("hashchange", follow);
+follow();
 document.documentElement.dataset.ready = "yes";

@@ -49,7 +49,7 @@ function activateViewer(section, table) {
   const places = section.querySelector(".places");
   const caption = viewer.querySelector("figcaption");
   const strength = viewer.querySelector("input");
-  const buttons = [...section.querySelectorAll(".show")];
+  const buttons = [...section.querySelectorAll(".show"), ...document.querySelectorAll(`.show[data-for="${section.id}"]`)];
   const atlases = Object.fromEntries([...viewer.querySelectorAll(".atlas")].map((a) => [a.dataset.stack, a]));
   for (const one of [canvas, places]) {
     if (!one) continue;

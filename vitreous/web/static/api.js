@@ -26,25 +26,32 @@ async function sentence(response) {
   }
 }
 
-export function address(path, values = {}) {
-  const query = new URLSearchParams(Object.entries(values).filter(([, value]) => value !== null && value !== undefined));
-  return `api/${path}${query.size ? `?${query}` : ""}`;
+// Questions to one of the models of the server, which answers under `base`.
+export function modelAt(base) {
+  const address = (path, values = {}) => {
+    const query = new URLSearchParams(Object.entries(values).filter(([, value]) => value !== null && value !== undefined));
+    return `${base}/${path}${query.size ? `?${query}` : ""}`;
+  };
+
+  async function get(path, values, signal) {
+    const answer = await (await ask(address(path, values), { signal })).json();
+    signal?.throwIfAborted(); // cancelled when it had already arrived
+    return answer;
+  }
+
+  async function file(path, values) {
+    return (await ask(address(path, values))).blob();
+  }
+
+  async function upload(picture, name) {
+    const options = { method: "POST", body: picture, headers: { "Content-Type": "application/octet-stream" } };
+    return (await ask(address("images", { name }), options)).json();
+  }
+
+  return { address, get, file, upload };
 }
 
-export async function get(path, values, signal) {
-  const answer = await (await ask(address(path, values), { signal })).json();
-  signal?.throwIfAborted(); // cancelled when it had already arrived
-  return answer;
-}
-
-export async function file(path, values) {
-  return (await ask(address(path, values))).blob();
-}
-
-export async function upload(picture) {
-  const options = { method: "POST", body: picture, headers: { "Content-Type": "application/octet-stream" } };
-  return (await ask(address("images", { name: picture.name || "pasted picture" }), options)).json();
-}
+export const { address, get, file, upload } = modelAt("api");
 
 // Of several requests for the same part of the page only the last one counts: `latest.next()` cancels the others.
 export class Latest {

@@ -1,10 +1,16 @@
 // The clusters of one stage: their cards, their order, which are switched off, and which a patch attends to.
 
 import { get, Latest } from "./api.js";
-import { $, cellCount, length, make, mapOf, paint, sentence, signed, spaced, summedMap, unpack } from "./draw.js";
+import { $, cellCount, length, make, mapOf, paint, sentence, signed, skeletons, spaced, summedMap, unpack } from "./draw.js";
+import { explainTerm } from "./terms.js";
 
 const THUMBNAIL_WIDTH = 138; // pixels
+const IDLE_WIDTH = 380;
 const SHOWN_AT_FIRST = 12;
+const EXPECTED = 5; // tiles before it is known whether there will be any: a row, as high as what stands there if not
+// The same for all pictures and models: where a bar is full, and below what a score changes nothing that one would see.
+const LOG_ODDS = { full: 3, matters: 0.1, text: "Bars are full at 3, which makes the odds 20 times worse; grey below 0.1, which moves no probability by more than 2.5 points." };
+const SHARES = { full: 1, matters: 0.01, text: "Bars are full at 1; grey below 0.01." };
 
 export class Clusters {
   // `page` knows what is explained (picture, target), shows maps and predictions, and reports errors.
@@ -14,8 +20,10 @@ export class Clusters {
     this.stage = model.stages.at(-1)?.stage ?? null;
     this.off = new Set();
     this.loads = null;
+    this.insisted = false; // clusters that carry nothing are to be shown all the same
     this.pinned = null;
     this.chosen = null;
+    this.cards = [];
     this.stageRequest = new Latest();
     this.rankingRequest = new Latest();
     this.ablationRequest = new Latest();
@@ -31,7 +39,8 @@ export class Clusters {
     $("unit").addEventListener("change", () => this.build());
     $("side").addEventListener("change", () => this.build());
     $("all-on").addEventListener("click", () => this.switchTo(new Set()));
-    $("cards").addEventListener("mouseleave", () => this.page.show(null));
+    $("show-anyway").addEventListener("click", () => this.insist());
+    $("cards").addEventListener("mouseleave", () => this.page.preview(null));
     $("cards").addEventListener("pointerdown", () => { this.pressed = true; });
     for (const name of ["pointerup", "pointercancel"]) addEventListener(name, () => setTimeout(() => this.release())); // after its click
   }
@@ -42,10 +51,39 @@ export class Clusters {
       return make("label", {}, input, make("span", {}, `${readout ? name : stage} · ${clusters} clusters `, make("small", { id: `load-${stage}` })));
     });
     $("stages").append(...choices);
-    $("stages").addEventListener("change", (event) => {
-      this.open(Number(event.target.value));
-      this.page.stageChanged();
-    });
+    $("stages").addEventListener("change", (event) => this.turnTo(Number(event.target.value)));
+  }
+
+  turnTo(stage) {
+    document.querySelector(`[name=stage][value="${stage}"]`).checked = true;
+    const opened = this.open(stage);
+    this.page.methods.stageChanged();
+    this.page.remember();
+    return opened;
+  }
+
+  nextStage() {
+    if (!this.data || this.model.stages.length < 2) return;
+    const place = this.model.stages.indexOf(this.about);
+    this.turnTo(this.model.stages[(place + 1) % this.model.stages.length].stage);
+  }
+
+  // What an address tells about them.
+  get view() {
+    if (this.stage === null) return {};
+    return { stage: this.otherStage, off: [...this.off].sort((a, b) => a - b).join(","), cluster: this.chosen?.members[0] };
+  }
+
+  // As an address says: a stage, the cluster whose map is shown, and clusters that are off.
+  async takeUp({ stage, off, cluster }) {
+    if (this.stage === null) return;
+    const known = this.model.stages.some((each) => String(each.stage) === stage);
+    const wanted = known ? Number(stage) : this.model.stages.at(-1).stage;
+    if (wanted !== this.stage) await this.turnTo(wanted);
+    const numbers = new Set((off ?? "").split(",").filter((word) => /^\d{1,6}$/.test(word)).map(Number));
+    const item = this.cards.map((card) => card.item).find(({ members }) => members.includes(Number(cluster)));
+    if (cluster && item) this.take(item);
+    if (numbers.size || this.off.size) await this.switchTo(numbers);
   }
 
   // Which clusters these are, in words; those that the classifier reads have contributions.
@@ -115,15 +153,40 @@ export class Clusters {
     this.off.clear();
   }
 
-  // A new picture or class: everything is requested again.
-  async refresh() {
-    this.loads = null;
-    $("load").textContent = ""; // of another picture or class
-    this.off.clear();
-    if (this.stage !== null) await this.open(this.stage);
+  // A picture about which nothing is known yet.
+  begin() {
+    this.empty();
+    if (this.stage === null) return;
+    $("clusters").setAttribute("aria-busy", "true");
+    this.showSkeletons();
   }
 
-  // Quick scores first; then the exact order; then whether the stages matter at all.
+  // A new picture or class: everything is requested again.
+  async refresh(view) {
+    this.loads = null;
+    this.insisted = false;
+    this.off.clear();
+    if (this.stage === null) return;
+    const known = this.model.stages.find(({ stage }) => String(stage) === view.stage);
+    if (known) document.querySelector(`[name=stage][value="${known.stage}"]`).checked = true;
+    await this.open(known?.stage ?? this.stage);
+    if (view.off || view.cluster) await this.takeUp({ ...view, stage: String(this.stage) });
+  }
+
+  showSkeletons() {
+    const { clusters, readout } = this.about;
+    this.cards = [];
+    $("load").textContent = "";
+    for (const { stage } of this.model.stages) $(`load-${stage}`).replaceChildren();
+    $("idle").hidden = true;
+    $("cluster-body").hidden = false;
+    $("sum").hidden = !readout;
+    if (readout) $("sum-rows").replaceChildren(...skeletons("li", clusters + 2, "part"));
+    $("ranking-text").textContent = "";
+    $("cards").replaceChildren(...skeletons("li", Math.min(EXPECTED, clusters), "tile"));
+  }
+
+  // Quick scores first; then whether the stages matter at all; then the exact order.
   async open(stage) {
     this.stage = stage;
     this.data = null;
@@ -131,7 +194,7 @@ export class Clusters {
     this.chosen = null;
     const signal = this.cancel();
     $("clusters").setAttribute("aria-busy", "true");
-    $("cards").inert = true; // the old ones have no maps any more
+    this.showSkeletons();
     const changed = this.off.size > 0;
     this.off.clear();
     if (changed) this.page.showPrediction(null);
@@ -141,17 +204,61 @@ export class Clusters {
       this.data = { ...answer, maps: unpack(answer.maps), attention: { ...unpack(answer.attention), highest: answer.attention.highest } };
       this.importance = answer.importance;
       this.suitRankings();
-      this.showSum();
-      this.showRankingText();
-      this.build();
-      $("cards").inert = false;
-      $("clusters").setAttribute("aria-busy", "false");
-      await this.rank();
+      if (this.about.readout) this.showCards();
       if (!this.loads) this.loads = (await get(`images/${id}/load`, { target }, signal)).stages;
       this.showLoads();
+      $("clusters").setAttribute("aria-busy", "false");
+      if (this.isIdle) this.showIdle();
+      else {
+        if (!this.about.readout) this.showCards();
+        await this.rank();
+      }
     } catch (error) {
       this.page.showError(error);
     }
+  }
+
+  showCards() {
+    $("idle").hidden = true;
+    $("cluster-body").hidden = false;
+    this.showSum();
+    this.showRankingText();
+    this.build();
+  }
+
+  // Clusters of this stage carry nothing of the answer, and nobody has asked to see them all the same.
+  get isIdle() {
+    return !this.insisted && !this.about.readout && !this.loads.find(({ stage }) => stage === this.stage).carries;
+  }
+
+  // One sentence and the best other map, in place of tiles that mean nothing.
+  async showIdle() {
+    const { stage, data } = this;
+    const working = this.loads.filter(({ carries }) => carries).map(({ stage: other }) => this.model.stages.find((each) => each.stage === other).name);
+    $("cluster-body").hidden = true;
+    $("idle").hidden = false;
+    $("show-anyway").textContent = `Show its ${this.about.clusters} clusters anyway`;
+    const elsewhere = working.length ? ` Clusters that do carry something: ${working.join(", ")}.` : "";
+    $("idle-text").textContent = `So their maps are left out.${elsewhere} The best other map follows …`;
+    $("idle-map").classList.add("skeleton");
+    const show = (found, more) => {
+      if (!found || data !== this.data || stage !== this.stage) return;
+      $("idle-text").textContent = `So their maps are left out.${elsewhere} Look at ${spaced(found.name)} instead: ${sentence(found.summary)}${more}`;
+      $("idle-map").classList.remove("skeleton");
+      paint($("idle-map"), this.page.image, found.map, { width: IDLE_WIDTH });
+    };
+    show(await this.page.methods.best((found) => show(found, " Others are being compared with it …")), "");
+  }
+
+  async insist() {
+    this.insisted = true;
+    this.showCards();
+    $("ranking").focus();
+    await this.rank();
+  }
+
+  get scale() {
+    return this.model.rankings.find((ranking) => ranking.name === this.importance.by).share ? SHARES : LOG_ODDS;
   }
 
   // How the cards are ordered; while another order is chosen than the one shown, that it is on its way.
@@ -159,7 +266,7 @@ export class Clusters {
     const by = $("ranking").value;
     const { summary } = this.model.rankings.find((ranking) => ranking.name === by);
     $("ranking-text").textContent =
-      by === this.importance.by ? `${spaced(by)}: ${summary}.` : `Quick estimate by gradient; scores by ${spaced(by)} follow …`;
+      by === this.importance.by ? `${spaced(by)}: ${summary}. ${this.scale.text}` : `Quick estimate by gradient; scores by ${spaced(by)} follow …`;
   }
 
   async rank() {
@@ -181,7 +288,10 @@ export class Clusters {
   }
 
   showLoads() {
-    for (const load of this.loads) $(`load-${load.stage}`).textContent = load.carries ? signed(-load.uniform) : "no load";
+    for (const load of this.loads) {
+      const text = make("span", { textContent: load.carries ? signed(-load.uniform) : "no load" });
+      $(`load-${load.stage}`).replaceChildren(explainTerm(text, load.carries ? "load" : "no load"));
+    }
     const load = this.loads.find((l) => l.stage === this.stage);
     if (this.about.readout) {
       $("load").classList.remove("warning");
@@ -193,7 +303,7 @@ export class Clusters {
     const answer = load.uniform_flips ? "and the answer with it" : "but not the answer";
     $("load").textContent = load.carries
       ? `Replacing every cluster of this stage with the plain average of all patches ${change}, ${answer}: what they find matters here.`
-      : `Careful: replacing every cluster of this stage with the plain average of all patches only ${change}. For this picture its maps are decoration, however sharp they look.`;
+      : `For this picture the clusters of this stage carry nothing: replacing every one with the plain average of all patches only ${change}, however sharp their maps look.`;
   }
 
   // What a card stands for: { name, members }.
@@ -252,17 +362,19 @@ export class Clusters {
     element.querySelector(".name").textContent = item.members.length === 1 ? item.name : `${item.members.length} clusters`;
     element.querySelector(".name").title = item.name;
     paint(element.querySelector("canvas"), this.page.image, this.map(item), { width: THUMBNAIL_WIDTH });
-    element.addEventListener("mouseenter", () => this.page.show(this.map(item), this.describe(item)));
-    button.addEventListener("focus", () => this.page.show(this.map(item), this.describe(item)));
-    button.addEventListener("blur", () => this.page.show(null));
-    button.addEventListener("click", () => {
-      this.chosen = this.pinned = item;
-      this.page.takeMap("");
-    });
+    element.addEventListener("mouseenter", () => this.page.preview(this.map(item), this.describe(item)));
+    button.addEventListener("focus", () => this.page.preview(this.map(item), this.describe(item)));
+    button.addEventListener("blur", () => this.page.preview(null));
+    button.addEventListener("click", () => this.take(item));
     const box = element.querySelector("input");
     box.setAttribute("aria-label", `${item.name} on`);
     box.addEventListener("change", () => this.toggle(item, box.checked));
     return element;
+  }
+
+  take(item) {
+    this.chosen = this.pinned = item;
+    this.page.methods.take("");
   }
 
   // Cards that moved between press and release would lose the click, so a new order waits for the release.
@@ -274,9 +386,9 @@ export class Clusters {
 
   // Cards in the order of the scores, as many as the slider says; those that are switched off stay in sight.
   arrange() {
-    if (!this.data || this.pressed) return;
+    if (!this.data || this.pressed || !this.cards.length) return;
     const order = [...this.cards].sort((a, b) => (this.score(b.item) ?? 0) - (this.score(a.item) ?? 0));
-    const largest = Math.max(...order.map(({ item }) => Math.abs(this.score(item) ?? 0))) || 1;
+    const { full, matters } = this.scale;
     const count = Number($("top").value);
     $("top-value").textContent = `${count} of ${order.length}`;
     order.forEach(({ item, element }, place) => {
@@ -284,7 +396,8 @@ export class Clusters {
       element.hidden = place >= count && !item.members.some((m) => this.off.has(m));
       element.querySelector(".score").textContent = score === null ? "" : signed(score);
       const bar = element.querySelector(".signed i");
-      const share = Math.abs(score ?? 0) / largest / 2;
+      const share = Math.min(1, Math.abs(score ?? 0) / full) / 2;
+      element.classList.toggle("faint", Math.abs(score ?? 0) < matters);
       bar.style.left = length(score < 0 ? 0.5 - share : 0.5);
       bar.style.width = length(share);
       bar.classList.toggle("loss", score < 0);
@@ -318,7 +431,9 @@ export class Clusters {
   async switchTo(off) {
     const before = this.off;
     this.off = off;
+    if (off.size) this.page.places.clear();
     this.updateSwitches();
+    this.page.remember();
     const signal = this.ablationRequest.next();
     try {
       if (off.size === 0) {
@@ -327,14 +442,23 @@ export class Clusters {
       }
       const { id, target } = this.page.subject;
       const values = { off: [...off].sort((a, b) => a - b).join(","), target };
-      this.page.showPrediction(await get(`images/${id}/stages/${this.stage}/ablation`, values, signal), this.about.name);
+      const answer = await get(`images/${id}/stages/${this.stage}/ablation`, values, signal);
+      this.page.showPrediction(answer, `without ${answer.off.length} of ${this.about.clusters} clusters of ${this.about.name}`);
     } catch (error) {
       if (error.name !== "AbortError") {
         this.off = before;
         this.updateSwitches();
+        this.page.remember();
       }
       this.page.showError(error);
     }
+  }
+
+  // All are on, because something else is changed; the prediction follows from that.
+  forget() {
+    this.ablationRequest.next();
+    this.off = new Set();
+    this.updateSwitches();
   }
 
   updateSwitches() {
@@ -359,10 +483,10 @@ export class Clusters {
   }
 
   get grid() {
-    return this.data && cellCount(this.data.attention) ? this.data.attention : null;
+    return this.data && this.cards.length && cellCount(this.data.attention) ? this.data.attention : null;
   }
 
   highlight(numbers) {
-    for (const { item, element } of this.cards ?? []) element.classList.toggle("read", item.members.some((m) => numbers.includes(m)));
+    for (const { item, element } of this.cards) element.classList.toggle("read", item.members.some((m) => numbers.includes(m)));
   }
 }

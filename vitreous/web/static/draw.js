@@ -1,7 +1,9 @@
 // Elements of the page, numbers as text, and maps on pictures.
 // A stack of maps is { rows, columns, data }, data holding one byte for every cell of every map.
 
-import { blend, colourTable, pixels } from "./heat.js";
+import { colourTable, pixels } from "./heat.js";
+
+const STRENGTH = 0.75; // of a map over a picture, as long as nobody chooses another
 
 let table = [];
 
@@ -16,6 +18,11 @@ export function make(tag, properties = {}, ...children) {
   }
   element.append(...children);
   return element;
+}
+
+// As many grey rows or tiles as will come.
+export function skeletons(tag, count, className) {
+  return Array.from({ length: count }, () => make(tag, { className: `skeleton ${className}`, "aria-hidden": "true" }));
 }
 
 // A name, a share of one, and the share as a bar.
@@ -81,20 +88,59 @@ function enlarged({ values, columns, rows }, width, height) {
   return pixels(small, width, height).data;
 }
 
-// `map` is { rows, columns, values } or null for the bare picture; `patch` is { row, column } of that or another grid.
-export function paint(canvas, picture, map, { width, strength = 1, patch = null, grid = map }) {
-  canvas.width = width;
-  canvas.height = Math.max(1, Math.round((width * picture.naturalHeight) / picture.naturalWidth));
-  const bare = pixels(picture, canvas.width, canvas.height);
-  const image = map ? blend(bare, enlarged(map, canvas.width, canvas.height), strength, table) : bare;
+// The picture with a map, in one canvas; `map` is { rows, columns, values } or null for the bare picture.
+export function paint(canvas, picture, map, { width, strength = STRENGTH }) {
+  const height = Math.max(1, Math.round((width * picture.naturalHeight) / picture.naturalWidth));
+  Object.assign(canvas, { width, height });
+  const bare = pixels(picture, width, height);
+  if (map) fade(bare.data, greyUnder(strength));
   const context = canvas.getContext("2d");
-  context.putImageData(image, 0, 0);
+  context.putImageData(bare, 0, 0);
+  if (!map) return;
+  const over = document.createElement("canvas");
+  paintOver(over, map, { width, height, strength });
+  context.drawImage(over, 0, 0);
+}
+
+// How grey the picture is under a map, so that a red object is not mistaken for heat.
+export const greyUnder = (strength) => 0.6 * strength;
+
+function fade(data, share) {
+  for (let i = 0; i < data.length; i += 4) {
+    const grey = 0.213 * data[i] + 0.715 * data[i + 1] + 0.072 * data[i + 2]; // as the browser's own filter
+    for (let c = 0; c < 3; c += 1) data[i + c] += (grey - data[i + c]) * share;
+  }
+}
+
+// The map alone, to lie over a picture: clear where it is cold. `patch` is { row, column } of a grid; `boxes` can be clicked.
+export function paintOver(canvas, map, { width, height, strength, patch = null, grid = null, boxes = [] }) {
+  canvas.width = width;
+  canvas.height = height;
+  const context = canvas.getContext("2d");
+  if (map) {
+    const heat = enlarged(map, width, height);
+    const image = new ImageData(width, height);
+    for (let i = 0; i < heat.length; i += 4) {
+      const share = heat[i] / 255;
+      image.data.set(table[heat[i]], i);
+      image.data[i + 3] = 255 * strength * (0.2 + 0.75 * share);
+    }
+    context.putImageData(image, 0, 0);
+  }
+  context.setLineDash([6, 5]);
+  for (const [left, top, right, bottom] of boxes) outline(context, left * width, top * height, (right - left) * width, (bottom - top) * height, 1.5);
+  context.setLineDash([]);
   if (!patch) return;
-  const across = canvas.width / grid.columns;
-  const down = canvas.height / grid.rows;
-  for (const [colour, line] of [["#000000", 5], ["#ffffff", 2]]) {
+  const across = width / grid.columns;
+  const down = height / grid.rows;
+  outline(context, patch.column * across, patch.row * down, across, down, 2);
+}
+
+// White on black, to be seen on anything.
+function outline(context, left, top, width, height, line) {
+  for (const [colour, wide] of [["#000000", line + 3], ["#ffffff", line]]) {
     context.strokeStyle = colour;
-    context.lineWidth = line;
-    context.strokeRect(patch.column * across, patch.row * down, across, down);
+    context.lineWidth = wide;
+    context.strokeRect(left, top, width, height);
   }
 }

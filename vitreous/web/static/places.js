@@ -1,4 +1,4 @@
-// Mark a place in the picture, see which examples use it, and keep the marks as a file of regions.
+// Hide a part of the picture and see the answer change while you draw; which examples use it; and the marks as a file of regions.
 
 import { get, Latest } from "./api.js";
 import { $, length, make, percent } from "./draw.js";
@@ -16,48 +16,58 @@ const NAMED = {
   "right edge": [0.875, 0, 1, 1],
 };
 
-class Places {
-  constructor() {
-    this.request = new Latest();
+export class Places {
+  // `page` knows what is explained, and shows predictions and errors.
+  constructor(page) {
+    this.page = page;
+    this.request = new Latest(); // about all examples
+    this.answering = new Latest(); // about this picture
     this.marks = []; // { region, look, byLook }
-    this.frame = make("div", { className: "mark-frame", hidden: true });
-    this.sheet = make("div", { className: "mark-sheet", hidden: true }, this.frame);
-    document.body.append(this.sheet);
+    this.box = null; // what is hidden: left, top, right, bottom in shares of what the model sees
+    this.frame = $("mark-frame");
+    this.sheet = this.frame.parentElement;
     $("place-named").append(...Object.keys(NAMED).map((name) => new Option(name, name)));
     $("place-mark").addEventListener("click", () => this.switchMarking($("place-mark").getAttribute("aria-pressed") !== "true"));
-    $("place-named").addEventListener("change", () => NAMED[$("place-named").value] && this.ask(NAMED[$("place-named").value]));
+    $("place-named").addEventListener("change", () => this.hide(NAMED[$("place-named").value]));
+    $("place-examples").addEventListener("click", () => this.ask(this.box));
     $("place-save").addEventListener("click", () => this.save());
     this.sheet.addEventListener("pointerdown", (event) => this.begin(event));
     this.sheet.addEventListener("pointermove", (event) => this.from && this.drag(event));
     this.sheet.addEventListener("pointerup", (event) => this.from && this.end(event));
-    this.sheet.addEventListener("pointercancel", () => this.switchMarking(false));
+    this.sheet.addEventListener("pointercancel", () => this.clear());
     document.addEventListener("keydown", (event) => event.key === "Escape" && this.switchMarking(false));
-    window.addEventListener("resize", () => this.switchMarking(false));
-    document.addEventListener("picture-shown", (event) => this.turnTo(event.detail));
+    for (const id of ["place-examples", "place-save"]) $(id).hidden = page.explainsFindings;
+    if (page.model.examples.length === 0) $("place-examples").textContent = "Keep it as a region";
   }
 
   // Another picture: its marks are kept, what was found for the last one is not.
-  turnTo({ id, findings }) {
+  turnTo(id) {
     if (id === this.id) return;
     this.id = id;
-    this.request.next();
-    this.switchMarking(false);
-    $("places").hidden = findings;
-    $("place-answer").textContent = "";
-    $("place-pictures").replaceChildren();
+    this.clear();
   }
 
-  // A sheet over the picture takes the pointer, so that the page below does not follow it.
+  // A sheet over the picture takes the pointer, so that patches do not follow it. It stays as long as something is hidden.
   switchMarking(on) {
     $("place-mark").setAttribute("aria-pressed", String(on));
     this.from = null;
-    this.sheet.hidden = !on;
+    this.sheet.hidden = !on && !this.box;
+    this.sheet.classList.toggle("marking", on);
+    if (on) $("frame").scrollIntoView({ block: "nearest" });
+  }
+
+  // Nothing is hidden any more; the prediction is another's business.
+  clear() {
+    this.request.next();
+    this.answering.next();
+    if (!this.frame.hidden) this.page.beside?.hide(null);
+    this.box = this.asked = null;
     this.frame.hidden = true;
-    if (!on) return;
-    const box = $("viewer").getBoundingClientRect();
-    const place = { left: box.left + window.scrollX, top: box.top + window.scrollY, width: box.width, height: box.height };
-    for (const [side, value] of Object.entries(place)) this.sheet.style[side] = `${value}px`;
-    $("viewer").scrollIntoView({ block: "nearest" });
+    this.switchMarking(false);
+    $("place-named").value = "";
+    $("place-examples").disabled = true;
+    $("place-answer").textContent = "";
+    $("place-pictures").replaceChildren();
   }
 
   at(event) {
@@ -66,29 +76,68 @@ class Places {
   }
 
   begin(event) {
+    if (!this.sheet.classList.contains("marking")) return;
     event.preventDefault();
     this.sheet.setPointerCapture(event.pointerId);
     this.from = this.at(event);
-    this.drag(event);
   }
 
   boxTo(event) {
     const [x, y] = this.at(event);
     const [left, top] = this.from;
-    return [Math.min(left, x), Math.min(top, y), Math.max(left, x), Math.max(top, y)];
+    return [Math.min(left, x), Math.min(top, y), Math.max(left, x), Math.max(top, y)].map((side) => Math.round(side * 1000) / 1000);
   }
 
   drag(event) {
-    const [left, top, right, bottom] = this.boxTo(event);
+    const box = this.boxTo(event);
+    this.showFrame(box);
+    if (isLarge(box)) this.answer(box);
+  }
+
+  showFrame([left, top, right, bottom]) {
     Object.assign(this.frame.style, { left: length(left), top: length(top), width: length(right - left), height: length(bottom - top) });
-    this.frame.hidden = false;
+    this.frame.hidden = this.sheet.hidden = false;
   }
 
   end(event) {
-    const box = this.boxTo(event).map((side) => Math.round(side * 1000) / 1000);
+    const box = this.boxTo(event);
     this.switchMarking(false);
-    if (box[2] - box[0] >= SMALLEST && box[3] - box[1] >= SMALLEST) this.ask(box);
-    else $("place-answer").textContent = "That is too small to hide anything: drag a larger box.";
+    if (isLarge(box)) this.hide(box);
+    else {
+      this.clear();
+      this.page.showPrediction(null);
+      $("place-answer").textContent = "That is too small to hide anything: drag a larger box.";
+    }
+  }
+
+  // This box, for good: it is in the address, and the examples can be asked.
+  hide(box) {
+    if (!box || box.length !== 4 || !box.every(Number.isFinite) || !isLarge(box)) return;
+    this.page.clusters.forget();
+    this.box = box;
+    this.showFrame(box);
+    $("place-examples").disabled = false;
+    this.page.remember();
+    this.answer(box);
+  }
+
+  // What the model says without it. While one question is on its way, only the latest of the others is asked next.
+  async answer(box) {
+    this.wanted = box;
+    if (this.asked) return;
+    const signal = this.answering.next();
+    try {
+      while (this.asked?.join() !== this.wanted.join()) {
+        this.asked = this.wanted;
+        this.page.beside?.hide(this.asked);
+        const { id, target } = this.page.subject;
+        const found = await get(`images/${id}/hidden`, { box: this.asked.join(","), target }, signal);
+        this.page.showPrediction(found, `with the ${found.name} hidden`);
+      }
+    } catch (error) {
+      this.page.showError(error);
+    }
+    if (!signal.aborted) this.asked = null;
   }
 
   async ask(box) {
@@ -150,4 +199,4 @@ class Places {
   }
 }
 
-new Places();
+const isLarge = ([left, top, right, bottom]) => right - left >= SMALLEST && bottom - top >= SMALLEST;

@@ -1,0 +1,53 @@
+"""docs/with-your-tools.md: its commands are understood, its sweep runs, its links lead somewhere."""
+
+import inspect
+import json
+import shlex
+from importlib import import_module
+
+import pytest
+import yaml
+
+from tests.support.pages import blocks, dead_links, read
+from vitreous.runs.trackers import Tracker
+from vitreous_command import VERBS, main, parse
+
+PAGE = "docs/with-your-tools.md"
+COMMANDS = [line for block in blocks(PAGE, "bash") for line in block.splitlines()]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_are_understood(command):
+    program, verb, *words = shlex.split(command.partition(" > ")[0])
+    assert program == "vitreous"
+    parse(getattr(import_module(f"vitreous.{verb}"), verb), f"vitreous {verb}", words)
+
+
+def test_its_sweep_runs(tmp_path, monkeypatch, capsys):
+    """With less of everything: two rounds, of three trials and of one."""
+    monkeypatch.chdir(tmp_path)
+    content = yaml.safe_load(blocks(PAGE, "yaml")[0])
+    content |= {"model": "test_convnext", "trials": 3}
+    content["settings"] |= dict(size=32, epochs=3, train_count=16, val_count=10, batch_size=8, workers=0)
+    (tmp_path / "sweep.yaml").write_text(yaml.dump(content))
+    assert main(["sweep", "sweep.yaml", "--out", "runs/sweep", "--device", "cpu"]) == 0
+    rows = json.loads((tmp_path / "runs" / "sweep" / "result" / "sweep.json").read_text())["rows"]
+    assert [row["epochs"] for row in rows] == [3, 1, 1, 1]
+    assert rows[0]["trial"] == rows[1]["trial"], "the best of the first round went on"
+    assert (tmp_path / "runs" / "sweep" / "result" / "sweep.png").is_file()
+    assert "again, for longer: vitreous train test_convnext shapes" in capsys.readouterr().out
+
+
+def test_verbs_with_json_are_those_it_names():
+    named = read(PAGE).split("Figures for other programs")[1].split("take `--json FILE`")[0]
+    functions = {verb: getattr(import_module(f"vitreous.{verb}"), verb) for verb in VERBS}
+    having = {verb for verb, function in functions.items() if "json" in inspect.signature(function).parameters}
+    assert having == {verb for verb in VERBS if f"`{verb}`" in named}
+
+
+def test_a_tracker_has_two_methods():
+    assert {name for name in vars(Tracker) if not name.startswith("_")} == {"log", "close"}
+
+
+def test_links_lead_somewhere():
+    assert not dead_links(PAGE)
