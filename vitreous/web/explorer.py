@@ -51,7 +51,7 @@ LARGEST_MAP = 28  # finer maps are averaged down to this: more cannot be told ap
 MAX_PARTIAL_FORWARDS = 4  # pictures and stages whose first layers are kept computed, to switch clusters off quickly
 CLUSTERS_PER_STEP = 4  # removed by a thread before other questions get a chance
 PASSES_AT_ONCE = 10  # of a map that is computed without letting others pass
-COPIES_AT_ONCE = 2  # changed copies of a picture in one pass of a measurement, so that nobody waits long for its end
+COPIES_PER_PASS = 2  # changed copies of a picture in one pass of a measurement, so that nobody waits long for its end
 FIRST_IMAGE = torch.tensor([0])  # the only image of a batch
 RANKINGS_IN_SHARES = {"masking", "attention_mass"}  # of one; the others are in log-odds
 RANKINGS_WITHOUT_GROUPS = {"masking"}  # their sum over a group says nothing about the group
@@ -399,7 +399,7 @@ class Explorer:
 
         def measure(network: nn.Module) -> Curves:
             heat = method(network, images, target)
-            portions, few = self.portions, COPIES_AT_ONCE
+            portions, few = self.portions, COPIES_PER_PASS
             return curves(network, images, heat, target, fill="blur", portions=portions, batch_size=few)
 
         both = yield from in_turns(measure, self.network(item))
