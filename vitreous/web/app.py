@@ -248,9 +248,14 @@ def explanation_routes(service: Service) -> APIRouter:
         return await answer(question, work, Urgency.LATER)
 
     @router.get("/faithfulness")
-    async def faithfulness(id: str, method: _Word, target: _Target = None) -> Response:
+    async def faithfulness(
+        request: Request, id: str, method: _Word, target: _Target = None, background: bool = False
+    ) -> Response:
         work = partial(explorer.faithfulness, pictures[id], method, target)
-        return await answer(("faithfulness", id, method, target), work, Urgency.LATER)
+        question = ("faithfulness", id, method, target)
+        if background:
+            return await service.answer_in_background(request, question, work)
+        return await answer(question, work, Urgency.LATER)
 
     @router.get("/report.html")
     async def report(id: str, stage: _StageOrNone = None, target: _Target = None, top_k: _TopK = 6) -> Response:

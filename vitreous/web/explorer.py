@@ -38,7 +38,7 @@ from vitreous.drawing.panels import HEAT_COLOURS
 from vitreous.errors import InputError
 from vitreous.explanations.default_method import NOT_MEASURED, DefaultMethod
 from vitreous.explanations.explaining import IMAGE_PORTIONS, Plan, explain_image
-from vitreous.faithfulness.curves import curves
+from vitreous.faithfulness.curves import Curves, curves
 from vitreous.faithfulness.scoring import NO_BETTER
 from vitreous.layers.tap import record
 from vitreous.runs.results import require_numbers
@@ -51,6 +51,7 @@ LARGEST_MAP = 28  # finer maps are averaged down to this: more cannot be told ap
 MAX_PARTIAL_FORWARDS = 4  # pictures and stages whose first layers are kept computed, to switch clusters off quickly
 CLUSTERS_PER_STEP = 4  # removed by a thread before other questions get a chance
 PASSES_AT_ONCE = 10  # of a map that is computed without letting others pass
+COPIES_PER_PASS = 2  # changed copies of a picture in one pass of a measurement, so that nobody waits long for its end
 FIRST_IMAGE = torch.tensor([0])  # the only image of a batch
 RANKINGS_IN_SHARES = {"masking", "attention_mass"}  # of one; the others are in log-odds
 RANKINGS_WITHOUT_GROUPS = {"masking"}  # their sum over a group says nothing about the group
@@ -391,12 +392,17 @@ class Explorer:
         shown = heat.clamp_min(0) / max(high, 1e-12) if low < 0 else stretch(heat)
         return {"method": name, "summary": method.summary, "low": low, "high": high, "map": packed(shown)}
 
-    def faithfulness(self, item: ServedPicture, name: str, number: int | None) -> Answer:
-        """Insertion minus deletion of a method's map on this picture, as in the report."""
-        network, images = self.network(item), self.inputs(item)
+    def faithfulness(self, item: ServedPicture, name: str, number: int | None) -> Steps:
+        """Insertion minus deletion of a map on this picture, as in the report. Others may ask between its passes."""
+        images, method = self.inputs(item), self.method(name)
         target = self.target(item, number, self.output(item))
-        heat = self.method(name)(network, images, target)
-        both = curves(network, images, heat, target, fill="blur", portions=self.portions)
+
+        def measure(network: nn.Module) -> Curves:
+            heat = method(network, images, target)
+            portions, few = self.portions, COPIES_PER_PASS
+            return curves(network, images, heat, target, fill="blur", portions=portions, batch_size=few)
+
+        both = yield from in_turns(measure, self.network(item))
         return {"method": name, "difference": both.difference.item()}
 
     def method(self, name: str) -> Method:

@@ -18,6 +18,7 @@ export class Methods {
     this.choice = 0; // how many times a map was chosen: an answer to an older choice is not shown
     this.refining = new Latest(); // maps that follow by themselves, until a person chooses one
     this.cheap = new Latest(); // maps that fill the list
+    this.comparing = new Latest(); // how faithful they are
     this.heatMaps = new Map();
     this.build();
     $("show").addEventListener("change", () => this.take($("show").value));
@@ -103,7 +104,7 @@ export class Methods {
   // Nothing of another picture or class stays, and nothing more is computed for it.
   stop() {
     this.stopRefining();
-    this.cheap.next();
+    for (const request of [this.cheap, this.comparing]) request.next();
     this.heatMaps.clear();
     this.taken = this.found = null;
   }
@@ -357,10 +358,12 @@ export class Methods {
   // With no measurement for the model: those that are computed by themselves, measured on this picture, the best one first.
   async mostFaithful(subject) {
     const most = this.comparesOnPicture ? QUICK_PASSES : CHEAP_PASSES;
+    const signal = this.comparing.next();
     const measured = [];
     for (const { name, passes, target } of this.model.methods) {
       if (passes > most || (!target && !this.comparesOnPicture)) continue;
-      const { difference } = await get(`images/${subject.id}/faithfulness`, { method: name, target: subject.target });
+      const values = { method: name, target: subject.target, background: true };
+      const { difference } = await get(`images/${subject.id}/faithfulness`, values, signal);
       if (subject !== this.page.subject) return null;
       this.cards.get(name).querySelector(".score").textContent = signed(difference);
       measured.push({ name, difference });
