@@ -220,7 +220,7 @@ def other_settings(folder: Path) -> str:
     with RunFolder(folder / "run") as run:
         run.begin({"lr": 0.1}, {})
         run.log(step=1)
-        return refusal(run.holds, {"lr": 0.2}, {}, free=frozenset(), resume=True)
+        return refusal(run.holds, {"lr": 0.2}, {}, defaults={}, free=frozenset(), resume=True)
 
 
 def little_space(folder: Path) -> str:

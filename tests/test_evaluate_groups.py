@@ -53,7 +53,7 @@ def test_an_earlier_model_stands_beside_it(model, tmp_path, capsys):
     shutil.copytree(model, run / "best")
     (run / "run.json").write_text("{}")
     evaluate(str(run), MARKED, groups=("agrees",), before=model, worst=0, **OPTIONS)
-    assert f"report: {run / 'evaluation' / 'report.md'}" in capsys.readouterr().out
+    assert f"report: {run / 'evaluation' / 'evaluation.html'}" in capsys.readouterr().out
     report = (run / "evaluation" / "report.md").read_text().replace("\\", "")
     assert f"before ({model}) and after ({run})" in report
     written = json.loads((run / "evaluation" / "evaluation.json").read_text())

@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 from PIL import Image
 
 from vitreous.errors import InputError, to_install_extra
+from vitreous.files.writing import open_for_writing
 
 VIDEO_SUFFIXES = (".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi", ".mpg", ".mpeg")
+FOR_WRITING = "w"
 CODECS = ("libx264", "mpeg4")  # the first that this PyAV has
 USUAL_RATE = Fraction(25)  # frames a second, of a video that does not tell
 MOST_FRAMES_TOLD = 20
@@ -104,7 +106,8 @@ class VideoFile:
 
     def __init__(self, path: Path, rate: Fraction) -> None:
         self._av = require_video()
-        self._container = self._av.open(str(path), "w")
+        self._file = open_for_writing(path, FOR_WRITING, binary=True)
+        self._container = self._av.open(self._file, FOR_WRITING, format=path.suffix.removeprefix("."))
         self._rate = rate.limit_denominator(1000)
         self._stream: Any = None
 
@@ -130,6 +133,7 @@ class VideoFile:
         if self._stream is not None:
             self._container.mux(self._stream.encode())
         self._container.close()
+        self._file.close()
 
 
 def frame_lines(rows: Sequence[tuple[float, str]]) -> Iterator[str]:

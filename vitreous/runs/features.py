@@ -34,6 +34,7 @@ from vitreous.runs.streaming import PictureOutcome
 
 FEATURES = "features"  # what shards are called, and what is in them
 ENDINGS = {"safetensors": ".safetensors", "parquet": ".parquet"}
+NO_NUMBERS = np.empty(0, np.float32)
 EMBED_AGAIN = "remove it and run the same vitreous embed again, which writes it alone"
 KEPT_MAPS, KEPT_TABLES = 256, 2  # shards that stay open: files mapped into memory, or tables that are in it
 
@@ -67,7 +68,7 @@ def write_safetensors(file: IO[bytes], shard: FeatureShard) -> None:
 
 
 def _digest(array: NDArray[Any], *texts: str) -> str:
-    """safetensors does not notice a flipped bit."""
+    """safetensors does not notice a flipped bit, and Parquet none in what says of which types its columns are."""
     total = hashlib.sha256(np.ascontiguousarray(array).data)
     for text in texts:
         total.update(text.encode())
@@ -75,7 +76,7 @@ def _digest(array: NDArray[Any], *texts: str) -> str:
 
 
 def _require(digest: str, told: Mapping[str, str], name: str) -> None:
-    if told[name] != digest:
+    if told.get(name) != digest:
         raise ValueError("its content is not what was written")
 
 
@@ -86,9 +87,10 @@ def write_parquet(file: IO[bytes], shard: FeatureShard) -> None:
     count, width = shard.rows.shape
     rows = pa.FixedSizeListArray.from_arrays(pa.array(shard.rows.reshape(-1), pa.float32()), width)
     # Names of files need not be Unicode, but these columns are.
-    texts = ([None if text is None else printable(text) for text in column] for column in (shard.names, shard.labels))
+    texts = [[None if text is None else printable(text) for text in column] for column in (shard.names, shard.labels)]
     names, labels = (pa.array(column, pa.string()) for column in texts)
-    table = pa.table({"name": names, "label": labels, "features": rows[:count]})
+    told = {"features_sha256": _digest(shard.rows), "texts_sha256": _digest(NO_NUMBERS, repr(texts))}
+    table = pa.table({"name": names, "label": labels, "features": rows[:count]}, metadata=told)
     write_table(table, file, write_page_checksum=True)
 
 
@@ -217,8 +219,18 @@ def _rows(path: Path) -> NDArray[np.float32]:
 def _table_rows(path: Path) -> NDArray[np.float32]:
     from pyarrow.parquet import read_table
 
-    column = read_table(path, columns=["features"], page_checksum_verification=True).column("features")
-    return column.combine_chunks().flatten().to_numpy().reshape(len(column), -1)
+    table = read_table(path, columns=["features"], page_checksum_verification=True)
+    column = table.column("features")
+    rows = column.combine_chunks().flatten().to_numpy().reshape(len(column), -1)
+    _require(_digest(rows), _table_notes(table), "features_sha256")
+    return rows
+
+
+def _table_notes(table: Any) -> dict[str, str]:
+    return {
+        key.decode(errors="replace"): text.decode(errors="replace")
+        for key, text in (table.schema.metadata or {}).items()
+    }
 
 
 def _mapped_rows(path: Path) -> NDArray[np.float32]:
@@ -239,7 +251,9 @@ def _told(path: Path) -> tuple[list[str], list[str | None]]:
             from pyarrow.parquet import read_table
 
             table = read_table(path, columns=["name", "label"], page_checksum_verification=True)
-            return table.column("name").to_pylist(), table.column("label").to_pylist()
+            texts = [table.column("name").to_pylist(), table.column("label").to_pylist()]
+            _require(_digest(NO_NUMBERS, repr(texts)), _table_notes(table), "texts_sha256")
+            return texts[0], texts[1]
         with safe_open(path, "np") as file:
             told, labels = file.metadata(), file.get_tensor("labels")
         _require(_digest(labels, told["names"], told["classes"]), told, "labels_sha256")
