@@ -199,10 +199,9 @@ def test_what_was_chosen_last_stays_however_late_answers_are(tmp_path):
         assert page.run(shown) == "token_gradient"
         assert text(page, "#caption").startswith("Token gradient: ")
 
+        page.click("[data-method=grad_cam] .map-button")  # whose map may have come unasked
+        page.wait("document.getElementById('caption').textContent.startsWith('Grad cam')")
         hold(page, "/heat")  # the map of a stage arrives after another stage was chosen
-        page.click("[data-method=grad_cam] .map-button")
-        let_go(page)
-        hold(page, "/heat")
         page.click(first)
         page.wait("window.held.length > 0")
         page.click(last)
