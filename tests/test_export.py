@@ -206,7 +206,7 @@ TWICE = {
     ("head", "to"),
     [
         ("maskrcnn", "torch"),
-        ("sparsercnn", "torch"),
+        pytest.param("sparsercnn", "torch", marks=pytest.mark.slow),
         pytest.param("maskrcnn", "onnx", marks=pytest.mark.slow),
         pytest.param("sparsercnn", "onnx", marks=pytest.mark.slow),
         pytest.param("maskrcnn", "openvino", marks=pytest.mark.slow),

@@ -11,7 +11,7 @@ from vitreous.explanations.dataset import own_part
 from vitreous.faithfulness.scoring import MethodScores, joined_scores
 from vitreous.runtime.distributed import World
 
-SCORE = ["shapes", "--limit", "3", "--batch-size", "1", "--method", "grad_cam", "--device", "cpu"]
+SCORE = ["shapes", "--limit", "2", "--batch-size", "1", "--method", "grad_cam", "--device", "cpu"]
 ATLAS = ["shapes", "--limit", "9", "--batch-size", "2", "--like", "shapes:val:3", "--device", "cpu"]
 
 

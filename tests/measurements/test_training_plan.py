@@ -140,7 +140,9 @@ def test_a_recipe_may_say_auto(tmp_path: Path) -> None:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize(("model", "size"), [("paca_b0", 96), ("emsnet_xxtiny", 96)])
+@pytest.mark.parametrize(
+    ("model", "size"), [("paca_b0", 96), pytest.param("emsnet_xxtiny", 96, marks=pytest.mark.slow)]
+)
 def test_the_estimate_is_within_15_percent_of_what_is_measured(model: str, size: int, tmp_path: Path) -> None:
     """The resident memory of a process of its own, as `vitreous bench` measures what it cannot count."""
     settings = dict(
