@@ -150,7 +150,7 @@ def test_task_and_layout_must_fit(root):
         looked(root, task="segment")
     with pytest.raises(InputError, match="no masks with values of classes"):
         open_data(str(root), "train", size=(8, 8), targets="boxes", ignore=(3,))
-    with pytest.raises(InputError, match="unknown kind of targets 'boxs'; accepted: labels, .*boxes"):
+    with pytest.raises(InputError, match=r"unknown kind of targets 'boxs'; accepted: labels, .*boxes"):
         open_data(str(root), "train", size=(8, 8), targets="boxs")
 
 
