@@ -199,7 +199,9 @@ def test_two_processes_move_one_centre_as_one_process_does(tmp_path):
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("shard", [False, True], ids=["copies", "parts"])
+@pytest.mark.parametrize(
+    "shard", [pytest.param(False, id="copies"), pytest.param(True, id="parts", marks=pytest.mark.slow)]
+)
 def test_a_killed_process_and_a_restart_end_with_the_same_bits(tmp_path, shard):
     settings = TINY_DINO | dict(model="test_vit", model_args=(), shard=shard)
     whole = finish_training(2, tmp_path / "whole", settings)

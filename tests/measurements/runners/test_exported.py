@@ -20,7 +20,7 @@ pytest.importorskip("openvino", reason="the extra `export` is not installed")
 MODES = ("onnxruntime", "openvino")
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["onnxruntime", pytest.param("openvino", marks=pytest.mark.slow)])
 def test_another_program_gives_what_torch_gives(mode: str) -> None:
     model = timm.create_model("paca_tiny", num_classes=3, **MODEL_ARGS)
     one = Contender(
