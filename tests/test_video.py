@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.support.full_disk import largest_file
 from tests.support.tiny_model import save_tiny_dense, save_tiny_model
 from vitreous.data.video import Video, VideoFile
 from vitreous.errors import InputError
@@ -87,6 +88,12 @@ def test_a_video_without_frames_is_one_line_and_changes_nothing(model, tmp_path)
             with pytest.raises(InputError, match=said):
                 verb(model, (str(tmp_path / file),), out=tmp_path / "out", device="cpu")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(model, clip, tmp_path):
+    with largest_file(500), pytest.raises(InputError, match=r"cannot write .*overlay\.mp4"):
+        predict(model, (clip,), out=tmp_path / "out")
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_does_not_go_together_is_refused(model, clip, tmp_path):

@@ -12,9 +12,8 @@ from typing_extensions import Doc
 
 from vitreous.errors import InputError, nearest, printable
 from vitreous.files.storage import write_json
-from vitreous.files.writing import write_text
 from vitreous.investigations.base import Inquiry, Investigation, all_investigated, load_investigations, require_defined
-from vitreous.reports.investigation import Findings, chart_files, findings_markdown, findings_table
+from vitreous.reports.investigation import Findings, findings_table, write_charts_and_text
 from vitreous.runs.results import require_positive, result_folder
 from vitreous.runtime.calling import takes
 from vitreous.train import train
@@ -138,14 +137,7 @@ def find_investigation(kind: str) -> Investigation:
 
 
 def write_findings(staging: Path, asked: Investigation, inquiry: Inquiry, findings: Findings) -> None:
-    files = chart_files(asked.name, findings)
-    for name, content in files.items():
-        if isinstance(content, str):
-            write_text(staging / name, content)
-        else:
-            content.save(staging / name)
-    shown = [name for name in files if name.endswith(".png")]
-    write_text(staging / ANALYSIS_TEXT, findings_markdown(asked.name, asked.asks, asked.reading, findings, shown))
+    files = write_charts_and_text(staging, ANALYSIS_TEXT, asked.name, asked.asks, asked.reading, findings)
     about: dict[str, Any] = {
         "kind": asked.name,
         "models": [subject.given for subject in inquiry.subjects],
@@ -157,4 +149,4 @@ def write_findings(staging: Path, asked: Investigation, inquiry: Inquiry, findin
         "undefined": dict(findings.undefined),
         "reading": asked.reading,
     }
-    write_json(staging / ANALYSIS_JSON, about | {"files": [*files, ANALYSIS_TEXT]})
+    write_json(staging / ANALYSIS_JSON, about | {"files": files})

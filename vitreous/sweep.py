@@ -12,10 +12,9 @@ from rich.console import Console
 
 from vitreous.errors import InputError, command, printable
 from vitreous.files.storage import write_json
-from vitreous.files.writing import write_text
 from vitreous.registry import resolve_name
 from vitreous.reports.chart import COLOURS, Chart, LegendEntry, Series
-from vitreous.reports.investigation import Findings, chart_files, findings_markdown, findings_table
+from vitreous.reports.investigation import Findings, findings_table, write_charts_and_text
 from vitreous.runs.results import result_folder
 from vitreous.runs.run_folder import best_validation
 from vitreous.runs.trial import done_once
@@ -186,14 +185,7 @@ def scatter(
 
 
 def write_result(staging: Path, asked: Sweep, findings: Findings) -> None:
-    files = chart_files("sweep", findings)
-    for name, content in files.items():
-        if isinstance(content, str):
-            write_text(staging / name, content)
-        else:
-            content.save(staging / name)
-    shown = [name for name in files if name.endswith(".png")]
-    write_text(staging / SWEEP_TEXT, findings_markdown("sweep", ASKS, READING, findings, shown))
+    files = write_charts_and_text(staging, SWEEP_TEXT, "sweep", ASKS, READING, findings)
     about = {"model": asked.model, "data": asked.data, "method": asked.method, "seed": asked.seed}
     rows = [{key: value for key, value in row.items() if key != "point"} for row in findings.rows]
-    write_json(staging / SWEEP_JSON, {**about, "rows": rows, "files": [*files, SWEEP_TEXT]})
+    write_json(staging / SWEEP_JSON, {**about, "rows": rows, "files": files})

@@ -1,6 +1,7 @@
 """Videos as pictures, every so many frames, and pictures as a video. PyAV decodes and encodes."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,6 +9,7 @@ from typing import Any, NamedTuple
 from PIL import Image
 
 from vitreous.errors import InputError, to_install_extra
+from vitreous.files.storage import write_errors_explained
 from vitreous.files.writing import open_for_writing
 
 VIDEO_SUFFIXES = (".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi", ".mpg", ".mpeg")
@@ -102,10 +104,10 @@ def upright(frame: Any) -> Image.Image:
 
 
 class VideoFile:
-    """Pictures, of the size of the first, as a video that every browser plays."""
+    """Pictures, of the size of the first, as a video that every browser plays. A full disk is an InputError."""
 
     def __init__(self, path: Path, rate: Fraction) -> None:
-        self._av = require_video()
+        self._av, self._path = require_video(), path
         self._file = open_for_writing(path, FOR_WRITING, binary=True)
         self._container = self._av.open(self._file, FOR_WRITING, format=path.suffix.removeprefix("."))
         self._rate = rate.limit_denominator(1000)
@@ -116,7 +118,8 @@ class VideoFile:
             self._stream = self._begin(picture)
         size = self._stream.width, self._stream.height
         fitting = picture.convert("RGB") if picture.size == size else picture.convert("RGB").resize(size)
-        self._container.mux(self._stream.encode(self._av.VideoFrame.from_image(fitting)))
+        with write_errors_explained(self._path):
+            self._container.mux(self._stream.encode(self._av.VideoFrame.from_image(fitting)))
 
     def _begin(self, picture: Image.Image) -> Any:
         codec = next(name for name in CODECS if name in self._av.codecs_available)
@@ -129,11 +132,12 @@ class VideoFile:
     def __enter__(self) -> "VideoFile":
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self._stream is not None:
-            self._container.mux(self._stream.encode())
-        self._container.close()
-        self._file.close()
+    def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
+        # Closing writes what is still buffered, so that it may fail too.
+        with suppress(OSError) if failed else write_errors_explained(self._path), closing(self._file):
+            if self._stream is not None and not failed:
+                self._container.mux(self._stream.encode())
+            self._container.close()
 
 
 def frame_lines(rows: Sequence[tuple[float, str]]) -> Iterator[str]:

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from PIL import Image
 from rich.table import Table
 
+from vitreous.files.writing import write_text
 from vitreous.reports.chart import Chart, LegendEntry
 from vitreous.reports.evaluation import Grid, console_table, markdown_rows
 from vitreous.reports.figure import as_image, as_svg, curves_figure
@@ -62,3 +64,16 @@ def findings_markdown(kind: str, asks: str, reading: str, findings: Findings, pi
     if findings.undefined:
         lines += ["", "Not defined for:", *(f"- {name}: {reason}" for name, reason in findings.undefined.items())]
     return "\n".join(lines) + "\n"
+
+
+def write_charts_and_text(folder: Path, text: str, name: str, asks: str, reading: str, findings: Findings) -> list[str]:
+    """Everything but the figures for programs; returns the names of the files, that of the text last."""
+    files = chart_files(name, findings)
+    for file, content in files.items():
+        if isinstance(content, str):
+            write_text(folder / file, content)
+        else:
+            content.save(folder / file)
+    shown = [file for file in files if file.endswith(".png")]
+    write_text(folder / text, findings_markdown(name, asks, reading, findings, shown))
+    return [*files, text]

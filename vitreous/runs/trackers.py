@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.request import urlopen
@@ -78,7 +79,7 @@ class TensorBoard:
         self._writer.close()
 
 
-class RemoteTracker:
+class RemoteTracker(ABC):
     """A server that keeps what it is sent. One that fails during a run is told once, and the run goes on."""
 
     option: str  # of train
@@ -98,15 +99,15 @@ class RemoteTracker:
             return {}
         return content if isinstance(content, dict) and isinstance(content.get("lines"), int) else {}
 
+    @abstractmethod
     def begin(self, folder: Path, arguments: dict[str, Any], known: str | None) -> str:
         """Open the server's run: the known one, or a new one. Returns its name there."""
-        raise NotImplementedError
 
-    def send(self, line: dict[str, Any]) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def send(self, line: dict[str, Any]) -> None: ...
 
-    def end(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def end(self) -> None: ...
 
     def log(self, line: dict[str, Any]) -> None:
         self._seen += 1
