@@ -4,8 +4,11 @@ vitreous explain photo.jpg
 vitreous explain runs/demo photo.jpg
 """
 
+import math
 import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import update_wrapper
 from inspect import signature
 from pathlib import Path
@@ -14,6 +17,7 @@ from typing import Any, overload
 from PIL import Image
 from torch import nn
 
+from vitreous.attribution.method import pixels_at_once
 from vitreous.attribution.target import Target
 from vitreous.clusters.layer import MapSource
 from vitreous.clusters.masking import Masking
@@ -29,6 +33,7 @@ from vitreous.explanations.inner_maps import inner_maps, inner_view, write_inner
 from vitreous.explanations.model_card import shortcuts_known
 from vitreous.explanations.picture import explain_picture, explain_with, model_in_memory, picture_name
 from vitreous.explanations.video import FRAME_LINES, explain_frames, method_for_video, require_watchable
+from vitreous.measurements.plan import gradients_fit, plan_memory, read_amount
 from vitreous.reports.explanation import Explanation
 from vitreous.runs.default_model import DEFAULT_MODEL, model_and_pictures
 from vitreous.runs.model_folder import is_weights_file, load_model
@@ -38,6 +43,8 @@ from vitreous.runs.video_answers import VIDEO_DRAWN, write_video_marker
 from vitreous.runtime.calling import natural, with_known_names
 from vitreous.runtime.console import track
 from vitreous.tasks.findings import FindingQuery, parse_region
+
+COPIES = 64  # of an image, changed, that run together where memory allows
 
 
 def explain_run(
@@ -60,6 +67,7 @@ def explain_run(
     limit: int = 50,
     stride: int = 1,
     size: int | str | None = None,
+    max_memory: str | None = None,
     device: str = "auto",
     architecture: str | None = None,
     model_args: tuple[str, ...] = (),
@@ -69,19 +77,16 @@ def explain_run(
 
     The report compares maps of several methods, each with insertion and deletion measured on that image. Of a PaCa
     model it also tells whether its clusters matter at all (causal load), which do, alone and in groups, and which
-    ranking of them is right. The class is the true one where it is known (--label, or the name of the image's folder),
-    otherwise the predicted one. Of a detector, a segmenter or a keypoint model one finding is explained: the best box,
-    the largest region of the class that covers most, the most certain joint. Of a model without a classifier, what its
-    class token reads is shown, head by head, or its clusters.
+    ranking of them is right. The class is the true one where it is known (--label, or the image's folder), else the
+    predicted one. Of a detector, a segmenter or a keypoint model one finding is explained: the best box, the largest
+    region of the class that covers most, the surest joint. Of a model without a classifier, its inner maps are shown.
 
-    Written to --out: report.html (one file, opens offline), a sheet for each image, and explanation.json with all
-    numbers. An earlier result there is replaced; any other content is left alone and refused.
+    Written to --out, where only an earlier result is replaced: report.html, sheets of images, explanation.json.
 
     Examples:
         vitreous explain photo.jpg
-        vitreous explain runs/demo clip.mp4 --stride 5
-        vitreous explain runs/demo shapes:val:0-7 --method grad_cam occlusion
-        vitreous explain runs/mine photos/ --label cat --budget 10 --compare runs/other
+        vitreous explain panorama.jpg --size 4000x6000 --max-memory 6GB
+        vitreous explain runs/mine photos/ --label cat --method grad_cam occlusion --compare runs/other
         vitreous explain runs/streets photo.jpg --label road --region 10,200,400,300
         vitreous explain xcit_small_12_p8.fb_dino photo.jpg --size 448
 
@@ -104,6 +109,7 @@ def explain_run(
         limit: Most images to explain; of more, a selection evenly spread over them is taken.
         stride: Of a video: every so many frames are shown beside their maps, in overlay.mp4, and told in frames.jsonl.
         size: Height and width the images are brought to, as 448 or 800x1216; default: what the model was trained with.
+        max_memory: Classifiers: most memory to take beside the loaded model, such as 4GB; a plan is told first.
         device: cpu, cuda, cuda:1, mps, or auto.
         architecture: Of a file: the name of its model, where the file does not tell.
         model_args: Of a file: what its model was built with, where that is not the default, e.g. stem_stride=2.
@@ -119,7 +125,28 @@ def explain_run(
         return show_video(loaded, video, query, out, plan)
     if any(is_whole(one) and not one.classes for _, one in loaded):
         return show_inner_maps(loaded, images, limit, query, out)
-    return show_answers(loaded, images, limit, query, out, plan, ranked=ranking is not None, top_k=top_k)
+    plan, pixels = within_memory(loaded, plan, ranking, max_memory)
+    return show_answers(loaded, images, limit, query, out, plan, pixels, ranked=ranking is not None, top_k=top_k)
+
+
+def within_memory(
+    loaded: Sequence[tuple[str, TrainedModel]], plan: Plan, ranking: str | Masking | None, max_memory: str | None
+) -> tuple[Plan, AbstractContextManager[None]]:
+    """What of the plan fits into the memory that is allowed, and how many changed copies run together; both are told.
+
+    Where gradients do not fit, maps that need none are made, and clusters are ranked by the attention they receive
+    unless another ranking was asked for.
+    """
+    if max_memory is None:
+        return plan, nullcontext()
+    plans = [plan_memory(trained, batch_size=COPIES, max_memory=max_memory) for _, trained in loaded]
+    for memory in plans:
+        print(f"plan: {memory}")
+    pixels = pixels_at_once(min(memory.batch * math.prod(memory.size) for memory in plans))
+    if all(gradients_fit(one.model, one.preprocess.size, read_amount(max_memory)) for _, one in loaded):
+        return plan, pixels
+    print("plan: gradients would need more; maps without them, with few passes, and clusters by attention_mass")
+    return replace(plan, sparing=True, ranking=plan.ranking if ranking else "attention_mass"), pixels
 
 
 def show_answers(
@@ -129,13 +156,14 @@ def show_answers(
     query: FindingQuery,
     out: Path,
     plan: Plan,
+    pixels: AbstractContextManager[None],
     *,
     ranked: bool,
     top_k: int,
 ) -> Path:
     """The report on one model, or on two side by side; `ranked`: a ranking of clusters was asked for."""
     names = [run for run, _ in loaded]
-    with result_folder(out, EXPLANATION_JSON) as staging:
+    with pixels, result_folder(out, EXPLANATION_JSON) as staging:
         runs = [ready(run, one, plan, ranked, query) for run, one in loaded]
         (first, *others), known = explain_pictures(runs, images, limit, query), shortcuts_of(names)
         about = dict(zip(("model", "compare"), names, strict=False)) | {"ranking": plan.ranking}

@@ -16,6 +16,9 @@ A new method is one file in this folder, or in `clusters`, found by being there 
 
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
@@ -29,7 +32,7 @@ from vitreous.attribution.target import Target, as_target
 from vitreous.errors import InputError
 from vitreous.models.base import Backbone
 
-MOST_PIXELS_AT_ONCE = 64 * 224 * 224  # of all images that run together
+MOST_PIXELS_AT_ONCE = ContextVar("MOST_PIXELS_AT_ONCE", default=64 * 224 * 224)  # of all images that run together
 
 
 @dataclass(frozen=True)
@@ -171,9 +174,19 @@ def cluster_layers(backbone: nn.Module) -> list[int]:
     return [*clustered_stages(backbone), *readouts(backbone)]
 
 
+@contextmanager
+def pixels_at_once(most: int) -> Iterator[None]:
+    """Within the block, changed copies of an image run together up to so many pixels."""
+    before = MOST_PIXELS_AT_ONCE.set(most)
+    try:
+        yield
+    finally:
+        MOST_PIXELS_AT_ONCE.reset(before)
+
+
 def rows_at_once(images: Tensor, most: int) -> int:
     """How many copies of an image run together: `most`, or fewer of a large one, which would not fit into memory."""
-    return max(1, min(most, MOST_PIXELS_AT_ONCE // (images.shape[-2] * images.shape[-1])))
+    return max(1, min(most, MOST_PIXELS_AT_ONCE.get() // (images.shape[-2] * images.shape[-1])))
 
 
 def to_image(heat: Tensor, size: tuple[int, int]) -> Tensor:

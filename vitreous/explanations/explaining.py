@@ -35,6 +35,8 @@ _SHOWN_CLASSES = 5
 FILLS: tuple[Fill, ...] = ("blur", "mean")
 IMAGE_PORTIONS = 8  # of the curves of one image; a data set is scored with more
 FEWER_PASSES = {"portions": 6, "cells": 5, "masks": 64}  # of the curves, occlusion and RISE, where a pass takes long
+SPARING_PORTIONS = 3  # of the curves of an image that barely fits into memory
+SPARING_METHODS = ("contributions", "learned", "clusters attention_mass", "exported_clusters", "features")  # of it
 REMOVED_COUNTS = (1, 2, 4, 8, 16, 32, 64)  # clusters removed together
 COMPARED_RANKINGS = ("logit_gate", "integrated", "attention_mass", "random")  # rankings that are always compared
 ALL_METHODS = "all"
@@ -55,6 +57,7 @@ class Plan:
     masking: Masking = field(default_factory=Masking)
     budget: int | None = None  # most passes a map may take
     light: bool = False  # fewer passes, for models whose passes take long
+    sparing: bool = False  # no gradients and as few passes as can be, for images that barely fit into memory
     default: str | None = None  # the method a data set has shown to be the most faithful ...
     reason: str = ""  # ... in words
     verdicts: dict[str, bool] = field(default_factory=dict)  # whether a method beat its controls there
@@ -120,7 +123,7 @@ def explain_image(
         true=true,
         parts=explain_logit(model, images, resolved, layer),
         clusters=None if layer is None else explain_clusters(model, pixels, preprocess, resolved, layer, plan),
-        load=() if layer is None else explain_load(model, images, resolved),
+        load=() if layer is None or plan.sparing else explain_load(model, images, resolved),
         methods=methods,
         default=default,
         reason=reason,
@@ -168,11 +171,23 @@ def chosen_methods(model: nn.Module, plan: Plan) -> list[Method]:
     if ALL_METHODS in plan.methods:
         names = [method.name for method in (*methods_for(model), *controls_for(model))]
     else:
-        names = list(plan.methods) or default_methods(model, light=plan.light)
-    first = [plan.default] if plan.default is not None and not plan.methods else []
+        names = list(plan.methods) or default_methods(model, plan)
+    first = [plan.default] if plan.default is not None and not (plan.methods or plan.sparing) else []
     methods = [find_method(name, model) for name in dict.fromkeys([*first, *names])]
     methods = [lighter(method) for method in methods] if plan.light else methods
+    if plan.sparing:
+        require_no_gradients(methods)
     return methods if plan.budget is None else within_budget(model, methods, plan)
+
+
+def require_no_gradients(methods: Sequence[Method]) -> None:
+    for method in methods:
+        if method.needs.gradient:
+            raise InputError(
+                f"{method.name} needs gradients, for which the maps of all layers are kept, and those do not fit into "
+                "what --max-memory allows; allow more, give a smaller --size, or name methods without gradients by "
+                "--method"
+            )
 
 
 def within_budget(model: nn.Module, methods: Sequence[Method], plan: Plan) -> list[Method]:
@@ -194,7 +209,7 @@ def within_budget(model: nn.Module, methods: Sequence[Method], plan: Plan) -> li
     return [*others, *fitting]
 
 
-def default_methods(model: nn.Module, *, light: bool) -> list[str]:
+def default_methods(model: nn.Module, plan: Plan) -> list[str]:
     """What is compared unless methods are named: two quick ones and the model's views; of findings, those that know it.
 
     Grad-CAM is taken at the grid of the clusters, where there is one.
@@ -202,7 +217,9 @@ def default_methods(model: nn.Module, *, light: bool) -> list[str]:
     known = methods_for(model)
     names = [method.name for method in known]
     finer = [name for name in names if name.startswith("grad_cam stage")]
-    if light:
+    if plan.sparing:
+        return [*(name for name in SPARING_METHODS if name in names), "centre_blob"]
+    if plan.light:
         usual = ["token_gradient", *finer, "grad_cam", "input_gradient", "exported_clusters", "occlusion"]
         usual.append("clusters logit_gate")
         return [*(name for name in usual if name in names), "centre_blob"]
@@ -224,7 +241,8 @@ def lighter(method: Method) -> Method:
 
 def explain_by(model: nn.Module, images: Tensor, target: Target, method: Method, plan: Plan) -> MethodMap:
     heat, portions = method(model, images, target), FEWER_PASSES["portions"] if plan.light else IMAGE_PORTIONS
-    both = {fill: curves(model, images, heat, target, fill=fill, portions=portions) for fill in FILLS}
+    fills, portions = (FILLS[:1], SPARING_PORTIONS) if plan.sparing else (FILLS, portions)
+    both = {fill: curves(model, images, heat, target, fill=fill, portions=portions) for fill in fills}
     scores: dict[str, float] = {DECIDES: both["blur"].difference.item()}
     for fill, curve in both.items():
         scores |= {f"insertion_{fill}": curve.insertion_area.item(), f"deletion_{fill}": curve.deletion_area.item()}
@@ -313,8 +331,8 @@ def explain_clusters(
         importance={plan.ranking: importance},
         order=order,
     )
-    if layer.source == "attention" or (len(maps) < 2 and not layer.is_readout):
-        return alone  # there is nothing to remove, or nothing would be left
+    if plan.sparing or layer.source == "attention" or (len(maps) < 2 and not layer.is_readout):
+        return alone  # removing takes too long, there is nothing to remove, or nothing would be left
     rest = PartialForward(model, images, layer)
     rankings = {plan.ranking: importance} | {
         name: RANKINGS[name](model, images, target, layer)[0].cpu()

@@ -5,7 +5,7 @@ with record(model, "stages.2.*") as maps:      # {module path: tensor}
 maps["stages.2.clusters"]                      # (B, M, H, W)
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatchcase
 
@@ -29,12 +29,15 @@ def tap_names(model: nn.Module) -> list[str]:
 
 
 @contextmanager
-def record(model: nn.Module, *patterns: str) -> Iterator[dict[str, Tensor]]:
+def record(
+    model: nn.Module, *patterns: str, keep: Callable[[Tensor], Tensor] = lambda x: x
+) -> Iterator[dict[str, Tensor]]:
     """Record what passes the taps whose path matches any of the shell-style patterns (default: all).
 
     Grouped taps, such as the `clusters.<j>` of a stage with several assignments, also match by the name of the group:
     "stages.*.clusters" matches all assignments of a model, however many each stage makes.
     The tensors stay attached to the autograd graph, so that explanations can differentiate through them.
+    `keep` makes of each what is recorded, where the whole would take too much memory.
     When the block ends, no hook is left, and the dictionary keeps what the last forward pass wrote.
     """
     names = tap_names(model)
@@ -49,7 +52,7 @@ def record(model: nn.Module, *patterns: str) -> Iterator[dict[str, Tensor]]:
     maps: dict[str, Tensor] = {}
     with ExitStack() as cleanup:
         for name in chosen:
-            cleanup.enter_context(_listen(model.get_submodule(name), name, maps))
+            cleanup.enter_context(_listen(model.get_submodule(name), name, maps, keep))
         yield maps
 
 
@@ -60,10 +63,10 @@ def _matches(model: nn.Module, name: str, pattern: str) -> bool:
 
 
 @contextmanager
-def _listen(tap: nn.Module, name: str, maps: dict[str, Tensor]) -> Iterator[None]:
+def _listen(tap: nn.Module, name: str, maps: dict[str, Tensor], keep: Callable[[Tensor], Tensor]) -> Iterator[None]:
     assert isinstance(tap, Tap)
     before = tap.listening
-    handle = tap.register_forward_hook(lambda _module, _inputs, output: maps.__setitem__(name, output))
+    handle = tap.register_forward_hook(lambda _module, _inputs, output: maps.__setitem__(name, keep(output)))
     tap.listening = True
     try:
         yield

@@ -17,7 +17,7 @@ from torch import nn
 from vitreous.errors import InputError
 from vitreous.layers.tiles import TILE_BYTES
 from vitreous.measurements.benchmark import GIGABYTE
-from vitreous.measurements.contender import Contender, Setting
+from vitreous.measurements.contender import Contender, Setting, StepKind
 from vitreous.measurements.machine import free_on
 from vitreous.models.base import Backbone
 from vitreous.runs.trained_model import TrainedModel, is_classifier
@@ -118,12 +118,15 @@ def trunk_of(model: nn.Module) -> nn.Module | None:
     return next((part for part in model.modules() if isinstance(part, Backbone)), None)
 
 
-def needed_for(model: nn.Module, size: tuple[int, int], batch: int) -> Needed:
+def gradients_fit(model: nn.Module, size: tuple[int, int], limit: int) -> bool:
+    """Whether one image can also be passed backwards, for which the maps of all layers are kept."""
+    return needed_for(model, size, 1, step="train").whole <= limit
+
+
+def needed_for(model: nn.Module, size: tuple[int, int], batch: int, step: StepKind = "infer") -> Needed:
     device, training = next(model.parameters()).device, model.training
     try:
-        memory = Contender(
-            "the model", model, load_task("classify")(()), Setting("infer", size, batch), device
-        ).memory()
+        memory = Contender("the model", model, load_task("classify")(()), Setting(step, size, batch), device).memory()
     finally:
         model.train(training)
     if memory is None:
