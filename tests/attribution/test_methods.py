@@ -167,6 +167,36 @@ def test_rollout_multiplies_attention_and_assignment():
         Rollout()(family("mat_1"), IMAGES)
 
 
+@pytest.mark.parametrize("single_query", [True, False])
+def test_rollout_follows_the_foreground_and_what_one_query_reads_for_the_rest(single_query):
+    """Once more as matrices over all positions, one image after the other."""
+    model = family("partialformer_b0", single_query=single_query)
+    with torch.no_grad(), record(model) as seen:
+        model(IMAGES)
+    heat = Rollout(stage=3)(model, IMAGES)
+    for b in range(len(IMAGES)):
+        flow = None
+        for i in (3, 2):
+            grid = seen[f"stages.{i}.blocks.0.attention.foreground"].shape[1:]
+            N = grid.numel()
+            if flow is None:
+                flow = torch.full((N,), 1 / N)
+            else:
+                flow = flow.view(2, 2).repeat_interleave(2, 0).repeat_interleave(2, 1).flatten() / 4
+            for j in reversed(range(len(model.stages[i].blocks))):
+                own = f"stages.{i}.blocks.{j}.attention"
+                mixing = torch.eye(N)  # of a background without a query: itself
+                if single_query:
+                    mixing = seen[f"{own}.background"][b].mean(0).flatten().expand(N, N).clone()
+                places = seen[f"{own}.positions"][b].tolist()
+                for row, place in enumerate(places, 1):
+                    weights = seen[f"{own}.mixed"][b].mean(0)[row, 1:].clamp_min(0)
+                    mixing[place] = torch.zeros(N).index_add(0, torch.tensor(places), weights / weights.sum())
+                flow = flow @ (0.5 * torch.eye(N) + 0.5 * mixing)
+        torch.testing.assert_close(heat[b].flatten(), flow, atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(heat.sum((1, 2)), torch.ones(2))
+
+
 def test_cluster_map_weighs_maps_by_importance():
     model = family()
     weights = F.relu(by_logit_gate(model, IMAGES, TARGET, cluster_layer(model)))

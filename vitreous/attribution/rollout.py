@@ -3,12 +3,16 @@
 Abnar, Zuidema: "Quantifying Attention Flow in Transformers", arXiv 2005.00928. Each block hands on half of what it has
 (the shortcut) and half of what its attention read. A patch that attends to clusters reads the positions under their
 maps, so a block of PaCa mixes positions by attention times assignment; following one vector back through both takes
-linear time. Between stages a coarse position stands for those of its cell.
+linear time. Between stages a coarse position stands for those of its cell. In a block of PartialFormer the foreground
+reads itself and all of the background what the single query reads there; heads that are mixed may get weights below
+zero, of which the positive part is followed.
 
-Of other models it is defined for plain vision transformers, from the tokens that the classifier reads. Windows,
-convolutions and channel attention mix positions in ways that attention weights do not tell.
+Of other models it is defined for plain vision transformers, from the tokens that the classifier reads. Elsewhere
+positions are mixed in ways that attention weights do not tell: by channel attention (XCiT), convolutions (EMSNet), or
+the sum of two readings, within windows and through abstract tokens, of which either may be the larger (MAT).
 """
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +26,11 @@ from vitreous.attribution.spatial import anatomy, unwrapped
 from vitreous.attribution.target import Target
 from vitreous.attribution.views import views
 from vitreous.errors import InputError
+from vitreous.layers.partial_attention import PartialAttention
 from vitreous.layers.tap import record
+
+PARTIAL = ("positions", "mixed", "background")  # taps of PartialFormer's attention
+ON_GRID = r"attention\.(map|foreground)$"  # taps whose last two axes are the grid
 
 
 @dataclass(frozen=True)
@@ -40,7 +48,7 @@ class Rollout(Method):
         reason = super().missing(model)
         backbone = find_trunk(model)
         if backbone is not None:
-            able = bool(views(model, "patch_to_cluster") or views(model, "patch_to_patch"))
+            able = any(views(model, kind) for kind in ("patch_to_cluster", "patch_to_patch", "foreground_query"))
         else:
             able = reason is None and bool(anatomy(model).attention) and not anatomy(model).mixed_otherwise
         return (
@@ -66,7 +74,7 @@ class Rollout(Method):
             model(images)
         flow: Tensor | None = None
         for i in reversed(range(stop - 1, len(stages))):
-            grid = seen[f"stages.{i}.blocks.0.attention.map"].shape[-2:]
+            grid = next(seen[name].shape[-2:] for name in seen if re.match(rf"stages\.{i}\..*{ON_GRID}", name))
             read = seen.get(f"readout.{i}.attention.map")  # (B, 1, M, H, W), of a classifier that reads clusters
             begun = start(images, grid) if read is None else read.float().sum((1, 2))
             flow = begun if flow is None else spread(flow, grid) + (0 if read is None else begun)
@@ -93,6 +101,8 @@ def token_flow(model: nn.Module, images: Tensor) -> Tensor:
 
 
 def stage_taps(stage: Any) -> list[str]:
+    if isinstance(stage.blocks[0].attention, PartialAttention):
+        return [f"blocks.*.attention.{name}" for name in (*PARTIAL, "foreground")]
     return [*(["clusters*"] if has_clusters(stage) else []), "blocks.*.attention.map"]
 
 
@@ -108,6 +118,11 @@ def spread(flow: Tensor, grid: torch.Size) -> Tensor:
 
 def back(flow: Tensor, seen: dict[str, Tensor], stage: int, block: int) -> Tensor:
     """Through one block: (B, H, W) over its outputs -> over its inputs."""
+    if f"stages.{stage}.blocks.{block}.attention.mixed" in seen:
+        positions, mixed, background = (seen.get(f"stages.{stage}.blocks.{block}.attention.{name}") for name in PARTIAL)
+        assert positions is not None
+        assert mixed is not None
+        return 0.5 * flow + 0.5 * partial_read(flow, positions, mixed, background)
     attention = seen[f"stages.{stage}.blocks.{block}.attention.map"].mean(1)  # (B, M, H, W)
     read = torch.einsum("bhw,bmhw->bm", flow, attention)
     makers = [j for j in range(block + 1) if f"stages.{stage}.clusters.{j}" in seen]
@@ -115,6 +130,23 @@ def back(flow: Tensor, seen: dict[str, Tensor], stage: int, block: int) -> Tenso
     if clusters is None:  # the keys are the positions themselves
         return 0.5 * flow + 0.5 * read.view_as(flow)
     return 0.5 * flow + 0.5 * torch.einsum("bm,bmhw->bhw", read, clusters)
+
+
+def partial_read(flow: Tensor, positions: Tensor, mixed: Tensor, background: Tensor | None) -> Tensor:
+    """Where the foreground (B, F) and, by one query, the background of a map (B, H, W) read from.
+
+    The weights (B, h, 1 + F, 1 + F) also have the abstract token, which comes from no position and is left out.
+    """
+    share, read = flow.flatten(1), torch.zeros_like(flow).flatten(1)
+    weights = mixed.float().mean(1)[:, 1:, 1:].clamp_min(0)  # (B, F, F)
+    weights = weights / weights.sum(-1, keepdim=True).clamp_min(1e-12)
+    front = share.gather(1, positions)  # (B, F)
+    read.scatter_(1, positions, (front[:, None] @ weights)[:, 0])
+    rest = share.scatter(1, positions, 0.0)
+    if background is None:  # without a single query the background reads itself only
+        return (read + rest).view_as(flow)
+    single = background.float().mean(1).flatten(1)  # (B, H W), sums to one
+    return (read + rest.sum(1, keepdim=True) * single).view_as(flow)
 
 
 METHODS = (Rollout(),)
