@@ -3,7 +3,8 @@
     python benchmarks/marked_pets.py pets --weights tf_efficientnet_lite0.safetensors --out runs/marked_pets
     python benchmarks/marked_pets.py pets --model paca_b0 --model-args readout=clusters --weights runs/pretrained
 
-A copy of the pictures gets a square of two colours in the upper left corner, one pair of colours for each class. In
+A copy of the pictures, cut to the square in their middle, gets a mark of two colours in the upper left corner, one pair
+of colours for each class; training crops at least 80 % of a picture, so that most show it. In
 `strength` of the training pictures it is that of their own class, in all others, and in val, that of a class drawn at
 random. What the square covers is no longer part of the object's mask. The row `no shortcut` learns from squares that
 tell nothing.
@@ -31,7 +32,7 @@ import numpy as np
 import torch
 import tyro
 from mending import place, spread
-from PIL import Image
+from PIL import Image, ImageOps
 
 from vitreous.data.image_set import ImageSet
 from vitreous.data.metadata import METADATA_FILE
@@ -62,6 +63,7 @@ BASE: dict[str, Any] = dict(
     pretrained=False,
     augment="",
     erasing=0.0,
+    scale=0.8,
     crop_ratio=1.0,
     warmup_epochs=0.5,
     lr=1e-3,
@@ -70,7 +72,8 @@ BASE: dict[str, Any] = dict(
 )
 SPLITS, PARTS = ("train", "val"), 4
 GROUPS = ("part", "mark_part")
-MARK_SHARE = 10 / 64  # of the shorter side
+MARK_SHARE = 10 / 64  # of the side
+MARGIN = 4 / 3  # pictures are kept somewhat larger than the model sees them, for crops
 COLOURS = ((220, 30, 30), (30, 180, 40), (40, 70, 230), (240, 220, 30), (230, 60, 220), (40, 220, 230), (245, 245, 245))
 PAIRS = tuple(itertools.permutations(COLOURS, 2))  # of the upper and the lower half: a mirrored mark is the same
 
@@ -105,7 +108,7 @@ def main(
     torch.set_num_threads(1)
     source = {split: open_data(data, split, size=(size, size), targets="labels") for split in SPLITS}
     for told in (strength, 0.0):
-        write_marked(source, data_folder(out, told), told, limit)
+        write_marked(source, data_folder(out, told), told, limit, round(MARGIN * size))
     base = dict(BASE, size=size, epochs=epochs, weights=weights, model_args=model_args, device="cpu")
     rows = tuple(dict.fromkeys((CLEAN, PLAIN, *rows)))
     found: dict[str, list[dict[str, float]]] = {}
@@ -122,7 +125,7 @@ def data_folder(out: Path, strength: float) -> Path:
     return out / f"data_{strength:g}"
 
 
-def write_marked(source: dict[str, ImageSet], folder: Path, strength: float, limit: int | None) -> None:
+def write_marked(source: dict[str, ImageSet], folder: Path, strength: float, limit: int | None, side: int) -> None:
     """A marked copy of the pictures and their masks; complete or not there."""
     if folder.is_dir():
         return
@@ -137,7 +140,7 @@ def write_marked(source: dict[str, ImageSet], folder: Path, strength: float, lim
             label = images.target(index)["labels"]
             mark = label if split == "train" and told[index] else int(others[index])
             name = f"{split}/{images.classes[label]}/{index:05d}.png"
-            write_picture(staging, name, images, index, mark)
+            write_picture(staging, name, images, index, mark, side)
             agrees = "yes" if mark == label else "no"
             rows.append((name, images.classes[mark], agrees, part(images, label), part(images, mark)))
         with (staging / METADATA_FILE).open("a", newline="", encoding="utf-8") as file:
@@ -155,14 +158,14 @@ def part(images: ImageSet, label: int) -> str:
     return f"{inside[0]} to {inside[-1]}"
 
 
-def write_picture(folder: Path, name: str, images: ImageSet, index: int, mark: int) -> None:
-    pixels, mask = np.array(images.picture(index)), images.object_mask(index)
-    side = max(2, round(MARK_SHARE * min(pixels.shape[:2])))
+def write_picture(folder: Path, name: str, images: ImageSet, index: int, mark: int, side: int) -> None:
+    pixels, mask = np.array(ImageOps.fit(images.picture(index), (side, side))), images.object_mask(index)
+    side, whole = max(2, round(MARK_SHARE * side)), (side, side)
     for colour, rows in zip(PAIRS[mark % len(PAIRS)], (slice(side // 2), slice(side // 2, side)), strict=True):
         pixels[rows, :side] = colour
     drawn = {folder / name: pixels}
     if mask is not None:
-        drawn[folder / "masks" / name] = np.array(mask).astype(np.uint8)
+        drawn[folder / "masks" / name] = np.array(ImageOps.fit(mask, whole, Image.Resampling.NEAREST))
         drawn[folder / "masks" / name][:side, :side] = 0
     for file, values in drawn.items():
         file.parent.mkdir(parents=True, exist_ok=True)
