@@ -66,7 +66,6 @@ BASE: dict[str, Any] = dict(
     scale=0.8,
     crop_ratio=1.0,
     warmup_epochs=0.5,
-    lr=1e-3,
     workers=0,
     channels_last=True,
 )
@@ -89,6 +88,7 @@ def main(
     seeds: tuple[int, ...] = (0, 1, 2),
     size: int = 128,
     epochs: int = 5,
+    lr: float = 1e-3,
     limit: int | None = None,
 ) -> None:
     """
@@ -103,13 +103,14 @@ def main(
         seeds: Of the runs; the marks are always the same.
         size: Height and width in pixels.
         epochs: Of all rows but those that say another number.
+        lr: Learning rate, for batches of 128.
         limit: Pictures of each split, spread over the classes; default: all. To try the script out.
     """
     torch.set_num_threads(1)
     source = {split: open_data(data, split, size=(size, size), targets="labels") for split in SPLITS}
     for told in (strength, 0.0):
         write_marked(source, data_folder(out, told), told, limit, round(MARGIN * size))
-    base = dict(BASE, size=size, epochs=epochs, weights=weights, model_args=model_args, device="cpu")
+    base = dict(BASE, size=size, epochs=epochs, lr=lr, weights=weights, model_args=model_args, device="cpu")
     rows = tuple(dict.fromkeys((CLEAN, PLAIN, *rows)))
     found: dict[str, list[dict[str, float]]] = {}
     for seed in seeds:  # in turns, so that partial results can be compared

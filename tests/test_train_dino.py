@@ -188,14 +188,16 @@ def test_supervised_weights_start_it(tmp_path):
 @pytest.mark.system
 def test_two_processes_move_one_centre_as_one_process_does(tmp_path):
     """Without random depth and colour the same pictures give the same answers, however many processes see them."""
-    settings = TINY_DINO | dict(drop_path=0.0, accumulate=1, epochs=1)
-    centres = []
+    settings = TINY_DINO | dict(drop_path=0.0, accumulate=1, epochs=1, sharing_rounds=3)
+    centres, losses = [], []
     for count in (1, 2):
         out = finish_training(count, tmp_path / f"{count}", settings)
+        losses.append(read_metrics(out)[0]["loss"])  # of the first step, whose answers are shared out over both
         (file,) = (out / "checkpoints" / (out / "checkpoints" / "LATEST").read_text().strip()).glob("tensors*")
         centres.append(load_file(file)["model/centre"])
     assert centres[0].abs().max() > 1e-4
     assert torch.allclose(centres[0], centres[1], atol=2e-5)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
 @pytest.mark.system

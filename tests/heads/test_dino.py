@@ -14,6 +14,7 @@ from vitreous.heads.dino import (
     SelfDistillation,
     cross_view_loss,
     feature_spread,
+    shared_out,
 )
 from vitreous.models.pooled import forward_pooled
 
@@ -58,6 +59,32 @@ def test_answers_tell_all_about_pictures_that_each_have_their_own():
         found = cross_view_loss(Answers(torch.zeros(9, 6), told, torch.empty(0)), 0.1, 0.01)
         assert found.information.item() == pytest.approx(information, abs=1e-5)
         assert found.entropy.item() == pytest.approx(0, abs=1e-5)
+
+
+def test_answers_are_shared_out_evenly_over_the_outputs():
+    torch.manual_seed(0)
+    told = (4 * torch.randn(40, 8)).softmax(1)
+    assert shared_out(told, 0) is told
+    even = shared_out(told, 200)
+    torch.testing.assert_close(even.sum(1), torch.ones(40))
+    torch.testing.assert_close(even.sum(0), torch.full((8,), 5.0), rtol=1e-3, atol=0)
+    ratio = (even / told)[:, :1] / (even / told)  # a factor for each picture and one for each output, nothing else
+    torch.testing.assert_close(ratio, ratio[:1].expand_as(ratio), rtol=1e-3, atol=0)
+
+
+def test_an_output_that_wins_for_all_pictures_does_not_once_they_are_shared_out():
+    torch.manual_seed(0)
+    cosines = 0.1 * torch.randn(12, 6) + torch.tensor([0.8, 0, 0, 0, 0, 0])
+    plain, shared = (
+        cross_view_loss(Answers(torch.zeros(18, 6), cosines, torch.empty(0)), 0.1, 0.05, sharing_rounds=rounds)
+        for rounds in (0, 3)
+    )
+    assert plain.information < 0.01
+    assert shared.information > 0.3
+    moved = Answers(torch.zeros(18, 6), cosines - torch.linspace(-0.1, 0.1, 6), torch.empty(0))
+    again = cross_view_loss(moved, 0.1, 0.05, sharing_rounds=50)
+    same = cross_view_loss(moved._replace(told=cosines), 0.1, 0.05, sharing_rounds=50)
+    assert again.entropy.item() == pytest.approx(same.entropy.item(), rel=1e-3)  # a centre has no effect
 
 
 def test_spread_is_zero_for_equal_and_one_for_opposite_features():

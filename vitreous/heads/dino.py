@@ -4,7 +4,8 @@ Caron et al.: "Emerging Properties in Self-Supervised Vision Transformers", arXi
 
 The teacher sees the two global crops of a picture, the student all; each view of the student is to give the answer that
 the teacher gives for another view. The teacher's answers are centred, so that no output wins for all pictures, and
-sharpened, so that they are not all alike: one without the other lets all features become the same.
+sharpened, so that they are not all alike: one without the other lets all features become the same. Short runs may
+share them out evenly over the outputs instead (`shared_out`).
 
 Shapes: B pictures, V views of each, view after view; C features, K outputs.
 """
@@ -144,8 +145,11 @@ class CrossView(NamedTuple):
     divergence: Tensor  # KL of the student's answers from the teacher's, in nats: 0 if there is nothing left to learn
 
 
-def cross_view_loss(answers: Answers, student_temperature: float, teacher_temperature: float) -> CrossView:
-    told = (answers.told / teacher_temperature).softmax(-1).unflatten(0, (GLOBAL_VIEWS, -1))  # (2, B, K)
+def cross_view_loss(
+    answers: Answers, student_temperature: float, teacher_temperature: float, *, sharing_rounds: int = 0
+) -> CrossView:
+    told = (answers.told / teacher_temperature).softmax(-1)
+    told = shared_out(told, sharing_rounds).unflatten(0, (GLOBAL_VIEWS, -1))  # (2, B, K)
     said = (answers.said / student_temperature).log_softmax(-1).unflatten(0, (-1, told.shape[1]))  # (V, B, K)
     # The sum over all other views is the sum over all views without the own one.
     others = said.sum(0) - said[:GLOBAL_VIEWS]  # (2, B, K)
@@ -155,6 +159,22 @@ def cross_view_loss(answers: Answers, student_temperature: float, teacher_temper
     answers_possible = math.log(max(2, min(told.shape[-1], told.shape[0] * told.shape[1])))
     information = (told_of_all - entropy) / answers_possible
     return CrossView(loss, entropy / math.log(max(2, told.shape[-1])), information, loss - entropy)
+
+
+@torch.no_grad()
+def shared_out(told: Tensor, rounds: int) -> Tensor:
+    """Answers (N, K) moved towards giving every output equally often over the pictures of all processes.
+
+    In each round (Sinkhorn, Knopp) an output loses what it has more than others, and each answer sums to one again. The
+    answers cannot all become the same then, whatever the teacher says, which a centre prevents only after many steps;
+    SwAV and DINOv2 do it three times (arXiv 2006.09882, 2304.07193). What a centre adds to an output has no effect.
+    """
+    for _ in range(rounds):
+        taken = told.sum(0)  # (K,)
+        sum_over_processes(taken)
+        told = told / taken.clamp_min(torch.finfo(told.dtype).tiny)
+        told = told / told.sum(1, keepdim=True)
+    return told
 
 
 def feature_spread(features: Tensor) -> Tensor:

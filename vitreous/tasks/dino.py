@@ -43,6 +43,7 @@ class DinoOptions:
     teacher_warmup_epochs: float = 0.0
     teacher_momentum: float = 0.996  # at the start; it rises to 1 along half a cosine
     centre_momentum: float = 0.9
+    sharing_rounds: int = 0  # in which answers are shared out over the outputs
     freeze_last: float = 1.0  # epochs without an update of the head's last layer
     head: Mapping[str, Any] = field(default_factory=dict)
 
@@ -62,7 +63,7 @@ class DinoTask(Task):
         {
             *("head_args", "local_crops", "local_size", "global_scale", "local_scale", "student_temperature"),
             *("teacher_temperature", "teacher_warmup_epochs", "teacher_momentum", "centre_momentum", "freeze_last"),
-            *("crop_ratio", "knn_every"),
+            *("sharing_rounds", "crop_ratio", "knn_every"),
         }
     )
     main_metric = "knn_20"
@@ -132,7 +133,8 @@ class DinoTask(Task):
     def losses(self, model: nn.Module, images: Any, targets: Targets) -> dict[str, Tensor]:
         answers: Answers = model(images, targets["pictures"])
         temperature = self.options.temperature(self.moment.epoch)
-        found = cross_view_loss(answers, self.options.student_temperature, temperature)
+        rounds = self.options.sharing_rounds
+        found = cross_view_loss(answers, self.options.student_temperature, temperature, sharing_rounds=rounds)
         spread = feature_spread(answers.features)
         about = {"teacher_entropy": found.entropy, "teacher_information": found.information, "kl": found.divergence}
         self._watched = {"spread": spread} | about

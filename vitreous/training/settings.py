@@ -60,7 +60,7 @@ SETTING_LIMITS: dict[str, tuple[str, Callable[[Any], bool]]] = {
         "min_lr warmup_lr warmup_epochs cooldown_epochs lr_batch weight_decay weight_decay_end clip_grad mixup cutmix "
         "color_jitter pad "
         "cluster_overlap cluster_map_entropy cluster_place_entropy cluster_read_entropy cluster_faithful attend_weight "
-        "workers seed patience checkpoint_steps local_crops teacher_warmup_epochs freeze_last knn_every",
+        "workers seed patience checkpoint_steps local_crops teacher_warmup_epochs sharing_rounds freeze_last knn_every",
         lambda x: x >= 0,
     ),
     "above 0": (
@@ -250,6 +250,13 @@ class TrainSettings:
     centre_momentum: Annotated[float, Doc("dino: share of the centre of the teacher's answers that a step keeps.")] = (
         0.9
     )
+    sharing_rounds: Annotated[
+        int,
+        Doc(
+            "dino: rounds (Sinkhorn-Knopp) that share the teacher's answers out evenly over the outputs, so that short "
+            "runs cannot collapse; 0 = a centre alone, as DINO; DINOv2 takes 3."
+        ),
+    ] = 0
     freeze_last: Annotated[float, Doc("dino: epochs in which the head's last layer does not learn.")] = 1.0
     knn_every: Annotated[
         int,
