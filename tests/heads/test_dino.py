@@ -104,6 +104,14 @@ def test_the_head_gives_cosines_with_its_directions():
         ProjectionHead(6, outputs=0)
 
 
+def test_batch_norm_takes_away_what_pictures_have_in_common():
+    torch.manual_seed(0)
+    alike = torch.randn(1, 6) + 0.01 * torch.randn(50, 6)
+    plain, normed = (ProjectionHead(6, **HEAD, batch_norm=norm).mlp(alike) for norm in (False, True))
+    assert feature_spread(plain) < 0.01
+    assert feature_spread(normed) > 0.1
+
+
 def test_the_published_head_has_the_published_size():
     with torch.device("meta"):
         head = ProjectionHead(384)

@@ -34,16 +34,24 @@ class ProjectionHead(nn.Module):
     """An MLP to a short unit vector, and its cosine with each of many learned directions: (B, C) -> (B, K)."""
 
     def __init__(
-        self, width: int, *, outputs: int = 65536, hidden: int = 2048, bottleneck: int = 256, layers: int = 3
+        self,
+        width: int,
+        *,
+        outputs: int = 65536,
+        hidden: int = 2048,
+        bottleneck: int = 256,
+        layers: int = 3,
+        batch_norm: bool = False,
     ) -> None:
+        """`batch_norm` takes away what all pictures have in common after every hidden layer, which helps short runs."""
         super().__init__()
         if min(outputs, hidden, bottleneck, layers) < 1:
             raise InputError(f"head_args {outputs=} {hidden=} {bottleneck=} {layers=} given; all must be at least 1")
         widths = [width, *[hidden] * (layers - 1), bottleneck]
         parts: list[nn.Module] = []
         for before, after in pairwise(widths):
-            parts += [nn.Linear(before, after), nn.GELU()]
-        self.mlp = nn.Sequential(*parts[:-1])
+            parts += [nn.Linear(before, after), *([nn.BatchNorm1d(after)] if batch_norm else []), nn.GELU()]
+        self.mlp = nn.Sequential(*parts[: -2 if batch_norm else -1])
         self.directions = nn.Parameter(torch.empty(outputs, bottleneck))
         nn.init.normal_(self.directions)  # of which only the direction counts
         for module in self.mlp:

@@ -26,7 +26,7 @@ from vitreous.models.pooled import forward_pooled, pooled_width
 from vitreous.tasks.base import Assessment, PictureView, Prediction, Targets, Task
 from vitreous.tasks.results import PictureResult
 
-HEAD_ARGUMENTS = ["outputs", "hidden", "bottleneck", "layers"]
+HEAD_ARGUMENTS = ["outputs", "hidden", "bottleneck", "layers", "batch_norm"]
 SETTLED = 0.1  # share of a run after which the figures of collapse mean something
 COLLAPSED_SPREAD = 0.005  # spread below which features count as all the same
 COLLAPSED_INFORMATION = 0.005  # below which answers count as all the same
