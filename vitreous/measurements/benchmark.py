@@ -126,16 +126,17 @@ def require_memory(contenders: Sequence[Contender], memories: Sequence[PassMemor
 def prepare_all(contenders: Iterable[tuple[Contender, PassMemory | None]], runners: Sequence[Runner]) -> list[Prepared]:
     """Everything compiled or exported, and run once."""
     prepared = []
-    for contender, memory in contenders:
-        for runner in runners:
-            start = time.perf_counter()
-            with explained(contender):
-                run = runner.prepare(contender)
-                run()
-                took = time.perf_counter() - start
-                contender.model.zero_grad(set_to_none=True)  # or a step would be given what the last one had left
-                resident = None if runner.counted else resident_growth(run, contender.device)
-            prepared.append(Prepared(contender, runner, run, took, memory, resident))
+    pairs = [(contender, memory, runner) for contender, memory in contenders for runner in runners]
+    label = f"prepare {pairs[0][0].setting}"
+    for contender, memory, runner in track(pairs, total=len(pairs), label=label, unit="models"):
+        start = time.perf_counter()
+        with explained(contender):
+            run = runner.prepare(contender)
+            run()
+            took = time.perf_counter() - start
+            contender.model.zero_grad(set_to_none=True)  # or a step would be given what the last one had left
+            resident = None if runner.counted else resident_growth(run, contender.device)
+        prepared.append(Prepared(contender, runner, run, took, memory, resident))
     return prepared
 
 
