@@ -147,7 +147,7 @@ def compare_embed(name: str, folder: Path, count: int, rounds: int) -> None:
 
         def write() -> None:
             with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-                embed(trained, str(folder), out=Path(place, str(next(number))))  # type: ignore[arg-type]
+                embed(trained, (str(folder),), out=Path(place, str(next(number))))  # type: ignore[arg-type]
 
         files = sorted(folder.glob("*.jpg"))
         contenders = {"plain loop": plain_loop(name, files), "network alone": network_alone(trained, count)}
