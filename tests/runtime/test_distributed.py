@@ -36,11 +36,14 @@ def losses(out: Path, split: str = "train") -> list[float]:
 @pytest.mark.parametrize(
     "changes",
     [
-        TINY_EMSNET | dict(batch_size=9, accumulate=2),  # shares of 2 and 3 images, pieces of 4 and 5
-        TINY_PACA | dict(mixup=0.8, cutmix=1.0, ema=0.9, shard=True),
-        TINY_PACA | dict(attend_to="masks", attend_hide=0.0),  # grounds are exchanged within a process
+        pytest.param(  # shares of 2 and 3 images, pieces of 4 and 5
+            TINY_EMSNET | dict(batch_size=9, accumulate=2), id="emsnet, copies", marks=pytest.mark.slow
+        ),
+        pytest.param(TINY_PACA | dict(mixup=0.8, cutmix=1.0, ema=0.9, shard=True), id="paca, parts"),
+        pytest.param(  # grounds are exchanged within a process
+            TINY_PACA | dict(attend_to="masks", attend_hide=0.0), id="paca, where to look"
+        ),
     ],
-    ids=["emsnet, copies", "paca, parts", "paca, where to look"],
 )
 def test_two_processes_follow_the_curve_of_one(tmp_path, changes):
     """Sums in another order: the bound is on how far 50 steps spread a rounding error."""
