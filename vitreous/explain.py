@@ -121,16 +121,20 @@ def explain_run(
     query = FindingQuery(finding, label, joint, None if region is None else parse_region(region))
     video = open_video(images, stride)  # one that cannot be read is told before the work
     loaded = load_runs((model,) if compare is None else (model, compare), architecture, model_args, size, device)
+    plan, pixels = within_memory(loaded, plan, ranking, max_memory, video)
     if video is not None:
         return show_video(loaded, video, query, out, plan)
     if any(is_whole(one) and not one.classes for _, one in loaded):
         return show_inner_maps(loaded, images, limit, query, out)
-    plan, pixels = within_memory(loaded, plan, ranking, max_memory)
     return show_answers(loaded, images, limit, query, out, plan, pixels, ranked=ranking is not None, top_k=top_k)
 
 
 def within_memory(
-    loaded: Sequence[tuple[str, TrainedModel]], plan: Plan, ranking: str | Masking | None, max_memory: str | None
+    loaded: Sequence[tuple[str, TrainedModel]],
+    plan: Plan,
+    ranking: str | Masking | None,
+    max_memory: str | None,
+    video: Video | None,
 ) -> tuple[Plan, AbstractContextManager[None]]:
     """What of the plan fits into the memory that is allowed, and how many changed copies run together; both are told.
 
@@ -139,6 +143,8 @@ def within_memory(
     """
     if max_memory is None:
         return plan, nullcontext()
+    if video is not None:
+        raise InputError(f"--max-memory {max_memory} is for pictures; give a smaller --size for the frames of a video")
     plans = [plan_memory(trained, batch_size=COPIES, max_memory=max_memory) for _, trained in loaded]
     for memory in plans:
         print(f"plan: {memory}")

@@ -71,6 +71,22 @@ def test_a_method_that_does_not_fit_is_refused(run: str, needed: int, tmp_path: 
     assert not out.exists()
 
 
+def test_all_are_those_that_fit(run: str, needed: int, tmp_path: Path) -> None:
+    options = {"size": SIZE[0], "max_memory": f"{needed}B", "budget": 2, "device": "cpu"}
+    page = vitreous.explain(run, "shapes:val:0", method="all", out=tmp_path / "all", **options)
+    names = {method["method"] for method in numbers(page)["images"][0]["methods"]}
+    assert "rollout" in names
+    assert not any("grad" in name for name in names)
+
+
+@pytest.mark.parametrize(("given", "said"), [("3 parsec", "such as 3GB"), ("1KB", "would do")])
+def test_amounts_that_cannot_be_are_one_line(run: str, tmp_path: Path, given: str, said: str) -> None:
+    with pytest.raises(InputError, match=said) as refusal:
+        vitreous.explain(run, "shapes:val:0", max_memory=given, out=tmp_path / "out", device="cpu")
+    assert len(str(refusal.value).splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
 def test_copies_run_together_up_to_so_many_pixels() -> None:
     image = torch.zeros(1, 3, 100, 100)
     usual = rows_at_once(image, 64)

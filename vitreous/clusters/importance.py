@@ -108,13 +108,9 @@ def patch_attention(model: nn.Module, images: Tensor, layer: Layer) -> Tensor:
     Of a readout: how much of what the classifier reads comes from each position through each cluster.
     """
     taps = [f"{path}.map" for path in attentions(model, layer)]
-    with torch.no_grad(), record(trunk(model), *taps, keep=mean_of_heads) as recorded:
+    with torch.no_grad(), record(trunk(model), *taps, keep=lambda maps: maps.float().mean(1)) as recorded:
         model(images)
     return of_picture(torch.stack([recorded[tap] for tap in taps]).mean(0), model)
-
-
-def mean_of_heads(maps: Tensor) -> Tensor:
-    return maps.float().mean(1)  # (B, h, M, H, W) -> (B, M, H, W)
 
 
 def at_random(model: nn.Module, images: Tensor, target: Target, layer: Layer, *, seed: int = 0) -> Tensor:

@@ -169,7 +169,8 @@ def likeliest(output: Tensor, classes: Sequence[str]) -> tuple[tuple[str, float]
 def chosen_methods(model: nn.Module, plan: Plan) -> list[Method]:
     """The named ones; or, if none is, the run's default, what fits best, and a control to hold them against."""
     if ALL_METHODS in plan.methods:
-        names = [method.name for method in (*methods_for(model), *controls_for(model))]
+        known = (*methods_for(model), *controls_for(model))
+        names = [method.name for method in known if not (plan.sparing and method.needs.gradient)]
     else:
         names = list(plan.methods) or default_methods(model, plan)
     first = [plan.default] if plan.default is not None and not (plan.methods or plan.sparing) else []

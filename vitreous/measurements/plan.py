@@ -12,13 +12,15 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from vitreous.errors import InputError
 from vitreous.layers.tiles import TILE_BYTES
 from vitreous.measurements.benchmark import GIGABYTE
-from vitreous.measurements.contender import Contender, Setting, StepKind
+from vitreous.measurements.contender import Contender, Setting
 from vitreous.measurements.machine import free_on
+from vitreous.measurements.memory import PassMemory, pass_memory
 from vitreous.models.base import Backbone
 from vitreous.runs.trained_model import TrainedModel, is_classifier
 from vitreous.runtime.threads import concurrent_pieces
@@ -102,10 +104,8 @@ def plan_memory(
         raise InputError("plan_memory needs a size (height, width) for a model that does not bring its own")
     allowed = None if max_memory is None else read_amount(max_memory)
     one = needed_for(module, size, 1)
-    limit = min(
-        (count for count in (allowed, free_on(next(module.parameters()).device)) if count is not None),
-        default=one.whole * batch_size,
-    )
+    limit = least_known(allowed, free_on(next(module.parameters()).device))
+    limit = one.whole * batch_size if limit is None else limit
     if one.whole > limit:
         raise too_little(module, one, size, limit, limit == allowed)
     batch = min(batch_size, limit // one.whole)
@@ -118,21 +118,42 @@ def trunk_of(model: nn.Module) -> nn.Module | None:
     return next((part for part in model.modules() if isinstance(part, Backbone)), None)
 
 
-def gradients_fit(model: nn.Module, size: tuple[int, int], limit: int) -> bool:
+def least_known(*counts: int | None) -> int | None:
+    return min((count for count in counts if count is not None), default=None)
+
+
+def gradients_fit(model: nn.Module, size: tuple[int, int], allowed: int) -> bool:
     """Whether one image can also be passed backwards, for which the maps of all layers are kept."""
-    return needed_for(model, size, 1, step="train").whole <= limit
+    device = next(model.parameters()).device
+
+    def run(copied: nn.Module, images: Tensor) -> list[Tensor]:
+        return [copied(images.requires_grad_())]
+
+    try:
+        with torch.enable_grad():
+            memory = pass_memory(model, lambda: torch.randn(1, 3, *size, device=device), run)
+    except RuntimeError:  # it depends on values, or has no gradients at all
+        return False
+    limit = least_known(allowed, free_on(device))
+    return limit is None or with_pictures(memory, size, 1).whole <= limit
 
 
-def needed_for(model: nn.Module, size: tuple[int, int], batch: int, step: StepKind = "infer") -> Needed:
+def needed_for(model: nn.Module, size: tuple[int, int], batch: int) -> Needed:
     device, training = next(model.parameters()).device, model.training
     try:
-        memory = Contender("the model", model, load_task("classify")(()), Setting(step, size, batch), device).memory()
+        memory = Contender(
+            "the model", model, load_task("classify")(()), Setting("infer", size, batch), device
+        ).memory()
     finally:
         model.train(training)
     if memory is None:
         raise InputError(
             "the memory of this model depends on what it sees and cannot be planned; leave out --max-memory"
         )
+    return with_pictures(memory, size, batch)
+
+
+def with_pictures(memory: PassMemory, size: tuple[int, int], batch: int) -> Needed:
     tiles = TILES_HELD * TILE_BYTES * concurrent_pieces()
     return Needed(PICTURE_BYTES * batch * math.prod(size), int(MEMORY_MARGIN * memory.activations) + tiles)
 
