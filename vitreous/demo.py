@@ -46,9 +46,9 @@ CLASSIFY = dict(
 DENSE = dict(model_args=MODEL_ARGS, warmup_epochs=0.2)
 LESSONS = {
     "classify": Lesson("tell shapes apart", 64, 4, CLASSIFY),
-    "detect": Lesson("find shapes", 96, 1, DENSE | dict(recipe="finetune_detect", batch_size=8)),
-    "segment": Lesson("outline shapes", 96, 1, DENSE | dict(recipe="finetune_segment", rescale=(1.0, 1.0))),
-    "keypoints": Lesson("find the points of shapes", 96, 2, DENSE | dict(recipe="finetune_keypoints")),
+    "detect": Lesson("find shapes", 96, 2, DENSE | dict(recipe="finetune_detect", batch_size=8)),
+    "segment": Lesson("outline shapes", 96, 2, DENSE | dict(recipe="finetune_segment", rescale=(1.0, 1.0))),
+    "keypoints": Lesson("find the points of shapes", 96, 3, DENSE | dict(recipe="finetune_keypoints")),
 }
 
 
