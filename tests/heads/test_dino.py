@@ -12,6 +12,7 @@ from vitreous.heads.dino import (
     Answers,
     ProjectionHead,
     SelfDistillation,
+    contrast_loss,
     cross_view_loss,
     feature_spread,
     shared_out,
@@ -85,6 +86,25 @@ def test_an_output_that_wins_for_all_pictures_does_not_once_they_are_shared_out(
     again = cross_view_loss(moved, 0.1, 0.05, sharing_rounds=50)
     same = cross_view_loss(moved._replace(told=cosines), 0.1, 0.05, sharing_rounds=50)
     assert again.entropy.item() == pytest.approx(same.entropy.item(), rel=1e-3)  # a centre has no effect
+
+
+def test_contrast_is_the_cross_entropy_of_finding_the_other_view():
+    torch.manual_seed(0)
+    B, said = 4, torch.randn(8, 5)
+    unit = F.normalize(said, dim=1)
+    others = [[j for j in range(2 * B) if j != i] for i in range(2 * B)]
+    cosines = torch.stack([unit[row] @ unit[i] for i, row in enumerate(others)]) / 0.2
+    right = torch.tensor([row.index((i + B) % (2 * B)) for i, row in enumerate(others)])
+    torch.testing.assert_close(contrast_loss(said, B, 0.2), F.cross_entropy(cosines, right))
+
+
+def test_contrast_is_least_for_answers_that_only_views_of_a_picture_share():
+    own, same = torch.eye(6).repeat(3, 1), torch.ones(18, 6)
+    assert contrast_loss(own, 6, 0.01).item() == pytest.approx(math.log(2), abs=1e-5)  # two others are as near
+    assert contrast_loss(same, 6, 0.01).item() == pytest.approx(math.log(17), abs=1e-5)
+    said = same.clone().requires_grad_()
+    contrast_loss(said, 6, 0.2).backward()
+    assert said.grad.isfinite().all()
 
 
 def test_spread_is_zero_for_equal_and_one_for_opposite_features():

@@ -21,7 +21,7 @@ from vitreous.data.image_set import ImageSet
 from vitreous.data.transforms import Preprocess, random_box, require_probability, resampling, to_bytes
 from vitreous.errors import InputError
 
-JITTER, GREY, SOLARISE = 0.8, 0.2, 0.2  # probabilities
+JITTER, SOLARISE = 0.8, 0.2  # probabilities
 BLURRED = (1.0, 0.1, 0.5)  # of the first global crop, the second, and local ones
 BLUR_RADIUS, BLUR_SIDE = (0.1, 2.0), 224  # in pixels of crops of that side; others are blurred in proportion
 RATIO = (3 / 4, 4 / 3)
@@ -38,9 +38,11 @@ class MultiCrop:
     local_scale: tuple[float, float]
     color_jitter: float
     flip: float = 0.5
+    grey: float = 0.2  # probability
 
     def __post_init__(self) -> None:
         require_probability("flip", self.flip)
+        require_probability("grey", self.grey)
         for name in ("global_scale", "local_scale"):
             low, high = getattr(self, name)
             if not 0 < low <= high <= 1:
@@ -70,7 +72,7 @@ class MultiCrop:
             view = ImageOps.mirror(view)
         if self.color_jitter and chance() < JITTER:
             view = self._jitter(view)
-        if chance() < GREY:
+        if chance() < self.grey:
             view = ImageOps.grayscale(view).convert("RGB")
         if chance() < blur:
             radius = random.uniform(*BLUR_RADIUS) * self.preprocess.size[0] / BLUR_SIDE  # noqa: S311

@@ -5,7 +5,7 @@ Caron et al.: "Emerging Properties in Self-Supervised Vision Transformers", arXi
 The teacher sees the two global crops of a picture, the student all; each view of the student is to give the answer that
 the teacher gives for another view. The teacher's answers are centred, so that no output wins for all pictures, and
 sharpened, so that they are not all alike: one without the other lets all features become the same. Short runs may
-share them out evenly over the outputs instead (`shared_out`).
+share them out evenly over the outputs instead (`shared_out`), and learn from other pictures too (`contrast_loss`).
 
 Shapes: B pictures, V views of each, view after view; C features, K outputs.
 """
@@ -167,6 +167,22 @@ def cross_view_loss(
     answers_possible = math.log(max(2, min(told.shape[-1], told.shape[0] * told.shape[1])))
     information = (told_of_all - entropy) / answers_possible
     return CrossView(loss, entropy / math.log(max(2, told.shape[-1])), information, loss - entropy)
+
+
+def contrast_loss(said: Tensor, pictures: int, temperature: float) -> Tensor:
+    """How badly the student's answers (V B, K) tell which views are of one picture, in nats.
+
+    Of each view, the others of its picture are to be more like it than those of the other pictures in the batch, as in
+    SimCLR (arXiv 2002.05709). A teacher that starts at random has nothing to teach for hundreds of steps; this needs
+    none. Only pictures of this process are compared.
+    """
+    unit = F.normalize(said, dim=-1)
+    itself = torch.eye(len(unit), dtype=torch.bool, device=unit.device)
+    cosines = (unit @ unit.T).masked_fill(itself, -torch.inf)  # (V B, V B)
+    log_odds = (cosines / temperature).log_softmax(-1)
+    picture = torch.arange(len(unit), device=unit.device) % pictures
+    same = (picture[:, None] == picture) & ~itself
+    return -log_odds[same].mean()
 
 
 @torch.no_grad()

@@ -20,7 +20,7 @@ from vitreous.data.source import ImageSet
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
 from vitreous.heads import check_arguments
-from vitreous.heads.dino import Answers, SelfDistillation, cross_view_loss, feature_spread
+from vitreous.heads.dino import Answers, SelfDistillation, contrast_loss, cross_view_loss, feature_spread
 from vitreous.metrics.spread import FeatureSpread
 from vitreous.models.pooled import forward_pooled, pooled_width
 from vitreous.tasks.base import Assessment, PictureView, Prediction, Targets, Task
@@ -28,6 +28,7 @@ from vitreous.tasks.results import PictureResult
 
 HEAD_ARGUMENTS = ["outputs", "hidden", "bottleneck", "layers", "batch_norm"]
 SETTLED = 0.1  # share of a run after which the figures of collapse mean something
+CONTRAST_TEMPERATURE = 0.2  # MoCo v3's (arXiv 2104.02057)
 COLLAPSED_SPREAD = 0.005  # spread below which features count as all the same
 COLLAPSED_INFORMATION = 0.005  # below which answers count as all the same
 UNIFORM, SINGLE = 0.95, 0.05  # entropy of the teacher's answers: nearly all outputs alike, nearly one output
@@ -44,6 +45,7 @@ class DinoOptions:
     teacher_momentum: float = 0.996  # at the start; it rises to 1 along half a cosine
     centre_momentum: float = 0.9
     sharing_rounds: int = 0  # in which answers are shared out over the outputs
+    contrast: float = 0.0  # weight of telling views of one picture from those of others
     freeze_last: float = 1.0  # epochs without an update of the head's last layer
     head: Mapping[str, Any] = field(default_factory=dict)
 
@@ -63,7 +65,7 @@ class DinoTask(Task):
         {
             *("head_args", "local_crops", "local_size", "global_scale", "local_scale", "student_temperature"),
             *("teacher_temperature", "teacher_warmup_epochs", "teacher_momentum", "centre_momentum", "freeze_last"),
-            *("sharing_rounds", "crop_ratio", "knn_every"),
+            *("sharing_rounds", "contrast", "grey", "crop_ratio", "knn_every"),
         }
     )
     main_metric = "knn_20"
@@ -117,6 +119,7 @@ class DinoTask(Task):
             local_scale=settings.local_scale,
             color_jitter=settings.color_jitter,
             flip=settings.flip,
+            grey=settings.grey,
         )
 
     def evaluation_view(self, preprocess: Preprocess) -> PictureView:
@@ -138,7 +141,12 @@ class DinoTask(Task):
         spread = feature_spread(answers.features)
         about = {"teacher_entropy": found.entropy, "teacher_information": found.information, "kl": found.divergence}
         self._watched = {"spread": spread} | about
-        return {"cross_view": found.loss}
+        terms = {"cross_view": found.loss}
+        if self.options.contrast:
+            terms["contrast"] = self.options.contrast * contrast_loss(
+                answers.said, targets["pictures"], CONTRAST_TEMPERATURE
+            )
+        return terms
 
     def watch(self) -> dict[str, Tensor]:
         return self._watched

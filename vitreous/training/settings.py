@@ -60,7 +60,8 @@ SETTING_LIMITS: dict[str, tuple[str, Callable[[Any], bool]]] = {
         "min_lr warmup_lr warmup_epochs cooldown_epochs lr_batch weight_decay weight_decay_end clip_grad mixup cutmix "
         "color_jitter pad "
         "cluster_overlap cluster_map_entropy cluster_place_entropy cluster_read_entropy cluster_faithful attend_weight "
-        "workers seed patience checkpoint_steps local_crops teacher_warmup_epochs sharing_rounds freeze_last knn_every",
+        "workers seed patience checkpoint_steps local_crops teacher_warmup_epochs sharing_rounds contrast "
+        "freeze_last knn_every",
         lambda x: x >= 0,
     ),
     "above 0": (
@@ -69,7 +70,7 @@ SETTING_LIMITS: dict[str, tuple[str, Callable[[Any], bool]]] = {
         lambda x: x > 0,
     ),
     "between 0 and 1": (
-        "max_corrupt mixup_switch erasing flip distill_weight cluster_group_dropout attend_hide teacher_momentum "
+        "max_corrupt mixup_switch erasing flip grey distill_weight cluster_group_dropout attend_hide teacher_momentum "
         "centre_momentum",
         lambda x: 0 <= x <= 1,
     ),
@@ -257,6 +258,14 @@ class TrainSettings:
             "runs cannot collapse; 0 = a centre alone, as DINO; DINOv2 takes 3."
         ),
     ] = 0
+    grey: Annotated[float, Doc("dino: probability that a view has no colours.")] = 0.2
+    contrast: Annotated[
+        float,
+        Doc(
+            "dino: weight of a term by which views of one picture are told from those of the others in the batch, "
+            "which short runs learn from sooner than from a teacher; 0 = DINO alone."
+        ),
+    ] = 0.0
     freeze_last: Annotated[float, Doc("dino: epochs in which the head's last layer does not learn.")] = 1.0
     knn_every: Annotated[
         int,
