@@ -12,6 +12,7 @@ from vitreous.data.multi_crop import MultiCrop, UnlabelledViews, stack_views
 from vitreous.data.source import open_data
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
+from vitreous.heads.dino import Answers
 from vitreous.tasks.base import Moment
 from vitreous.tasks.dino import DinoOptions, DinoTask
 from vitreous.training.settings import TrainSettings
@@ -37,6 +38,29 @@ def test_views_are_two_large_and_some_small_crops_that_differ(tmp_path):
     seed()
     assert all(torch.equal(one, two) for one, two in zip(first, view(image), strict=True))
     assert view.at_least == 83  # a large crop of two fifths of the area, three quarters as wide as high
+
+
+def test_views_have_no_colours_as_often_as_asked():
+    image = Image.new("RGB", (40, 40), (200, 40, 90))
+    for grey in (0.0, 1.0):
+        seed()
+        for crop in MultiCrop(Preprocess((32, 32)), **CROPS, grey=grey)(image):
+            assert torch.equal(crop[0], crop[1]) == bool(grey)
+    with pytest.raises(InputError, match="grey"):
+        MultiCrop(Preprocess((32, 32)), **CROPS, grey=1.5)
+
+
+def test_the_contrast_is_a_term_of_its_own_with_its_weight():
+    torch.manual_seed(0)
+    answers = Answers(torch.randn(8, 5), torch.randn(4, 5), torch.randn(4, 3))
+    terms = {}
+    for weight in (0.0, 1.0, 10.0):
+        task = DinoTask(options=DinoOptions(contrast=weight))
+        task.moment = Moment(step=0, steps=10, steps_per_epoch=10)
+        terms[weight] = task.losses(lambda images, pictures: answers, None, {"pictures": 2})
+    assert list(terms[0.0]) == ["cross_view"]
+    assert terms[10.0]["contrast"].item() == pytest.approx(10 * terms[1.0]["contrast"].item())
+    assert terms[10.0]["cross_view"] == terms[0.0]["cross_view"]
 
 
 def test_batches_are_view_after_view_one_tensor_a_size():
