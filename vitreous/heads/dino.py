@@ -173,8 +173,7 @@ def contrast_loss(said: Tensor, pictures: int, temperature: float) -> Tensor:
     """How badly the student's answers (V B, K) tell which views are of one picture, in nats.
 
     Of each view, the others of its picture are to be more like it than those of the other pictures in the batch, as in
-    SimCLR (arXiv 2002.05709). A teacher that starts at random has nothing to teach for hundreds of steps; this needs
-    none. Only pictures of this process are compared.
+    SimCLR (arXiv 2002.05709). It needs no teacher, which starts at random. Only pictures of this process are compared.
     """
     unit = F.normalize(said, dim=-1)
     itself = torch.eye(len(unit), dtype=torch.bool, device=unit.device)

@@ -263,7 +263,7 @@ class TrainSettings:
         float,
         Doc(
             "dino: weight of a term by which views of one picture are told from those of the others in the batch, "
-            "which short runs learn from sooner than from a teacher; 0 = DINO alone."
+            "of this process, as SimCLR does; 0 = DINO alone."
         ),
     ] = 0.0
     freeze_last: Annotated[float, Doc("dino: epochs in which the head's last layer does not learn.")] = 1.0
