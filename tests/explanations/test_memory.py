@@ -46,7 +46,8 @@ def test_without_gradients_the_rest_is_explained(
     page = vitreous.explain(
         run, "shapes:val:0", size=SIZE[0], max_memory=f"{needed}B", out=tmp_path / "few", device="cpu"
     )
-    told = capsys.readouterr().out
+    told, progress = capsys.readouterr()
+    assert "maps of shapes:val:0: 3/3 maps" in progress
     assert "plan: 512x512 pixels, 1 at a time" in told
     assert "gradients would need more" in told
     few = numbers(page)["images"][0]

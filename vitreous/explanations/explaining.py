@@ -30,6 +30,7 @@ from vitreous.errors import InputError
 from vitreous.faithfulness.curves import curves
 from vitreous.faithfulness.scoring import DECIDES, below_every_method
 from vitreous.reports.explanation import Clusters, Explanation, LogitParts, MethodMap, StageLoad
+from vitreous.runtime.console import track
 
 _SHOWN_CLASSES = 5
 FILLS: tuple[Fill, ...] = ("blur", "mean")
@@ -112,7 +113,10 @@ def explain_image(
     if target is None and true is not None:
         target = list(classes).index(true)
     resolved = as_target(target, output, 1)
-    methods = tuple(explain_by(model, images, resolved, method, plan) for method in chosen_methods(model, plan))
+    asked = chosen_methods(model, plan)
+    # Of an image that barely fits, a single map may take minutes.
+    shown = track(asked, total=len(asked), label=f"maps of {name}", unit="maps") if plan.sparing else asked
+    methods = tuple(explain_by(model, images, resolved, method, plan) for method in shown)
     default, reason = leading(methods, plan)
     layer = cluster_layer_of(model, plan)
     return Explanation(
