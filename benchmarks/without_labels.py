@@ -37,6 +37,7 @@ from vitreous.heads.dino import SelfDistillation, cross_view_loss
 from vitreous.metrics.neighbours import BANK_BLOCK, QUERY_BLOCK, NeighbourAccuracy, nearest_rows, unit_rows_
 from vitreous.models.pooled import forward_pooled
 from vitreous.runs.model_folder import save_model
+from vitreous.runtime.device import keep_freed_memory
 from vitreous.tasks.dino import DinoTask
 from vitreous.train import train
 from vitreous.training.recipe import with_recipe
@@ -147,17 +148,19 @@ def measure_labels(out: Path, model: str, val_count: int, epochs: int, seeds: in
 # ---- what it costs ------------------------------------------------------------------------------------------------
 
 
-def median_seconds(work: Callable[[], Any], repeats: int) -> float:
-    work()
-    found = []
-    for _ in range(repeats):
-        begun = time.perf_counter()
-        work()
-        found.append(time.perf_counter() - begun)
-    return statistics.median(found)
+def medians_in_turns(works: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
+    """Seconds of each, measured one after the other in every round, after one that does not count."""
+    found: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(repeats + 1):
+        for name, work in works.items():
+            begun = time.perf_counter()
+            work()
+            found[name].append(time.perf_counter() - begun)
+    return {name: statistics.median(seconds[1:]) for name, seconds in found.items()}
 
 
 def measure_step(model: str, repeats: int) -> None:
+    keep_freed_memory(torch.device("cpu"))  # as `vitreous train` does
     settings = with_recipe(model, "shapes", recipe="quick_dino")
     images = open_data("shapes", "train", size=(settings.size,) * 2, count=settings.batch_size, targets="pictures")
     task = DinoTask.from_settings(settings, images)
@@ -183,7 +186,7 @@ def measure_step(model: str, repeats: int) -> None:
     def student() -> None:
         optimizer.zero_grad()
         seen = torch.cat([forward_pooled(learner.student.backbone, size) for size in views])
-        learner.student.head(seen).logsumexp(1).sum().backward()
+        learner.student.head(seen).cosines.logsumexp(1).sum().backward()
         optimizer.step()
 
     def teacher() -> None:
@@ -191,8 +194,9 @@ def measure_step(model: str, repeats: int) -> None:
             learner.teacher.head(forward_pooled(learner.teacher.backbone, views[0][: 2 * len(images)]))
 
     parts = {"views": make, "student": student, "teacher": teacher}
-    seconds = {name: median_seconds(part, repeats) for name, part in parts.items()}
-    step, total = median_seconds(whole, repeats), sum(seconds.values())
+    taken = medians_in_turns({**parts, "step": whole}, repeats)
+    step, seconds = taken.pop("step"), taken
+    total = sum(seconds.values())
     told = ", ".join(f"{name} {1000 * value:.0f} ms" for name, value in seconds.items())
     print(
         f"{model}: a step of {len(images)} pictures {1000 * step:.0f} ms, {step / total:.2f} x its parts ({told})",
@@ -213,7 +217,7 @@ def measure_neighbours(pictures: int, queries: int, repeats: int) -> None:
     def ours() -> None:
         NeighbourAccuracy(1000).update(nearest_rows(bank, labels, rows, 200), truth)
 
-    least, taken = median_seconds(plain, repeats), median_seconds(ours, repeats)
+    least, taken = medians_in_turns({"plain": plain, "ours": ours}, repeats).values()
     print(f"{pictures} x {queries}: {taken:.2f} s, {taken / least:.2f} x a blocked product with top-k ({least:.2f} s)")
 
 

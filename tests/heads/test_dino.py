@@ -36,7 +36,7 @@ def test_the_loss_is_the_mean_over_pairs_of_different_views():
     torch.manual_seed(0)
     B, V, K = 3, 5, 7
     said, told = torch.randn(V * B, K), torch.randn(2 * B, K)
-    found = cross_view_loss(Answers(said, told, torch.empty(0)), 0.1, 0.05)
+    found = cross_view_loss(Answers(said, told, torch.empty(0), torch.empty(0)), 0.1, 0.05)
     terms, entropies = [], []
     for i in range(2):
         p = (told[i * B : (i + 1) * B] / 0.05).softmax(1)
@@ -48,7 +48,7 @@ def test_the_loss_is_the_mean_over_pairs_of_different_views():
 
 
 def test_uniform_answers_have_entropy_one_and_no_divergence():
-    found = cross_view_loss(Answers(torch.zeros(8, 5), torch.zeros(4, 5), torch.empty(0)), 0.1, 0.04)
+    found = cross_view_loss(Answers(torch.zeros(8, 5), torch.zeros(4, 5), torch.empty(0), torch.empty(0)), 0.1, 0.04)
     assert found.entropy.item() == pytest.approx(1)
     assert found.divergence.item() == pytest.approx(0, abs=1e-6)
     assert found.information.item() == pytest.approx(0, abs=1e-6)
@@ -57,7 +57,7 @@ def test_uniform_answers_have_entropy_one_and_no_divergence():
 def test_answers_tell_all_about_pictures_that_each_have_their_own():
     each, same = torch.eye(6)[[0, 1, 2, 3, 4, 5]], torch.eye(6)[[2] * 6]
     for told, information in ((each, 1.0), (same, 0.0)):
-        found = cross_view_loss(Answers(torch.zeros(9, 6), told, torch.empty(0)), 0.1, 0.01)
+        found = cross_view_loss(Answers(torch.zeros(9, 6), told, torch.empty(0), torch.empty(0)), 0.1, 0.01)
         assert found.information.item() == pytest.approx(information, abs=1e-5)
         assert found.entropy.item() == pytest.approx(0, abs=1e-5)
 
@@ -77,12 +77,14 @@ def test_an_output_that_wins_for_all_pictures_does_not_once_they_are_shared_out(
     torch.manual_seed(0)
     cosines = 0.1 * torch.randn(12, 6) + torch.tensor([0.8, 0, 0, 0, 0, 0])
     plain, shared = (
-        cross_view_loss(Answers(torch.zeros(18, 6), cosines, torch.empty(0)), 0.1, 0.05, sharing_rounds=rounds)
+        cross_view_loss(
+            Answers(torch.zeros(18, 6), cosines, torch.empty(0), torch.empty(0)), 0.1, 0.05, sharing_rounds=rounds
+        )
         for rounds in (0, 3)
     )
     assert plain.information < 0.01
     assert shared.information > 0.3
-    moved = Answers(torch.zeros(18, 6), cosines - torch.linspace(-0.1, 0.1, 6), torch.empty(0))
+    moved = Answers(torch.zeros(18, 6), cosines - torch.linspace(-0.1, 0.1, 6), torch.empty(0), torch.empty(0))
     again = cross_view_loss(moved, 0.1, 0.05, sharing_rounds=50)
     same = cross_view_loss(moved._replace(told=cosines), 0.1, 0.05, sharing_rounds=50)
     assert again.entropy.item() == pytest.approx(same.entropy.item(), rel=1e-3)  # a centre has no effect
@@ -90,21 +92,21 @@ def test_an_output_that_wins_for_all_pictures_does_not_once_they_are_shared_out(
 
 def test_contrast_is_the_cross_entropy_of_finding_the_other_view():
     torch.manual_seed(0)
-    B, said = 4, torch.randn(8, 5)
-    unit = F.normalize(said, dim=1)
+    B = 4
+    unit = F.normalize(torch.randn(8, 5), dim=1)
     others = [[j for j in range(2 * B) if j != i] for i in range(2 * B)]
     cosines = torch.stack([unit[row] @ unit[i] for i, row in enumerate(others)]) / 0.2
     right = torch.tensor([row.index((i + B) % (2 * B)) for i, row in enumerate(others)])
-    torch.testing.assert_close(contrast_loss(said, B, 0.2), F.cross_entropy(cosines, right))
+    torch.testing.assert_close(contrast_loss(unit, B, 0.2), F.cross_entropy(cosines, right))
 
 
-def test_contrast_is_least_for_answers_that_only_views_of_a_picture_share():
-    own, same = torch.eye(6).repeat(3, 1), torch.ones(18, 6)
+def test_contrast_is_least_for_vectors_that_only_views_of_a_picture_share():
+    own, same = torch.eye(6).repeat(3, 1), torch.ones(18, 6) / math.sqrt(6)
     assert contrast_loss(own, 6, 0.01).item() == pytest.approx(math.log(2), abs=1e-5)  # two others are as near
     assert contrast_loss(same, 6, 0.01).item() == pytest.approx(math.log(17), abs=1e-5)
-    said = same.clone().requires_grad_()
-    contrast_loss(said, 6, 0.2).backward()
-    assert said.grad.isfinite().all()
+    unit = same.clone().requires_grad_()
+    contrast_loss(unit, 6, 0.2).backward()
+    assert unit.grad.isfinite().all()
 
 
 def test_spread_is_zero_for_equal_and_one_for_opposite_features():
@@ -117,7 +119,8 @@ def test_the_head_gives_cosines_with_its_directions():
     x = torch.randn(5, 6)
     unit = F.normalize(head.mlp(x), dim=1)
     expected = F.cosine_similarity(unit[:, None], head.directions[None], dim=2)
-    assert torch.allclose(head(x), expected, atol=1e-6)
+    assert torch.allclose(head(x).unit, unit)
+    assert torch.allclose(head(x).cosines, expected, atol=1e-6)
     assert sum(isinstance(part, torch.nn.Linear) for part in head.mlp) == 3
     assert sum(isinstance(part, torch.nn.GELU) for part in head.mlp) == 2, "none after the last"
     with pytest.raises(InputError, match="outputs=0"):
@@ -145,9 +148,14 @@ def test_answers_are_those_of_each_view_alone():
     model, pictures = network("test_vit", 64, img_size=32, dynamic_img_size=True), 3
     seen = views(pictures)
     found = model(seen, pictures)
-    each = [model.student.head(forward_pooled(model.student.backbone, one)) for size in seen for one in size.split(3)]
+    each = [
+        model.student.head(forward_pooled(model.student.backbone, one)).cosines
+        for size in seen
+        for one in size.split(3)
+    ]
     assert torch.allclose(found.said, torch.cat(each), atol=1e-5)
-    assert torch.allclose(found.told, model.teacher.head(forward_pooled(model.teacher.backbone, seen[0])), atol=1e-5)
+    told = model.teacher.head(forward_pooled(model.teacher.backbone, seen[0])).cosines
+    assert torch.allclose(found.told, told, atol=1e-5)
     assert not found.told.requires_grad
 
 

@@ -1,14 +1,17 @@
 """Views, schedules and warnings of the task dino."""
 
+import itertools
 import random
 import re
 
+import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from PIL import Image
 
 from tests.support.tiny_data import picture
-from vitreous.data.multi_crop import MultiCrop, UnlabelledViews, stack_views
+from vitreous.data.multi_crop import MultiCrop, UnlabelledViews, recoloured, stack_views
 from vitreous.data.source import open_data
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
@@ -50,9 +53,33 @@ def test_views_have_no_colours_as_often_as_asked():
         MultiCrop(Preprocess((32, 32)), **CROPS, grey=1.5)
 
 
+def test_recoloured_pictures_keep_their_channels_in_another_order():
+    pixels = np.random.default_rng(0).integers(60, 200, (24, 32, 3), np.uint8)
+    orders, strengths = set(), []
+    for seed_ in range(60):
+        random.seed(seed_)
+        found = np.asarray(recoloured(Image.fromarray(pixels))).astype(float)
+        fits = {order: fitted(pixels[..., order], found) for order in itertools.permutations(range(3))}
+        order = min(fits, key=lambda one: fits[one][1])
+        orders.add(order)
+        strengths.append(fits[order][0])
+        assert fits[order][1] < 1, "a mixture with its own grey, to a grey level"
+    assert len(orders) == 6
+    assert min(strengths) < 0.2 < 1.8 < max(strengths)
+
+
+def fitted(pixels, found):
+    """How strong the colours of `found` are beside those of pixels, and how far it is from such a mixture."""
+    grey = np.asarray(Image.fromarray(np.ascontiguousarray(pixels)).convert("L")).astype(float)[..., None]
+    colours = pixels - grey
+    inside = (found > 0) & (found < 255)
+    strength = float((colours * (found - grey))[inside].sum() / (colours * colours)[inside].sum())
+    return strength, float(np.abs(grey + strength * colours - found)[inside].mean())
+
+
 def test_the_contrast_is_a_term_of_its_own_with_its_weight():
     torch.manual_seed(0)
-    answers = Answers(torch.randn(8, 5), torch.randn(4, 5), torch.randn(4, 3))
+    answers = Answers(torch.randn(8, 5), torch.randn(4, 5), torch.randn(4, 3), F.normalize(torch.randn(8, 2), dim=1))
     terms = {}
     for weight in (0.0, 1.0, 10.0):
         task = DinoTask(options=DinoOptions(contrast=weight))

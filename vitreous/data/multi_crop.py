@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from PIL import Image, ImageFilter, ImageOps
+from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from torch import Tensor
 
 from vitreous.data.image_set import ImageSet
@@ -39,10 +39,12 @@ class MultiCrop:
     color_jitter: float
     flip: float = 0.5
     grey: float = 0.2  # probability
+    recolour: float = 0.0  # probability
 
     def __post_init__(self) -> None:
         require_probability("flip", self.flip)
         require_probability("grey", self.grey)
+        require_probability("recolour", self.recolour)
         for name in ("global_scale", "local_scale"):
             low, high = getattr(self, name)
             if not 0 < low <= high <= 1:
@@ -72,12 +74,14 @@ class MultiCrop:
             view = ImageOps.mirror(view)
         if self.color_jitter and chance() < JITTER:
             view = self._jitter(view)
+        if self.recolour and chance() < self.recolour:
+            view = recoloured(view)
         if chance() < self.grey:
             view = ImageOps.grayscale(view).convert("RGB")
         if chance() < blur:
             radius = random.uniform(*BLUR_RADIUS) * self.preprocess.size[0] / BLUR_SIDE  # noqa: S311
             view = view.filter(ImageFilter.GaussianBlur(radius))
-        if chance() < solarise:
+        if self.color_jitter and chance() < solarise:
             view = ImageOps.solarize(view)
         return to_bytes(view)
 
@@ -91,6 +95,16 @@ class MultiCrop:
     def __getstate__(self) -> dict[str, Any]:
         """Settings only: a spawned worker makes its own jitter."""
         return {name: value for name, value in self.__dict__.items() if name != "_jitter"}
+
+
+def recoloured(image: Image.Image) -> Image.Image:
+    """With its channels in a random order, and its distance from grey between nothing and twice what it was.
+
+    Unlike stronger jitter it makes no view nearly black or white, in which nothing is left to be seen.
+    """
+    channels = list(image.split())
+    random.shuffle(channels)
+    return ImageEnhance.Color(Image.merge("RGB", channels)).enhance(random.uniform(0, 2))  # noqa: S311
 
 
 class UnlabelledViews:

@@ -7,7 +7,7 @@ the teacher gives for another view. The teacher's answers are centred, so that n
 sharpened, so that they are not all alike: one without the other lets all features become the same. Short runs may
 share them out evenly over the outputs instead (`shared_out`), and learn from other pictures too (`contrast_loss`).
 
-Shapes: B pictures, V views of each, view after view; C features, K outputs.
+Shapes: B pictures, V views of each, view after view; C features, D numbers of a short vector, K outputs.
 """
 
 import copy
@@ -31,7 +31,7 @@ GLOBAL_VIEWS = 2
 
 
 class ProjectionHead(nn.Module):
-    """An MLP to a short unit vector, and its cosine with each of many learned directions: (B, C) -> (B, K)."""
+    """An MLP from (B, C) to a short unit vector, and its cosine with each of many learned directions."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class ProjectionHead(nn.Module):
         layers: int = 3,
         batch_norm: bool = False,
     ) -> None:
-        """`batch_norm` takes away what all pictures have in common after every hidden layer, which helps short runs."""
+        """`batch_norm` takes away what all pictures have in common after every layer, which helps short runs."""
         super().__init__()
         if min(outputs, hidden, bottleneck, layers) < 1:
             raise InputError(f"head_args {outputs=} {hidden=} {bottleneck=} {layers=} given; all must be at least 1")
@@ -51,7 +51,8 @@ class ProjectionHead(nn.Module):
         parts: list[nn.Module] = []
         for before, after in pairwise(widths):
             parts += [nn.Linear(before, after), *([nn.BatchNorm1d(after)] if batch_norm else []), nn.GELU()]
-        self.mlp = nn.Sequential(*parts[: -2 if batch_norm else -1])
+        parts = parts[: -2 if batch_norm else -1]
+        self.mlp = nn.Sequential(*parts, *([nn.BatchNorm1d(bottleneck, affine=False)] if batch_norm else []))
         self.directions = nn.Parameter(torch.empty(outputs, bottleneck))
         nn.init.normal_(self.directions)  # of which only the direction counts
         for module in self.mlp:
@@ -59,9 +60,14 @@ class ProjectionHead(nn.Module):
                 nn.init.trunc_normal_(module.weight, std=0.02)
                 nn.init.zeros_(module.bias)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> "Projected":
         unit = F.normalize(self.mlp(x).float(), dim=-1)
-        return F.linear(unit, F.normalize(self.directions.float(), dim=-1))
+        return Projected(unit, F.linear(unit, F.normalize(self.directions.float(), dim=-1)))
+
+
+class Projected(NamedTuple):
+    unit: Tensor  # (B, D), vectors of length 1
+    cosines: Tensor  # (B, K), with the directions
 
 
 class Branch(nn.Module):
@@ -76,6 +82,7 @@ class Answers(NamedTuple):
     said: Tensor  # (V B, K), by the student
     told: Tensor  # (2 B, K), by the teacher, centred
     features: Tensor  # (2 B, C), of the teacher's backbone
+    unit: Tensor  # (V B, D), the short vectors from which the student says it
 
 
 class SelfDistillation(nn.Module):
@@ -116,10 +123,11 @@ class SelfDistillation(nn.Module):
         seen = torch.cat([forward_pooled(self.student.backbone, size) for size in views])
         with torch.no_grad():
             features = forward_pooled(self.teacher.backbone, views[0][: GLOBAL_VIEWS * pictures])
-            told = self.teacher.head(features)
+            told = self.teacher.head(features).cosines
             self.told_sum += told.sum(0)
             self.told_count += len(told)
-        return Answers(self.student.head(seen), told - self.centre, features)
+        projected: Projected = self.student.head(seen)
+        return Answers(projected.cosines, told - self.centre, features, projected.unit)
 
     @torch.no_grad()
     def follow(self, momentum: float) -> None:
@@ -169,13 +177,12 @@ def cross_view_loss(
     return CrossView(loss, entropy / math.log(max(2, told.shape[-1])), information, loss - entropy)
 
 
-def contrast_loss(said: Tensor, pictures: int, temperature: float) -> Tensor:
-    """How badly the student's answers (V B, K) tell which views are of one picture, in nats.
+def contrast_loss(unit: Tensor, pictures: int, temperature: float) -> Tensor:
+    """How badly the student's unit vectors (V B, D) tell which views are of one picture, in nats.
 
     Of each view, the others of its picture are to be more like it than those of the other pictures in the batch, as in
     SimCLR (arXiv 2002.05709). It needs no teacher, which starts at random. Only pictures of this process are compared.
     """
-    unit = F.normalize(said, dim=-1)
     itself = torch.eye(len(unit), dtype=torch.bool, device=unit.device)
     cosines = (unit @ unit.T).masked_fill(itself, -torch.inf)  # (V B, V B)
     log_odds = (cosines / temperature).log_softmax(-1)

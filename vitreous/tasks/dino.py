@@ -65,7 +65,7 @@ class DinoTask(Task):
         {
             *("head_args", "local_crops", "local_size", "global_scale", "local_scale", "student_temperature"),
             *("teacher_temperature", "teacher_warmup_epochs", "teacher_momentum", "centre_momentum", "freeze_last"),
-            *("sharing_rounds", "contrast", "grey", "crop_ratio", "knn_every"),
+            *("sharing_rounds", "contrast", "grey", "recolour", "crop_ratio", "knn_every"),
         }
     )
     main_metric = "knn_20"
@@ -120,6 +120,7 @@ class DinoTask(Task):
             color_jitter=settings.color_jitter,
             flip=settings.flip,
             grey=settings.grey,
+            recolour=settings.recolour,
         )
 
     def evaluation_view(self, preprocess: Preprocess) -> PictureView:
@@ -144,7 +145,7 @@ class DinoTask(Task):
         terms = {"cross_view": found.loss}
         if self.options.contrast:
             terms["contrast"] = self.options.contrast * contrast_loss(
-                answers.said, targets["pictures"], CONTRAST_TEMPERATURE
+                answers.unit, targets["pictures"], CONTRAST_TEMPERATURE
             )
         return terms
 

@@ -70,8 +70,8 @@ SETTING_LIMITS: dict[str, tuple[str, Callable[[Any], bool]]] = {
         lambda x: x > 0,
     ),
     "between 0 and 1": (
-        "max_corrupt mixup_switch erasing flip grey distill_weight cluster_group_dropout attend_hide teacher_momentum "
-        "centre_momentum",
+        "max_corrupt mixup_switch erasing flip grey recolour distill_weight cluster_group_dropout attend_hide "
+        "teacher_momentum centre_momentum",
         lambda x: 0 <= x <= 1,
     ),
     "at least 0 and below 1": ("ema label_smoothing drop_path cluster_dropout", lambda x: 0 <= x < 1),
@@ -259,6 +259,13 @@ class TrainSettings:
         ),
     ] = 0
     grey: Annotated[float, Doc("dino: probability that a view has no colours.")] = 0.2
+    recolour: Annotated[
+        float,
+        Doc(
+            "dino: probability that red, green and blue of a view change places and its colours become weaker or "
+            "stronger, up to twice. Against features that are nothing but colours."
+        ),
+    ] = 0.0
     contrast: Annotated[
         float,
         Doc(
