@@ -60,6 +60,19 @@ EXTRAS = {
     "pyarrow": "parquet",
 }
 
+# Where verbs that return a path keep all their figures: names of files in that folder.
+FIGURES = {
+    "analyze": "analysis.json",
+    "atlas": "atlas.json",
+    "explain": "explanation.json",
+    "export": "export.json",
+    "mend": "mended.json",
+    "plot": "plot.json",
+    "score": "faithfulness.json",
+    "sweep": "../result/sweep.json",
+}
+WITHOUT_RESULT = ("serve", "completion")
+
 MOVED = {"explain": ("score", "atlas")}  # verbs that were options of another
 
 # Aliases of options on the command line. In Python, `model` is the argument that says where the model is.
@@ -146,11 +159,11 @@ def run(verb: str, arguments: list[str]) -> int:
     try:
         function = getattr(importlib.import_module(f"vitreous.{verb}"), verb)
         # Parsed first and called afterwards, so that an error of the verb is never mistaken for a bad argument.
-        call = parse(function, f"vitreous {verb}", arguments)
+        call = parse(function, f"vitreous {verb}", arguments, without_result=verb in WITHOUT_RESULT)
         from vitreous.runtime.console import messages_on_stderr
 
         with messages_on_stderr():
-            result = call()
+            result = call(verb)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRAS:
@@ -177,11 +190,13 @@ def run(verb: str, arguments: list[str]) -> int:
     return getattr(result, "exit_code", 0)  # of a verb whose result is yes or no
 
 
-def parse(function: Callable[..., Any], program: str, arguments: list[str]) -> Callable[[], Any]:
+def parse(
+    function: Callable[..., Any], program: str, arguments: list[str], *, without_result: bool = False
+) -> Callable[[str], Any]:
     """The call that the arguments ask for; exits with code 2 if they do not fit the signature."""
     import tyro
 
-    command = as_command(function, named_options(arguments))
+    command = as_command(function, named_options(arguments), without_result=without_result)
     with ExitStack() as quiet:
         if not is_first():
             nowhere = quiet.enter_context(open(os.devnull, "w"))
@@ -199,25 +214,73 @@ def named_options(arguments: list[str]) -> set[str]:
     return {*names, *(name.removeprefix("no_") for name in names), *own}
 
 
-def as_command(function: Callable[..., Any], named: set[str]) -> Callable[..., Callable[[], Any]]:
+def as_command(
+    function: Callable[..., Any], named: set[str], *, without_result: bool = False
+) -> Callable[..., Callable[[str], Any]]:
     """`function` as tyro should see it: arguments before the `*` are positional, those after it are options.
 
-    Options that are not `named` are left out, so that the function can tell a default from the same value given.
+    Options that are not `named` are left out, so that the function can tell a default from the same value given. All
+    verbs take --json; what those that do not know it return is written here.
     """
     hints = get_type_hints(function, include_extras=True)
     signature = inspect.signature(function)
     parameters = [p.replace(annotation=displayed(p, for_shell(hints[p.name]))) for p in signature.parameters.values()]
 
     left = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} - named
+    writes_json = "json" in signature.parameters
+    if not writes_json and not without_result:
+        after = [p for p in parameters if p.kind is p.VAR_KEYWORD]
+        parameters[len(parameters) - len(after) :] = [json_option(), *after]
 
-    def command(*args: Any, **kwargs: Any) -> Callable[[], Any]:
-        return partial(function, *args, **{name: value for name, value in kwargs.items() if name not in left})
+    def command(*args: Any, **kwargs: Any) -> Callable[[str], Any]:
+        file = kwargs.get("json") if writes_json else kwargs.pop("json", None)
+        given = {name: value for name, value in kwargs.items() if name not in left}
+        return partial(answer, partial(function, *args, **given), file, writes_json)
 
     # tyro takes the help of each argument from here, and would break its lines where the source does.
     command.__doc__ = (inspect.getdoc(function) or "").replace("\n        ", " ")
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command
+
+
+def json_option() -> inspect.Parameter:
+    from tyro.conf import arg
+
+    told = "Write the result to this file as JSON; - is standard output, and everything else then goes to stderr."
+    hint = Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="", help=told)]
+    return inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint)
+
+
+def answer(function: Callable[[], Any], json: Path | None, writes_json: bool, verb: str) -> Any:
+    """Call a verb's function, and write what it returns where it does not do so itself."""
+    if json is None:
+        return function()
+    from vitreous.files.storage import json_text
+    from vitreous.files.writing import standard_output_for_results, write_output
+    from vitreous.runs.results import require_writable
+
+    with standard_output_for_results(json):
+        require_writable("--json", json)
+        result = function()
+        if not writes_json and is_first():
+            planned = any(getattr(function, "keywords", {}).get(name) for name in ("dry_run", "print"))
+            write_output(json, json_text({"path": str(result)} if planned else as_figures(verb, result)))
+    return result
+
+
+def as_figures(verb: str, result: Any) -> Any:
+    """What a verb returned, as JSON has it: of a path, the figures that were written beside it."""
+    if not isinstance(result, Path):
+        return result.to_dict() if hasattr(result, "to_dict") else result
+    from vitreous.files.storage import read_json_lines, read_stored_json
+
+    folder = result.parent if result.is_file() else result
+    figures, metrics = folder / FIGURES.get(verb, ""), folder / "metrics.jsonl"
+    if figures.is_file():
+        return {"path": str(result)} | read_stored_json(figures)
+    last = read_json_lines(metrics)[-1:] if metrics.is_file() else []  # of a training run
+    return {"path": str(result)} | dict(*last)
 
 
 def for_shell(hint: Any) -> Any:

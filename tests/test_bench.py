@@ -42,7 +42,7 @@ def test_files_agree_with_each_other_and_with_the_result(tmp_path: Path) -> None
     out = tmp_path / "bench"
     result = bench(names, baseline="test_convnext", out=out, **QUICK)
     content, page = json.loads((out / "bench.json").read_text()), (out / "bench.md").read_text()
-    assert content == json.loads(json.dumps(result.content())) | {"files": ["bench.md", "growth.png"]}
+    assert content == json.loads(json.dumps(result.to_dict())) | {"files": ["bench.md", "growth.png"]}
     assert len(content["measurements"]) == len(names) * 2
     rows = [line.split(" | ") for line in page.splitlines() if re.match(r"\| `test_\w+` \| \d", line)]
     assert len(rows) == len(content["measurements"])

@@ -1,6 +1,7 @@
 """The command line: a quick table of verbs, help by example, exit codes and messages."""
 
 import inspect
+import json
 import os
 import subprocess
 import sys
@@ -142,6 +143,62 @@ def test_return_values_are_not_printed(verb, capsys):
     verb(info)
     assert main(["info"]) == 0
     assert capsys.readouterr().out == ""
+
+
+class Figures:
+    def to_dict(self):
+        return {"right": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("result", "written"),
+    [({"right": 0.5}, {"right": 0.5}), (Figures(), {"right": 0.5}), (["a"], ["a"]), (None, None)],
+)
+def test_every_verb_writes_its_result_as_json(verb, result, written, capsys, tmp_path):
+    def info(model: str, *, size: int = 3) -> object:
+        print("a table for people")
+        return result
+
+    verb(info)
+    file = tmp_path / "new" / "result.json"
+    assert main(["info", "m", "--json", str(file)]) == 0
+    assert json.loads(file.read_text()) == written
+    assert capsys.readouterr().out == "a table for people\n"
+    assert main(["info", "m", "--json", "-"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == written, "nothing else is on standard output"
+    assert "a table for people" in shown.err
+
+
+def test_a_path_is_followed_to_its_figures(tmp_path):
+    for name, content in {"analysis.json": {"rows": [1]}, "curves.txt": None}.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    report = tmp_path / "analysis.md"
+    report.touch()
+    assert vitreous_command.as_figures("analyze", report) == {"path": str(report), "rows": [1]}
+    assert vitreous_command.as_figures("shapes", tmp_path) == {"path": str(tmp_path)}
+    assert vitreous_command.as_figures("train", tmp_path / "planned") == {"path": str(tmp_path / "planned")}
+    (tmp_path / "metrics.jsonl").write_text('{"top1": 0.1}\n{"top1": 0.9}\n')
+    assert vitreous_command.as_figures("train", tmp_path) == {"path": str(tmp_path), "top1": 0.9}
+
+
+def test_the_names_of_files_with_figures_are_those_of_the_verbs():
+    for verb, name in vitreous_command.FIGURES.items():
+        modules = [import_module(f"vitreous.{verb}"), import_module("vitreous.explanations.folder")]
+        modules.append(import_module("vitreous.explanations.model_card"))
+        modules += [import_module(f"vitreous.{room}") for room in ("explanations.scores", "explanations.atlas_folder")]
+        modules.append(import_module("vitreous.exports.folder"))
+        known = {value for module in modules for value in vars(module).values() if isinstance(value, str)}
+        assert Path(name).name in known
+
+
+def test_json_that_cannot_be_written_is_refused_before_the_work(verb, capsys, tmp_path):
+    def info() -> None:
+        raise AssertionError("not called")
+
+    verb(info)
+    assert main(["info", "--json", str(tmp_path)]) == 2
+    assert "is a folder" in capsys.readouterr().err
 
 
 def test_many_positionals(verb):

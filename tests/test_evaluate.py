@@ -250,3 +250,9 @@ def test_of_many_classes_the_console_shows_the_worst():
     assert shown.title == "classes with the lowest recall, of 200"
     assert [row[0] for row in shown.rows[:5]] == ["class 000", "class 050", "class 100", "class 150", "class 001"]
     assert len(class_tables(details, None)[0].rows) == 200
+
+
+def test_two_results_do_not_share_a_place(tmp_path):
+    with pytest.raises(InputError, match=r"both name .*figures"):
+        evaluate("no-such-run", "shapes", json=tmp_path / "figures", markdown=tmp_path / "figures")
+    assert not list(tmp_path.iterdir())

@@ -27,7 +27,7 @@ def test_commands_are_understood():
     ]
     assert len(commands) == 4
     for command in commands:
-        assert parse(serve, "vitreous serve", shlex.split(command)[2:]).func is serve
+        assert parse(serve, "vitreous serve", shlex.split(command)[2:]).args[0].func is serve
 
 
 def test_addresses_answer(tmp_path):

@@ -93,7 +93,7 @@ def bench(
         out: Folder to write to; an earlier result there is replaced. Default: figures are printed only.
 
     Returns:
-        What was printed, as an object: `measurements`, each with all its times, and `content()` for a file.
+        What was printed, as an object: `measurements`, each with all its times, and `to_dict()` for a file.
     """
     require_positive(rounds=rounds, threads=1 if threads is None else threads)
     if not mode:
@@ -217,7 +217,7 @@ def write_bench(result: BenchResult, folder: Path) -> None:
         charts.append("growth.png")
         draw_measured_growth(result).save(folder / charts[-1])
     write_text(folder / BENCH_TABLE, bench_markdown(result, charts))
-    write_json(folder / BENCH_FILE, {**result.content(), "files": [BENCH_TABLE, *charts]})
+    write_json(folder / BENCH_FILE, {**result.to_dict(), "files": [BENCH_TABLE, *charts]})
 
 
 def hint(result: BenchResult, out: Path | None) -> str:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from tyro.extras import subcommand_cli_from_dict
 
-from vitreous_command import VERBS, as_command
+from vitreous_command import VERBS, WITHOUT_RESULT, as_command
 
 
 def completion(shell: Literal["bash", "zsh", "fish"] = "bash") -> str:
@@ -30,7 +30,9 @@ def completion(shell: Literal["bash", "zsh", "fish"] = "bash") -> str:
         The script.
     """
     functions = {verb: getattr(importlib.import_module(f"vitreous.{verb}"), verb) for verb in VERBS}
-    commands = {verb: as_command(function, set()) for verb, function in functions.items()}
+    commands = {
+        verb: as_command(function, set(), without_result=verb in WITHOUT_RESULT) for verb, function in functions.items()
+    }
     written = io.StringIO()
     with redirect_stdout(written), suppress(SystemExit):  # it ends the process after printing
         subcommand_cli_from_dict(commands, prog="vitreous", args=["--tyro-write-completion", shell, "-"])

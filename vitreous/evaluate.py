@@ -4,7 +4,7 @@ from contextlib import nullcontext
 
 from rich.console import Console
 
-from vitreous.errors import printable
+from vitreous.errors import InputError, printable
 from vitreous.evaluations.answers import Conditions, measure_at, measure_before, measure_in_detail
 from vitreous.evaluations.features import measure_features
 from vitreous.evaluations.folder import EVALUATION_JSON, EVALUATION_PAGE, write_evaluation
@@ -51,6 +51,8 @@ def evaluate(settings: EvaluateSettings) -> dict[str, float]:
         vitreous evaluate runs/mended shapes:corner_mark=0.9 --groups agrees --before runs/marked
     """
     out = settings.report_folder
+    if settings.json is not None and settings.json == settings.markdown:
+        raise InputError(f"--json and --markdown both name {settings.json}; give each a place of its own")
     for option, file in (("--json", settings.json), ("--markdown", settings.markdown)):
         if file is not None:
             require_writable(option, file)

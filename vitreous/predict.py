@@ -91,6 +91,8 @@ def predict(settings: PredictSettings) -> list[dict[str, Any]]:
     allowed = None if settings.max_memory is None else read_amount(settings.max_memory)
     video = opened_video(settings.images, settings.stride, settings.jsonl)
     many = require_place(share, settings.jsonl, settings.shard_size, out)
+    if many and settings.json is not None:
+        raise InputError(f"--json {settings.json} given for answers that go to shards in --out; leave it out")
     place = choose_device(settings.device, local_rank=share.on_machine)
     with nullcontext() if out is None or many else result_folder(out, _RESULT) as staging:
         trained = opened_model(

@@ -7,10 +7,11 @@ append to a file outside. Replacing a file also replaces a link; opening one ref
 import os
 import secrets
 import stat
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TextIO
 
 from vitreous.errors import InputError
 
@@ -71,8 +72,29 @@ def replace_content(path: Path, content: bytes) -> None:
         file.write(content)
 
 
+STANDARD_OUTPUT = Path("-")
+_for_results: list[TextIO] = []  # what was standard output before everything else was sent elsewhere
+
+
+@contextmanager
+def standard_output_for_results(path: Path) -> Iterator[None]:
+    """While the block runs, what is printed goes to stderr if the result is to go to standard output."""
+    if path != STANDARD_OUTPUT:
+        yield
+        return
+    _for_results.append(sys.stdout)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _for_results.pop()
+
+
 def write_output(path: Path, content: str | bytes) -> None:
-    """Write a file that the user named: atomically, or straight to a device or pipe such as /dev/stdout."""
+    """Write a file that the user named: atomically, or straight to standard output (-), a device or a pipe."""
+    if path == STANDARD_OUTPUT and _for_results:
+        _for_results[-1].write(content if isinstance(content, str) else content.decode(errors="surrogateescape"))
+        return
     content = content.encode(errors="surrogateescape") if isinstance(content, str) else content
     if path.exists() and (stat.S_ISCHR(path.stat().st_mode) or stat.S_ISFIFO(path.stat().st_mode)):
         with open(path, "wb", buffering=0) as stream:

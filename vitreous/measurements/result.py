@@ -174,7 +174,7 @@ class BenchResult:
         told = [count_rounds(max(rounds))] if max(rounds) else ["counted, not run"]
         return ", ".join([*told, *([f"load {min(loads):.1f} to {max(loads):.1f}"] if loads else [])])
 
-    def content(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """All of it, for a JSON file."""
         rows = []
         for m in self.measurements:

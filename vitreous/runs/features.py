@@ -163,6 +163,14 @@ class FeatureSet:
     def __len__(self) -> int:
         return len(self.array)
 
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "pictures": len(self),
+            "width": self.array.shape[1],
+            "files": [str(path) for path in self.array.paths],
+        }
+
     @cached_property
     def names(self) -> list[str]:
         """Of the pictures, one for each row of the array."""

@@ -21,6 +21,7 @@ from vitreous.errors import InputError, printable
 from vitreous.files.limits import MAX_RESULTS_BYTES
 from vitreous.files.reading import read_json
 from vitreous.files.storage import remove_path, write_json
+from vitreous.files.writing import STANDARD_OUTPUT
 
 _logger = logging.getLogger(__name__)
 
@@ -94,6 +95,8 @@ def _remove_empty(folders: Iterable[Path]) -> None:
 
 def require_writable(option: str, file: Path) -> None:
     """Make sure, before the work starts, that its result can be written."""
+    if file == STANDARD_OUTPUT:
+        return
     if file.is_dir():
         raise InputError(f"{option} {file} is a folder; give the name of a file")
     try:
