@@ -116,14 +116,16 @@ def tell(seconds: dict[str, list[tuple[float, float]]], count: int, baseline: st
         print(f"| {name} | {rate:.1f} | {statistics.median(ratios):.2f} | {spread} | {used:.1f} |", flush=True)
 
 
-def as_processes(count: int, model: Path, folder: Path, out: Path) -> float:
-    """Seconds of `vitreous predict --jsonl` in so many processes of one thread each."""
+def as_processes(count: int, model: Path, folder: Path, out: Path) -> tuple[float, float]:
+    """Wall and processor seconds of `vitreous predict --jsonl` in so many processes of one thread each."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "WORLD_SIZE": str(count)}
     words = [sys.executable, "-m", "vitreous", "predict", str(model), str(folder), "--jsonl", "--out", str(out)]
-    start = time.perf_counter()
+    start, before = time.perf_counter(), os.times()
     ranks = [subprocess.Popen(words, env=environment | {"RANK": str(rank)}) for rank in range(count)]
     assert [rank.wait() for rank in ranks] == [0] * count
-    return time.perf_counter() - start
+    after = os.times()
+    used = after.children_user + after.children_system - before.children_user - before.children_system
+    return time.perf_counter() - start, used
 
 
 def compare_processes(name: str, folder: Path, count: int, rounds: int) -> None:
@@ -135,8 +137,7 @@ def compare_processes(name: str, folder: Path, count: int, rounds: int) -> None:
         found: dict[str, list[tuple[float, float]]] = {"1 process": [], "2 processes": []}
         for number in range(rounds):
             for processes, kept in enumerate(found.values(), 1):
-                seconds = as_processes(processes, stored, folder, Path(place, f"{number}-{processes}"))
-                kept.append((seconds, 0.0))
+                kept.append(as_processes(processes, stored, folder, Path(place, f"{number}-{processes}")))
     print(f"{name}, with starting Python and loading the model:")
     tell(found, count, "1 process")
 
