@@ -34,6 +34,7 @@ from vitreous.layers.cluster_tiles import assign_in_tiles, means_in_tiles
 from vitreous.layers.cluster_training import ClusterTraining
 from vitreous.layers.clustering import CLUSTERINGS, ClusteringTeacher, ConvClustering, assign
 from vitreous.layers.mlp import ConvMlp, drop_path, drop_path_rates
+from vitreous.layers.opaque import OpaquePart, as_one_operation, worth_hiding
 from vitreous.layers.patch import DoubleConvStem, PatchEmbed, apply_nchw
 from vitreous.layers.plain import is_divisible
 from vitreous.layers.readout import ClusterReadout, ReadoutAttention
@@ -237,7 +238,7 @@ class PaCaBlock(nn.Module):
         return out, assignment
 
 
-class ClusterStage(Stage):
+class ClusterStage(Stage, OpaquePart):
     """A stage whose blocks share cluster assignments. Its norm is part of the trunk."""
 
     clusters: nn.Module
@@ -266,6 +267,9 @@ class ClusterStage(Stage):
             x = x + position.permute(0, 2, 3, 1)
         learning = self.cluster_training if self.training else None
         assignment = given if given is None else self.clusters(given)
+        if worth_hiding(self, x):
+            x = as_one_operation(self, x, assignment)
+            return apply_nchw(self.output, self.norm(x if extra is None else x + extra))
         kept = None if learning is None or assignment is None else learning.kept(assignment)
         made = [] if assignment is None else [assignment]
         for block in self.blocks:
@@ -274,6 +278,12 @@ class ClusterStage(Stage):
         if learning is not None:  # outside the blocks, which may be recomputed
             self.cluster_terms = learning.terms(made)
         return apply_nchw(self.output, self.norm(x if extra is None else x + extra))
+
+    def inferred(self, x: Tensor, assignment: Tensor | None) -> Tensor:
+        """The blocks, as a compiler calls them."""
+        for block in self.blocks:
+            x, assignment, _ = block(x, assignment, None, None)
+        return x
 
 
 class PaCa(Backbone):
