@@ -95,7 +95,7 @@ def test_published_models_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(benchmark, "time_rounds", timed)
     monkeypatch.setattr(benchmark, "prepare_all", lambda contenders, runners: [
-        benchmark.Prepared(one, runners[0], lambda: None, 0.0, memory, None) for one, memory in contenders
+        benchmark.Prepared(one, counted, runners[0], lambda: None, 0.0, None) for one, counted in contenders
     ])  # fmt: skip
     out = tmp_path / "pareto"
     result = bench(("mobilenetv2_100", "efficientnet_b0"), size=("224:1", "32:1"), out=out)
@@ -144,7 +144,7 @@ def test_what_cannot_be_measured_is_refused_before_the_work(tmp_path: Path, monk
         (("test_vit",), dict(size=("224x",)), "--size 224x cannot be read"),
         (("test_vit",), dict(size=("100000",)), "sides are from 1 to"),
         (("test_vit",), dict(batch_size=(0,)), "batch of 0 given"),
-        (("test_vit",), dict(mode=("fast",)), "unknown --mode fast; accepted: eager, compiled, onnxruntime, openvino"),
+        (("test_vit",), dict(mode=("fast",)), "unknown --mode fast; accepted: eager, bf16, compiled, onnxruntime, openvino"),
         (("test_vit",), dict(rounds=0), "--rounds 0"),
         (("test_vit",), dict(busy=True, timed=False), "leave one of them out"),
         (("test_vit", dense), {}, "models of several tasks given"),

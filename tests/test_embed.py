@@ -15,6 +15,7 @@ from tests.support.tiny_model import save_tiny_dense, save_tiny_model
 from vitreous.data.image import load_image
 from vitreous.embed import embed
 from vitreous.errors import InputError
+from vitreous.measurements.plan import plan_memory
 from vitreous.runs.features import load_features
 from vitreous.runs.model_folder import data_of, load_model
 
@@ -59,6 +60,20 @@ def test_models_of_timm_too(photos, tmp_path):
     small = trained._replace(preprocess=type(trained.preprocess)(size=(64, 64)))
     found = vitreous.embed(small, str(photos), out=str(tmp_path / "out"))
     assert np.allclose(np.asarray(found.array), own_features(small, found.names), atol=1e-4)
+
+
+def test_a_plan_is_told_and_kept_to(model, photos, tmp_path, capsys):
+    """The same features, fewer at a time; a size may be higher than wide."""
+    options = dict(size="96x64", out=tmp_path / "plain")
+    plain = embed(model, (str(photos),), **options)
+    one = plan_memory(load_model(model), size=(96, 64)).needed.whole
+    capsys.readouterr()
+    bounded = embed(model, (str(photos),), **options | dict(out=tmp_path / "bounded", max_memory=f"{one + 1}B"))
+    assert "plan: 96x64 pixels, 1 at a time" in capsys.readouterr().out
+    np.testing.assert_allclose(bounded.array[:], plain.array[:], rtol=1e-4, atol=1e-5)
+    with pytest.raises(InputError, match="one image of 96x64 pixels needs about"):
+        embed(model, (str(photos),), **options | dict(out=tmp_path / "none", max_memory="1KB"))
+    assert not (tmp_path / "none").exists()
 
 
 def test_the_array_is_indexed_as_numpy_does(model, photos, tmp_path):

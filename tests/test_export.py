@@ -305,9 +305,9 @@ def test_the_explorer_takes_an_export(onnx_folder: Path, mended: Path) -> None:
     assert [row["name"] for row in found][:3] == load_model(mended).predict(picture()).names[:3]
 
 
-def test_bench_says_how_exports_are_measured(onnx_folder: Path) -> None:
-    with pytest.raises(InputError, match="--mode onnxruntime"):
-        bench((str(onnx_folder),), rounds=1)
+def test_an_export_is_not_measured_in_training(onnx_folder: Path) -> None:
+    with pytest.raises(InputError, match=r"the exported model .* cannot learn"):
+        bench((str(onnx_folder),), step=("train",), rounds=1)
 
 
 # ---- bad input ---------------------------------------------------------------------------------------------------
@@ -483,3 +483,23 @@ def test_exports_are_told_apart_by_what_they_hold(onnx_folder: Path, openvino_fo
     fingerprints = {model_fingerprint(load_model(folder)) for folder in (onnx_folder, openvino_folder)}
     assert len(fingerprints) == 2
     assert model_fingerprint(load_model(onnx_folder)) in fingerprints
+
+
+def test_a_folder_is_measured_beside_the_run_it_was_made_of(mended: Path, onnx_folder: Path, tmp_path: Path) -> None:
+    run, folder = str(mended), str(onnx_folder)
+    result = bench((run, folder), baseline=run, size=("64:1",), rounds=1, out=tmp_path / "out")
+    eager, exported = result.measurements
+    assert (eager.mode, exported.mode) == ("eager", "onnxruntime")
+    assert exported.seconds
+    assert exported.params is exported.macs is exported.peak_share is None
+    assert result.ratio(exported).middle == pytest.approx(eager.seconds[0] / exported.seconds[0])
+    assert "onnxruntime" in result.machine.versions
+    assert f"`{folder}, onnxruntime` |" in (tmp_path / "out" / "bench.md").read_text()
+
+
+def test_a_size_that_a_folder_does_not_take_is_refused_before_anything_is_run(
+    onnx_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["vitreous.measurements.benchmark"], "time_rounds", None)  # calling it would fail
+    with pytest.raises(InputError, match="images of 32x32 pixels given; this export was written for 64x64 alone"):
+        bench((str(onnx_folder),), size=("64:1", "32:1"), rounds=1)

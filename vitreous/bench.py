@@ -65,21 +65,21 @@ def bench(
     published accuracy, that accuracy against the measured images a second.
 
     Examples:
-        vitreous bench paca_tiny
         vitreous bench paca_tiny convnext_tiny pvt_v2_b1 --baseline convnext_tiny --size 224:8 1024:1
         vitreous bench paca_tiny convnext_tiny --baseline convnext_tiny --step infer train --busy
         vitreous bench paca_tiny pvt_v2_b1 --mode eager compiled openvino --batch-size 8
+        vitreous bench runs/demo exports/demo-onnx --baseline runs/demo
         vitreous bench paca_tiny --size 512 1024 2048 --batch-size 1 --out runs/growth
         vitreous bench paca_tiny --pareto --batch-size 8 --out runs/pareto
         vitreous bench paca_b0 pvt_v2_b0 --task detect --head maskrcnn --step train --size 800x1216:1 --no-timed
 
     Args:
-        models: Model names, ours or any of timm's, run folders or model folders.
+        models: Model names, ours or any of timm's, run folders, model folders, or exported folders.
         baseline: One of the models; the others' images a second are also given as multiples of its.
         size: Image sizes in pixels: 224, or height and width as 800x1216; 1024:1 has a batch size of its own.
         batch_size: Images in a batch; every size without one of its own is measured with each.
         step: What is timed: infer, train, or both.
-        mode: How models are run: eager, compiled (torch.compile), onnxruntime, openvino (exported; extra `export`).
+        mode: How models are run: eager, bf16 (mixed precision), compiled, onnxruntime, openvino (extra `export`).
         task: classify, detect, segment or keypoints; all but the first put a head on each model.
         head: Of tasks with a head: which; default: the task's usual one.
         head_args: Build the head with other arguments, e.g. channels=128.
@@ -103,7 +103,7 @@ def bench(
         with_peers(models, task) if pareto else models, task, head, head_args, device, grad_checkpointing
     )
     require_baseline(baseline, [source.label for source in sources])
-    require_runnable(runners if timed else (), sources[0].device)
+    require_runnable(runners if timed else (), sources, step)
     with result_folder(out, BENCH_FILE) if out is not None else nullcontext() as staging, threads_set(threads):
         found = measure_all(sources, settings, runners, rounds=rounds, timed=timed, busy=busy)
         asked = {"head": head, "grad_checkpointing": grad_checkpointing}
@@ -175,9 +175,15 @@ def choose_runners(modes: Sequence[str], steps: Sequence[StepKind], timed: bool,
     return [runner for name, runner in known.items() if name in modes]
 
 
-def require_runnable(runners: Sequence[Runner], device: torch.device) -> None:
-    for runner in runners:
-        runner.require(device)
+def require_runnable(runners: Sequence[Runner], sources: Sequence[Source], steps: Sequence[StepKind]) -> None:
+    exported = [source.label for source in sources if source.exported]
+    if exported and "train" in steps:
+        raise InputError(
+            f"--step train and the exported model '{exported[0]}' given, which cannot learn; leave one out"
+        )
+    if len(exported) < len(sources):
+        for runner in runners:
+            runner.require(sources[0].device, sources[0].task)
 
 
 def with_peers(names: Sequence[str], task: str) -> list[str]:

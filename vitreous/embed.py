@@ -16,8 +16,9 @@ from vitreous.data.image_set import ImageSet
 from vitreous.data.many_pictures import gather_pictures
 from vitreous.data.source import open_data
 from vitreous.errors import InputError
+from vitreous.measurements.plan import read_amount
 from vitreous.models.pooled import forward_pooled
-from vitreous.predict import opened_model
+from vitreous.predict import images_together, opened_model
 from vitreous.runs.answer_shards import fill_shards, report_shards
 from vitreous.runs.features import ENDINGS, FEATURES, WRITERS, FeatureSet, collect, load_features
 from vitreous.runs.result_shards import model_fingerprint, open_shards, own_share
@@ -36,7 +37,8 @@ def embed(
     to: Literal["safetensors", "parquet"] = "safetensors",
     shard_size: int | None = None,
     batch_size: int = 32,
-    size: int | None = None,
+    size: int | str | None = None,
+    max_memory: str | None = None,
     follow: bool = False,
     device: str = "auto",
     architecture: str | None = None,
@@ -69,7 +71,9 @@ def embed(
         to: Kind of files.
         shard_size: Pictures in a shard; default: 2,048, and fewer where there are few for the processes.
         batch_size: Pictures per forward pass.
-        size: Height and width the pictures are brought to; default: what the model was trained with.
+        size: Height and width the pictures are brought to, as 448 or 4000x6000; default: what the model was trained
+            with.
+        max_memory: Most memory to take beside the loaded model, such as 3GB; a plan is told first.
         follow: With --split: open pictures that the files of the data name outside of its folder.
         device: cpu, cuda, cuda:1, mps, or auto.
         architecture: Of a file: the name of its model, where it does not tell it itself.
@@ -79,23 +83,28 @@ def embed(
         The features, as `vitreous.load_features` gives them; None while shards of other processes are missing.
     """
     require_positive(shard_size=shard_size, batch_size=batch_size)
+    allowed = None if max_memory is None else read_amount(max_memory)
     if to == "parquet":
         import pyarrow  # noqa: F401  (a missing package is told before the work)
     share = own_share()
     place = choose_device(device, local_rank=share.on_machine)
     trained = opened_model(model, architecture, model_args, size, device, place, features=True)
     width = feature_width(trained)
+    together = images_together(trained, batch_size, allowed)
     images = pictures_to_embed(trained, data, split, follow)
     about = {"model": trained.name, "fingerprint": model_fingerprint(trained), "settings": {"split": split, "to": to}}
     shards = open_shards(out, FEATURES, ENDINGS[to], images, share, shard_size, about)
 
     def streamed(batches: Iterable[Sequence[PictureSource]]) -> Iterator[list[PictureOutcome]]:
-        return stream(trained, batches, lambda source: trained.preprocess.pixels(source.load()), pooled_features)
+        def prepare(source: PictureSource) -> Tensor:
+            return trained.preprocess.pixels(source.load())
+
+        return stream(trained, batches, prepare, pooled_features, side_by_side=together.passes)
 
     def write(file: IO[bytes], outcomes: Iterator[PictureOutcome]) -> None:
         WRITERS[to](file, collect(images, width, outcomes))
 
-    report_shards(shards, fill_shards(shards, images, batch_size, streamed, write, label="embed"))
+    report_shards(shards, fill_shards(shards, images, together.batch, streamed, write, label="embed"))
     return None if shards.missing(range(shards.count)) else load_features(out)
 
 

@@ -30,6 +30,8 @@ class Session(ABC):
     others than images is asked by `answers`.
     """
 
+    to: str  # the target it is written for
+
     def __init__(self, names: Sequence[str], shape: Sequence[int | None], inputs: Sequence[str]) -> None:
         self.names, self.shape, self.inputs = tuple(names), tuple(shape), tuple(inputs)
 
@@ -39,17 +41,20 @@ class Session(ABC):
 
     def __call__(self, images: Array) -> dict[str, Array]:
         """Of images (B, 3, H, W); a graph for a fixed batch gets them one batch after the other."""
-        height, width = self.shape[2:]
-        if (height is not None and images.shape[2] != height) or (width is not None and images.shape[3] != width):
-            raise InputError(
-                f"images of {images.shape[2]}x{images.shape[3]} pixels given; this export was written for "
-                f"{height}x{width} alone: export again with --size, or without --static where the model takes any size"
-            )
+        self.require_size(*images.shape[2:])
         batch = self.shape[0]
         parts = [images] if batch is None else [images[i : i + batch] for i in range(0, len(images), batch)]
         found = [self._explained_run(full_batch(part, batch)) for part in parts]
         columns = (column[0] if len(column) == 1 else np.concatenate(column) for column in zip(*found, strict=True))
         return {name: column[: len(images)] for name, column in zip(self.names, columns, strict=True)}
+
+    def require_size(self, height: int, width: int) -> None:
+        own = self.shape[2:]
+        if any(side is not None and side != given for side, given in zip(own, (height, width), strict=True)):
+            raise InputError(
+                f"images of {height}x{width} pixels given; this export was written for {own[0]}x{own[1]} alone: "
+                "export again with --size, or without --static where the model takes any size"
+            )
 
     def _explained_run(self, images: Array) -> list[Array]:
         try:
@@ -72,6 +77,8 @@ def full_batch(images: Array, batch: int | None) -> Array:
 
 
 class OnnxSession(Session):
+    to = "onnx"
+
     def __init__(
         self, path: Path, names: Sequence[str], shape: Sequence[int | None], inputs: Sequence[str] = IMAGES
     ) -> None:
@@ -92,6 +99,8 @@ class OpenVinoSession(Session):
 
     Lists, such as those of regions, are of another length every time, and stay of any length.
     """
+
+    to = "openvino"
 
     def __init__(
         self, path: Path, names: Sequence[str], shape: Sequence[int | None], inputs: Sequence[str] = IMAGES
@@ -126,6 +135,8 @@ class OpenVinoSession(Session):
 
 
 class TorchSession(Session):
+    to = "torch"
+
     def __init__(
         self, path: Path, names: Sequence[str], shape: Sequence[int | None], inputs: Sequence[str] = IMAGES
     ) -> None:
@@ -137,7 +148,7 @@ class TorchSession(Session):
             return [output.numpy() for output in self.program(*map(torch.from_numpy, inputs))]
 
 
-SESSIONS: dict[str, type[Any]] = {"onnx": OnnxSession, "openvino": OpenVinoSession, "torch": TorchSession}
+SESSIONS: dict[str, type[Any]] = {kind.to: kind for kind in (OnnxSession, OpenVinoSession, TorchSession)}
 
 
 def open_session(

@@ -38,7 +38,7 @@ class Scaling(Investigation):
                 "size": one.setting.size[0],
                 "milliseconds": round(1000 * one.p50, 2),
                 "megabytes": None if one.activation_bytes is None else round(one.activation_bytes / 1e6, 1),
-                "gmacs": round(one.macs / 1e9, 3),
+                "gmacs": None if one.macs is None else round(one.macs / 1e9, 3),
             }
             for one in found
         ]

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from vitreous.errors import InputError, limit_reached
+from vitreous.figures.counting import Figures
 from vitreous.files.reading import reason_of
 from vitreous.measurements.contender import Contender, Setting, Source
 from vitreous.measurements.load import competing_load
@@ -17,6 +18,7 @@ from vitreous.measurements.memory import PassMemory, resident_growth
 from vitreous.measurements.result import Measurement
 from vitreous.measurements.rounds import WARM_UP_RUNS, TimedRun, seconds, turns
 from vitreous.measurements.runners import Runner
+from vitreous.measurements.runners.exported import runner_of_folder
 from vitreous.runtime.console import track
 from vitreous.runtime.device import keep_freed_memory
 
@@ -24,14 +26,28 @@ PRODUCT = "matrix product"
 GIGABYTE = 10**9
 
 
+class Counted(NamedTuple):
+    """What is known of a contender without running it; None where nothing tells."""
+
+    label: str
+    figures: Figures | None
+    memory: PassMemory | None
+    regions_assumed: bool
+
+    @property
+    def work(self) -> tuple[int | None, int | None]:
+        """Parameters, multiply-adds."""
+        return self.figures or (None, None)
+
+
 class Prepared(NamedTuple):
     """A contender with a way to run it, ready to be timed."""
 
     contender: Contender
+    counted: Counted
     runner: Runner
     run: TimedRun
     prepare_seconds: float
-    memory: PassMemory | None
     resident: int | None
 
     @property
@@ -68,13 +84,16 @@ def measure_all(
 ) -> list[Measurement]:
     """One measurement for each model, runner and setting and, with `busy`, another beside a competing load."""
     models, found = Models(sources), []
-    for setting in settings:
+    all_counted = {}
+    for setting in settings:  # what cannot be run is refused before anything is
         contenders = models.contenders(setting)
-        counted = count_all(contenders)
-        if not timed:
-            found += [counted_only(contender, memory) for contender, memory in zip(contenders, counted, strict=True)]
-            continue
-        require_memory(contenders, counted)
+        all_counted[setting] = count_all(contenders)
+        if timed:
+            require_memory(contenders, all_counted[setting])
+    if not timed:
+        return [counted_only(setting, one) for setting, counted in all_counted.items() for one in counted]
+    for setting, counted in all_counted.items():
+        contenders = models.contenders(setting)
         if setting.step == "train":
             keep_freed_memory(contenders[0].device)  # as training does
         with ExitStack() as sessions:
@@ -86,29 +105,27 @@ def measure_all(
     return found
 
 
-def count_all(contenders: Sequence[Contender]) -> list[PassMemory | None]:
-    """Memory of every contender; a size that a model cannot take is refused here, before anything is run."""
-    memories = []
+def count_all(contenders: Sequence[Contender]) -> list[Counted]:
+    """A size that a model cannot take is refused here."""
     label = f"count {contenders[0].setting}"
-    for contender in track(contenders, total=len(contenders), label=label, unit="models"):
-        _ = contender.figures
-        memories.append(contender.memory())
-    return memories
+    return [
+        Counted(contender.label, contender.figures, contender.memory(), contender.regions_assumed)
+        for contender in track(contenders, total=len(contenders), label=label, unit="models")
+    ]
 
 
-def counted_only(contender: Contender, memory: PassMemory | None) -> Measurement:
-    activations, whole = memory or (None, None)
-    params, macs = contender.figures
+def counted_only(setting: Setting, one: Counted) -> Measurement:
+    activations, whole = one.memory or (None, None)
     return Measurement(
-        *(contender.label, "counted", contender.setting, params, macs, activations, whole, "counted"),
-        macs_assumed=contender.regions_assumed,
+        *(one.label, "counted", setting, *one.work, activations, whole, "counted"), macs_assumed=one.regions_assumed
     )
 
 
-def require_memory(contenders: Sequence[Contender], memories: Sequence[PassMemory | None]) -> None:
+def require_memory(contenders: Sequence[Contender], counted: Sequence[Counted]) -> None:
     """Refuse a setting that cannot fit before the system ends the process."""
     free, setting = free_bytes(), contenders[0].setting
-    known = [(memory, contender) for memory, contender in zip(memories, contenders, strict=True) if memory is not None]
+    pairs = zip(counted, contenders, strict=True)
+    known = [(one.memory, contender) for one, contender in pairs if one.memory is not None]
     if free is None or not known or contenders[0].device.type != "cpu":
         return
     # Models take turns, so activations are those of one; what training keeps beside the weights stays for all.
@@ -123,12 +140,12 @@ def require_memory(contenders: Sequence[Contender], memories: Sequence[PassMemor
         )
 
 
-def prepare_all(contenders: Iterable[tuple[Contender, PassMemory | None]], runners: Sequence[Runner]) -> list[Prepared]:
+def prepare_all(contenders: Iterable[tuple[Contender, Counted]], runners: Sequence[Runner]) -> list[Prepared]:
     """Everything compiled or exported, and run once."""
     prepared = []
-    pairs = [(contender, memory, runner) for contender, memory in contenders for runner in runners]
-    label = f"prepare {pairs[0][0].setting}"
-    for contender, memory, runner in track(pairs, total=len(pairs), label=label, unit="models"):
+    ways = [(one, counted, runner) for one, counted in contenders for runner in ways_to_run(one, runners)]
+    label = f"prepare {ways[0][0].setting}"
+    for contender, counted, runner in track(ways, total=len(ways), label=label, unit="models"):
         start = time.perf_counter()
         with explained(contender):
             run = runner.prepare(contender)
@@ -136,8 +153,13 @@ def prepare_all(contenders: Iterable[tuple[Contender, PassMemory | None]], runne
             took = time.perf_counter() - start
             contender.model.zero_grad(set_to_none=True)  # or a step would be given what the last one had left
             resident = None if runner.counted else resident_growth(run, contender.device)
-        prepared.append(Prepared(contender, runner, run, took, memory, resident))
+        prepared.append(Prepared(contender, counted, runner, run, took, resident))
     return prepared
+
+
+def ways_to_run(contender: Contender, runners: Sequence[Runner]) -> Sequence[Runner]:
+    """An exported model runs in the program that it was exported for."""
+    return runners if contender.exported is None else [runner_of_folder(contender.exported)]
 
 
 @contextmanager
@@ -172,7 +194,7 @@ def measure_setting(prepared: Sequence[Prepared], rounds: int, busy: bool) -> li
             one.contender.label,
             one.runner.name,
             setting,
-            *one.contender.figures,
+            *one.counted.work,
             **memory_of(one),
             busy=busy,
             seconds=tuple(times[one.key]),
@@ -181,7 +203,7 @@ def measure_setting(prepared: Sequence[Prepared], rounds: int, busy: bool) -> li
             prepare_seconds=one.prepare_seconds,
             load_before=before,
             load_after=after,
-            macs_assumed=one.contender.regions_assumed,
+            macs_assumed=one.counted.regions_assumed,
         )
         for one in prepared
     ]
@@ -201,7 +223,7 @@ def time_rounds(
 def memory_of(one: Prepared) -> dict[str, Any]:
     """Bytes of activations and of everything, and how they are known."""
     if one.runner.counted:
-        activations, whole = one.memory or (None, None)
+        activations, whole = one.counted.memory or (None, None)
         return {"activation_bytes": activations, "whole_bytes": whole, "memory_by": "counted"}
     model, whole = one.contender.model, None
     if one.resident is not None:

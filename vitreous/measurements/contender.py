@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from vitreous.errors import InputError
 from vitreous.exports.folder import is_exported
+from vitreous.exports.model import ExportedModel
 from vitreous.figures.counting import Figures, count_model
 from vitreous.files.reading import reason_of
 from vitreous.heads.boxes import Detector
@@ -64,6 +65,11 @@ class Source:
     device: torch.device
     recompute: Recomputed = "off"
     trained: nn.Module | None = None
+
+    @property
+    def exported(self) -> bool:
+        """Whether it is a graph, which another program runs and nobody can look into."""
+        return isinstance(self.trained, ExportedModel)
 
     @property
     def fixed(self) -> bool:
@@ -114,10 +120,10 @@ def open_source(
     if folder is None:
         resolve_name(given)
         return Source(given, fresh_task(task, head, head_args), device, recompute)
-    if is_exported(folder):
+    if is_exported(folder) and (device.type != "cpu" or recompute != "off"):
         raise InputError(
-            f"'{given}' is an exported model; give the run that it was exported from, which is measured in the "
-            "programs that run exports by --mode onnxruntime or --mode openvino"
+            f"'{given}' is an exported model, which is measured as it is and on the CPU: give --device cpu and no "
+            "--grad-checkpointing"
         )
     trained = load_model(given, device=str(device))
     if (task != "classify" and task != trained.task) or head is not None or head_args:
@@ -205,9 +211,19 @@ class Contender:
 
     # ---- what can be counted ------------------------------------------------------------------------------------
 
+    @property
+    def exported(self) -> ExportedModel | None:
+        return self.model if isinstance(self.model, ExportedModel) else None
+
     @cached_property
-    def figures(self) -> Figures:
-        """Parameters, and multiply-adds of one image in this step; also finds out whether the size can be taken."""
+    def figures(self) -> Figures | None:
+        """Parameters, and multiply-adds of one image in this step; also finds out whether the size can be taken.
+
+        None of an exported model, which does not tell.
+        """
+        if self.exported is not None:
+            self.exported.session.require_size(*self.setting.size)
+            return None
         trunk = next((part for part in self.model.modules() if isinstance(part, Backbone)), None)
         refusal = None if trunk is None else refusal_of_size(trunk, min(self.setting.size))
         if refusal is not None:
@@ -224,7 +240,9 @@ class Contender:
         return isinstance(self.model, RCNN)
 
     def memory(self) -> PassMemory | None:
-        """Counted on tensors without values; None where what a model does depends on the values."""
+        """Counted on tensors without values; None where what a model does depends on the values, or is hidden."""
+        if self.exported is not None:
+            return None
         learns = self.setting.step == "train"
         self.model.train(learns)
         with torch.set_grad_enabled(learns):

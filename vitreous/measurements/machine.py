@@ -2,6 +2,7 @@
 
 import os
 import platform
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from vitreous.measurements.load import usable_cores
 from vitreous.version import __version__
 
 PRODUCT_SIDE = 2048  # of the square matrices whose product is the measured peak
+OTHER_PROGRAMS = ("onnxruntime", "openvino")  # that run models; loaded only where they do
 CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -53,6 +55,7 @@ def this_machine(device: torch.device) -> Machine:
             "vitreous": __version__,
             "torch": torch.__version__,
             "timm": timm.__version__,
+            **{name: sys.modules[name].__version__ for name in OTHER_PROGRAMS if name in sys.modules},
             "Python": platform.python_version(),
         },
     )

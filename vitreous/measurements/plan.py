@@ -22,7 +22,7 @@ from vitreous.measurements.contender import Contender, Setting
 from vitreous.measurements.machine import free_on
 from vitreous.measurements.memory import PassMemory, pass_memory
 from vitreous.models.base import Backbone
-from vitreous.runs.trained_model import TrainedModel, is_classifier
+from vitreous.runs.trained_model import TrainedModel, is_whole
 from vitreous.runtime.threads import concurrent_pieces
 from vitreous.tasks.base import load_task
 
@@ -92,10 +92,10 @@ def plan_memory(
     maps. Where not even one image fits, an InputError says what would.
     """
     if isinstance(model, TrainedModel):
-        if not is_classifier(model):
+        if not is_whole(model):
             raise InputError(
-                f"--max-memory plans classifiers; '{model.name}' is for the task '{model.task}', whose images differ "
-                "in size. Give a smaller --size instead"
+                f"--max-memory plans models that see whole pictures; '{model.name}' is for the task '{model.task}', "
+                "whose images differ in size. Give a smaller --size instead"
             )
         size, module = size or model.preprocess.size, model.model
     else:

@@ -20,8 +20,8 @@ class Measurement:
     model: str
     mode: str
     setting: Setting
-    params: int
-    macs: int  # of one image, in this step
+    params: int | None  # of an exported model, nothing tells
+    macs: int | None  # of one image, in this step
     activation_bytes: int | None  # all that a pass makes, at the moment when it is most
     whole_bytes: int | None  # with weights and, in training, gradients and AdamW's moments
     memory_by: str  # "counted" by tensors, or "resident" memory of the process
@@ -50,7 +50,7 @@ class Measurement:
     @property
     def peak_share(self) -> Spread | None:
         """Multiply-adds a second, as a share of those of the matrix product of the same round."""
-        if self.macs_assumed:
+        if self.macs_assumed or self.macs is None:
             return None
         own, most = self.setting.batch * self.macs, self.product_macs
         return ratio_by_round(self.product_seconds, self.seconds, own / most)
@@ -125,14 +125,23 @@ class BenchResult:
         return next(fitting, None)
 
     def ratio(self, one: Measurement) -> Spread | None:
-        """Images a second, as a multiple of the baseline's, run in the same way."""
-        other = None if self.baseline is None else self.other(one, model=self.baseline)
+        """Images a second, as a multiple of the baseline's, run in the same way, or in the first of its ways."""
+        other = self.rival(one)
         return None if other is None or not one.seconds else one.speed_over(other)
+
+    def rival(self, one: Measurement) -> Measurement | None:
+        """An exported model has one way to be run, which others may lack."""
+        if self.baseline is None:
+            return None
+        own = (m for m in self.measurements if (m.model, m.setting, m.busy) == (self.baseline, one.setting, one.busy))
+        return self.other(one, model=self.baseline) or next(own, None)
 
     def ratio_per_mac(self, one: Measurement) -> Spread | None:
         """The same for images a second times the multiply-adds of an image, for models of different cost."""
-        other = None if self.baseline is None else self.other(one, model=self.baseline)
+        other = self.rival(one)
         if other is None or not one.seconds or one.macs_assumed or other.macs_assumed:
+            return None
+        if one.macs is None or other.macs is None:
             return None
         return ratio_by_round(other.seconds, one.seconds, one.macs / other.macs)
 

@@ -36,8 +36,8 @@ COLUMNS = {  # heading -> what it means
     "images/s": "median over the rounds, and in brackets the range of the middle half",
     "p50 ms": "median time of a batch",
     "p95 ms": "19 of 20 batches took at most as long",
-    "MB": "millions of bytes of all tensors that a pass makes, at the moment when they are most, counted; of a "
-    "compiled model, by how much the process grew",
+    "MB": "millions of bytes of all tensors that a pass makes, at the moment when they are most, counted; of "
+    "compiled and exported models, by how much the process grew",
     "whole MB": "with the weights and, in training, the gradients and AdamW's two moments",
     "params": "",
     "MACs": "multiply-adds of one image; a training step counts three times",
@@ -80,8 +80,8 @@ def measurement_cells(result: BenchResult, one: Measurement) -> dict[str, str]:
     cells |= {
         "MB": megabytes(one.activation_bytes),
         "whole MB": megabytes(one.whole_bytes),
-        "params": f"{one.params / 1e6:.1f} M",
-        "MACs": f"{one.macs / 1e9:.2f} G",
+        "params": NONE if one.params is None else f"{one.params / 1e6:.1f} M",
+        "MACs": NONE if one.macs is None else f"{one.macs / 1e9:.2f} G",
     }
     if one.seconds:
         cells["of peak"] = NONE if one.peak_share is None else f"{one.peak_share.middle:.0%}"

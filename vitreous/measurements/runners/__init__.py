@@ -13,6 +13,7 @@ from pkgutil import iter_modules
 import torch
 
 from vitreous.measurements.contender import Contender, StepKind
+from vitreous.tasks.base import Task
 
 
 class Runner(ABC):
@@ -23,7 +24,7 @@ class Runner(ABC):
     steps: tuple[StepKind, ...] = ("infer", "train")
     counted = False  # whether the memory counted by tensors is what it takes; else that of the process is measured
 
-    def require(self, device: torch.device) -> None:  # noqa: B027  (most need nothing)
+    def require(self, device: torch.device, task: Task) -> None:  # noqa: B027  (most need nothing)
         """Refuse before the work what cannot be done here."""
 
     @abstractmethod

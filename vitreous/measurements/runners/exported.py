@@ -1,4 +1,4 @@
-"""What the runners of other programs than torch share: the model is exported for the one size that is measured."""
+"""Models in other programs than torch: exported for the one size that is measured, or a folder as it was exported."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -8,9 +8,11 @@ import torch
 
 from vitreous.errors import InputError
 from vitreous.exports.graph import require_packages
-from vitreous.heads.boxes import Detector
+from vitreous.exports.model import ExportedModel
+from vitreous.exports.session import PACKAGES_TOLD
 from vitreous.measurements.contender import Contender
 from vitreous.measurements.runners import Runner
+from vitreous.tasks.base import Task
 
 ImagesRun = Callable[[np.ndarray], object]
 
@@ -19,17 +21,17 @@ class Exported(Runner):
     steps = ("infer",)
     formats: tuple[str, ...]  # of `require_packages`
 
-    def require(self, device: torch.device) -> None:
+    def require(self, device: torch.device, task: Task) -> None:
         require_packages(*self.formats)
         if device.type != "cpu":
             raise InputError(f"--mode {self.name} and --device {device} given; it is measured on the CPU: --device cpu")
+        if task.targets == "boxes":
+            raise InputError(
+                f"--mode {self.name} and a detector given, which chooses its boxes outside of any graph; export its "
+                "run with vitreous export, and measure the folder in its place"
+            )
 
     def prepare(self, contender: Contender) -> Callable[[], object]:
-        if isinstance(contender.model, Detector):
-            raise InputError(
-                f"'{contender.label}' is a detector, whose choice of boxes cannot be exported; leave out --mode "
-                f"{self.name}, or measure another --task"
-            )
         images = contender.images()
         run = self.load(contender, torch.get_num_threads())
         return lambda: run(images.numpy())
@@ -37,3 +39,20 @@ class Exported(Runner):
     @abstractmethod
     def load(self, contender: Contender, threads: int) -> ImagesRun:
         """The contender's model in the other program, ready to be given images."""
+
+
+class Folder(Runner):
+    """An exported model, from images to what its task makes of them."""
+
+    steps = ("infer",)
+
+    def __init__(self, program: str) -> None:
+        self.name = program
+
+    def prepare(self, contender: Contender) -> Callable[[], object]:
+        return contender.run(contender.model)
+
+
+def runner_of_folder(model: ExportedModel) -> Folder:
+    """Named after the program that runs the graph."""
+    return Folder(PACKAGES_TOLD[model.session.to])
