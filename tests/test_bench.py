@@ -144,7 +144,11 @@ def test_what_cannot_be_measured_is_refused_before_the_work(tmp_path: Path, monk
         (("test_vit",), dict(size=("224x",)), "--size 224x cannot be read"),
         (("test_vit",), dict(size=("100000",)), "sides are from 1 to"),
         (("test_vit",), dict(batch_size=(0,)), "batch of 0 given"),
-        (("test_vit",), dict(mode=("fast",)), "unknown --mode fast; accepted: eager, bf16, compiled, onnxruntime, openvino"),
+        (
+            ("test_vit",),
+            dict(mode=("fast",)),
+            "unknown --mode fast; accepted: eager, bf16, compiled, onnxruntime, openvino",
+        ),
         (("test_vit",), dict(rounds=0), "--rounds 0"),
         (("test_vit",), dict(busy=True, timed=False), "leave one of them out"),
         (("test_vit", dense), {}, "models of several tasks given"),

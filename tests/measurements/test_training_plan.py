@@ -65,6 +65,13 @@ def test_figures_follow_from_the_settings(tmp_path: Path, capsys) -> None:
     assert [row[:2] for row in rows] == [["1", "8"], ["2", "4"], ["4", "2"], ["8", "1"]]
 
 
+@pytest.mark.parametrize(("able", "amp"), [(True, "off"), (True, "bf16"), (False, "off")])
+def test_mixed_precision_is_named_where_it_helps(able: bool, amp: str, tmp_path: Path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(training_plan, "multiplies_bf16", lambda device: able)
+    train(**PLAIN | dict(amp=amp), dry_run=True)
+    assert ("--amp bf16 may take half" in capsys.readouterr().out) == (able and amp == "off")
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [

@@ -168,7 +168,7 @@ def test_taps_show_who_is_foreground_and_what_is_read(project: str) -> None:
 
 def test_background_is_fused_unless_its_tap_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     calls, fused = [], F.scaled_dot_product_attention
-    monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *a: (calls.append(1), fused(*a))[1])
+    monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *a, **k: (calls.append(1), fused(*a, **k))[1])
     model, images = tiny().eval(), torch.randn(1, 3, 64, 64)
     with torch.no_grad():
         with record(model, "*.foreground", "*.mixed", "*.abstract"):

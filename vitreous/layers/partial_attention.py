@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import Doc
 
-from vitreous.layers.attention import split_heads
+from vitreous.layers.attention import dot_product_attention, split_heads
 from vitreous.layers.plain import is_plain
 from vitreous.layers.tap import Tap
 
@@ -178,7 +178,7 @@ class PartialAttention(nn.Module):
         q, k, v = (split_heads(y, self.heads) for y in (query, *kv.chunk(2, -1)))  # (B, h, 1, d), (B, h, 1 + N, d)
         mask = masking_bias(q, chosen, k.shape[2])[:, None]  # (B, 1, 1, 1 + N)
         if not self.background.listening:
-            return F.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2).flatten(2)
+            return dot_product_attention(q, k, v, mask).transpose(1, 2).flatten(2)
         weights = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5 + mask).softmax(-1)[:, :, 0]  # (B, h, 1 + N)
         weights = self.background(weights[..., 1:].unflatten(-1, grid)).flatten(2)[:, :, None]
         return (weights @ v[:, :, 1:]).transpose(1, 2).flatten(2)  # (B, 1, C)

@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.errors import InputError
-from vitreous.layers.attention import attend, split_heads
+from vitreous.layers.attention import attend, dot_product_attention, split_heads
 from vitreous.layers.conv_norm import ConvNorm, ConvStem, PositionConv
 from vitreous.layers.mlp import ConvMlp, drop_path, drop_path_rates
 from vitreous.layers.patch import apply_nchw
@@ -60,11 +60,11 @@ class WindowAttention(nn.Module):
 
     def forward(self, x: Tensor, windows: Windows) -> Tensor:
         q, k, v = (split_heads(y, self.heads) for y in self.qkv(windows.split(x)).chunk(3, -1))  # (B n, h, t, d)
-        return self.proj(windows.join(fused_attention(q, k, v, windows.keys)))
+        return self.proj(windows.join(merged_attention(q, k, v, windows.keys)))
 
 
-def fused_attention(q: Tensor, k: Tensor, v: Tensor, keys: Tensor | None) -> Tensor:
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=keys).transpose(1, 2).flatten(2)  # (B, N, C)
+def merged_attention(q: Tensor, k: Tensor, v: Tensor, keys: Tensor | None) -> Tensor:
+    return dot_product_attention(q, k, v, keys).transpose(1, 2).flatten(2)  # (B, N, C)
 
 
 class AbstractAttention(WindowAttention):
@@ -98,7 +98,7 @@ class AbstractAttention(WindowAttention):
         """Attention within the windows; the abstract token's row of it passes a listening tap."""
         q, k, v = (split_heads(y, self.heads) for y in (q, k, v))  # (B n, h, t, d)
         if not self.abstract_attn.listening:
-            return fused_attention(q, k, v, windows.keys)
+            return merged_attention(q, k, v, windows.keys)
         logits = q[:, :, :1] @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
         if windows.keys is not None:
             logits = logits.masked_fill(~windows.keys, -torch.inf)
@@ -107,7 +107,7 @@ class AbstractAttention(WindowAttention):
         seen = windows.split(whole, whole.new_zeros(1, 1, self.heads))[:, 1:].transpose(1, 2)  # (B n, h, w w)
         shown = torch.cat([weights[..., :1], seen[:, :, None]], -1)  # (B n, h, 1, t)
         first = (shown @ v).transpose(1, 2).flatten(2)
-        return torch.cat([first, fused_attention(q[:, :, 1:], k, v, windows.keys)], 1)
+        return torch.cat([first, merged_attention(q[:, :, 1:], k, v, windows.keys)], 1)
 
     def across(self, q: Tensor, k: Tensor, v: Tensor, tap: Tap, grid: Sequence[int], keys: Tensor | None) -> Tensor:
         """Attention of (B, N, C) over the abstract tokens (B, n, C) of the image."""

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from typing_extensions import Doc
 
 from vitreous.errors import InputError
-from vitreous.layers.attention import split_heads
+from vitreous.layers.attention import dot_product_attention, split_heads
 from vitreous.layers.channel_attention import ChannelAttention
 from vitreous.layers.conv_norm import ConvNorm
 from vitreous.layers.mlp import ConvMlp, drop_path
@@ -168,7 +168,7 @@ class ClassAttention(nn.Module):
         parts = self.q(tokens[:, :1]), self.k(tokens), self.v(tokens)
         q, k, v = (split_heads(y, self.heads) for y in parts)  # (B, h, 1 or 1 + N, d)
         if not self.map.listening:
-            out = F.scaled_dot_product_attention(q, k, v)
+            out = dot_product_attention(q, k, v)
         else:
             weights = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).softmax(-1)  # (B, h, 1, 1 + N)
             patches = self.map(weights[:, :, 0, 1:].unflatten(-1, grid))  # (B, h, H, W)

@@ -65,6 +65,11 @@ def autocast(device: torch.device, amp: str) -> AbstractContextManager[object]:
     return torch.autocast(device.type, dtype=PRECISIONS[amp])
 
 
+def multiplies_bf16(device: torch.device) -> bool:
+    """Whether it is a CPU with instructions for bfloat16; on others mixed precision is slower than single."""
+    return device.type == "cpu" and (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
 @cache
 def avoid_broken_amx() -> None:
     """Keep oneDNN, the CPU matrix library, from instructions that would crash the process.

@@ -358,7 +358,12 @@ class TrainSettings:
         Doc("Recompute activations in the backward pass to save memory: of whole blocks, or of their MLPs only."),
     ] = "off"
     compile: Annotated[bool, Doc("Compile the training step (torch.compile).")] = False
-    amp: Annotated[Literal["off", "bf16", "fp16"], Doc("Mixed precision; meant for GPUs, slower on most CPUs.")] = "off"
+    amp: Annotated[
+        Literal["off", "bf16", "fp16"],
+        Doc(
+            "Mixed precision, for GPUs; bf16 also for CPUs that multiply bfloat16 (--dry-run tells), slower on others."
+        ),
+    ] = "off"
     channels_last: Annotated[bool, Doc("Use the channels-last memory format.")] = False
     device: Annotated[str, Doc("cpu, cuda, cuda:1, mps; auto takes the best available.")] = "auto"
     shard: Annotated[
