@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -180,6 +181,18 @@ def test_accumulation_does_not_change_the_result(tmp_path):
     one = train(**PLAIN | dict(model="test_vit", drop_path=0.0, train_count=8), out=tmp_path / "one")
     two = train(**PLAIN | dict(model="test_vit", drop_path=0.0, train_count=8, accumulate=3), out=tmp_path / "two")
     assert read_metrics(one)[0]["loss"] == pytest.approx(read_metrics(two)[0]["loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize("able", [True, False])
+def test_precision_that_fits_the_device_is_kept(able, tmp_path, monkeypatch, capsys):
+    module = sys.modules["vitreous.train"]
+    monkeypatch.setattr(module, "faster_in_bf16", lambda device: able)
+    run = train(**PLAIN | dict(epochs=1, amp="auto", out=tmp_path / "run"))
+    assert ("precision: bf16" in capsys.readouterr().out) == able
+    expected = "bf16" if able else "off"
+    assert json.loads((run / "run.json").read_text())["arguments"]["amp"] == expected
+    monkeypatch.setattr(module, "faster_in_bf16", None)  # calling it would fail
+    train(**PLAIN | dict(epochs=1, amp="auto", out=tmp_path / "run"))
 
 
 @pytest.mark.parametrize("changes", [dict(amp="bf16"), dict(amp="fp16"), dict(channels_last=True), dict(clip_grad=0.0)])

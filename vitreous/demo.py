@@ -103,6 +103,7 @@ def demo(
         val_count=min(test_count, 500 if task == "classify" else 200),
         workers=workers,
         device=device,
+        amp="auto",
         **sized(task, size or lesson.size),
         **lesson.settings,
     )

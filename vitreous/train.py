@@ -46,7 +46,7 @@ from vitreous.runs.trackers import (
 from vitreous.runs.trained_model import in_batches
 from vitreous.runtime.calling import takes
 from vitreous.runtime.console import EpochTable, RemainingTime, Throughput, format_duration, track
-from vitreous.runtime.device import autocast, keep_freed_memory
+from vitreous.runtime.device import autocast, faster_in_bf16, keep_freed_memory
 from vitreous.runtime.distributed import SINGLE_PROCESS, CollectiveInputError, World, processes
 from vitreous.runtime.parallel import full_tensor, replicate, require_shardable, shard, synchronise_norms
 from vitreous.tasks.base import Moment, load_task
@@ -127,6 +127,8 @@ def train(settings: TrainSettings) -> Path:
             say(f"model: {settings.model}, its architecture only; add --pretrained to start from its weights")
         if settings.batch_size == "auto":
             settings = with_fitting_batch(settings, run, stop, images, world)
+        if settings.amp == "auto":
+            settings = with_fitting_precision(settings, run, world)
         known = run.holds(
             settings.arguments(), fingerprints, defaults=settings.defaults(), free=FREE, resume=settings.resume
         )
@@ -199,9 +201,9 @@ def with_fitting_batch(
     begun = run.recorded("batch_size")
     if isinstance(begun, int):
         say(f"batch size: {begun}, with which the run in {run.path} began")
-        return settings.with_batch(begun)
+        return settings.settled(batch_size=begun)
     with failures_explained():
-        few = settings.with_batch(2 * world.size * settings.accumulate)
+        few = settings.settled(batch_size=2 * world.size * settings.accumulate)
         trial = world.agree(lambda: Training(few, run, stop, images, world))
         trial.place_model()
         try:
@@ -211,7 +213,17 @@ def with_fitting_batch(
     say(str(found))
     if not settings.lr_batch:
         say(f"learning rate: {settings.lr:g}, whatever the batch; --lr-batch N scales it with batches other than N")
-    return settings.with_batch(found.images)
+    return settings.settled(batch_size=found.images)
+
+
+def with_fitting_precision(settings: TrainSettings, run: RunFolder, world: World) -> TrainSettings:
+    """`--amp auto` as what the run in the folder began with, or as what is faster here."""
+    begun = run.recorded("amp")
+    if begun is None:
+        able = world.on_main(lambda: faster_in_bf16(world.device))
+        say(f"precision: {'bf16, which this device multiplies' if able else 'fp32'} (--amp auto)")
+        begun = "bf16" if able else "off"
+    return settings.settled(amp=begun)
 
 
 def show_plan(training: "Training", known: bool) -> None:

@@ -67,7 +67,7 @@ def test_figures_follow_from_the_settings(tmp_path: Path, capsys) -> None:
 
 @pytest.mark.parametrize(("able", "amp"), [(True, "off"), (True, "bf16"), (False, "off")])
 def test_mixed_precision_is_named_where_it_helps(able: bool, amp: str, tmp_path: Path, capsys, monkeypatch) -> None:
-    monkeypatch.setattr(training_plan, "multiplies_bf16", lambda device: able)
+    monkeypatch.setattr(training_plan, "faster_in_bf16", lambda device: able)
     train(**PLAIN | dict(amp=amp), dry_run=True)
     assert ("--amp bf16 may take half" in capsys.readouterr().out) == (able and amp == "off")
 
@@ -138,8 +138,8 @@ def test_a_recipe_may_say_auto(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("batch_size: auto\n")
     settings = with_recipe("paca_b0", "shapes", recipe="mine.yaml")
     assert settings.batch_size == "auto"
-    assert settings.with_batch(16).origins["batch_size"] == "recipe mine.yaml"
-    assert settings.with_batch(16).batch == 16
+    assert settings.settled(batch_size=16).origins["batch_size"] == "recipe mine.yaml"
+    assert settings.settled(batch_size=16).batch == 16
     (tmp_path / "wrong.yaml").write_text("batch_size: large\n")
     with pytest.raises(InputError, match=r'batch_size: .*large.* given; accepted: a whole number, or "auto"'):
         load_recipe("wrong.yaml")

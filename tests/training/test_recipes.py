@@ -407,7 +407,7 @@ def test_family_counts_not_the_package():
         ("lr: [1]", r"lr: \[1\] given; accepted: a number"),
         ("lr: .nan", "lr: '.nan' given; accepted: a number"),
         (f"lr: {'9' * 400}", "lr: 9+… given; accepted: a number"),
-        ("amp: fp8", "amp: 'fp8' given; accepted: \"off\", \"bf16\", \"fp16\""),
+        ("amp: fp8", "amp: 'fp8' given; accepted: \"off\", \"auto\", \"bf16\", \"fp16\""),
         ("drop_path: lots", "drop_path: 'lots' given; accepted: a number, or null"),
         ("betas: [0.9]", r"betas: \[0.9\] given; accepted: a list \[...\] of 2 values, each a number"),
         ("model_args: [3]", r"model_args: \[3\] given; accepted: a list \[...\] of any number of values, each a text"),

@@ -28,7 +28,7 @@ from vitreous.measurements.step_memory import (
 )
 from vitreous.runs.trained_model import in_batches
 from vitreous.runtime.console import format_duration, track
-from vitreous.runtime.device import multiplies_bf16
+from vitreous.runtime.device import faster_in_bf16
 from vitreous.training.stop import StopRequested
 
 TIMED_SECONDS, FEWEST_TIMED, MOST_TIMED = 10.0, 3, 20  # of the steps that are timed
@@ -67,7 +67,7 @@ class TrainingPlan:
     processes: int
     device: str
     compiled: bool
-    halves_help: bool  # whether it computes in single precision, and the processor is faster in mixed
+    halves_help: bool  # whether it computes in single precision, and the device is faster in mixed
     image_size: tuple[int, int]  # of the batch that was looked at
     images: tuple[int, int]  # to learn from, to validate on
     epochs: int
@@ -108,7 +108,7 @@ class TrainingPlan:
         head = f"plan of {self.folder} (nothing of it is kept):"
         lines = [head, *(f"  {name:<8}{text}" for name, text in rows.items())]
         if self.halves_help:
-            lines.append("  this processor multiplies bfloat16: --amp bf16 may take half of the time")
+            lines.append("  this device multiplies bfloat16: --amp bf16 may take half of the time")
         return "\n".join([*lines, *self._processes()])
 
     def _steps(self) -> str:
@@ -195,7 +195,7 @@ def plan_training(training: Rehearsed, images: int) -> TrainingPlan:
         processes=world.size,
         device=str(training.device),
         compiled=settings.compile,
-        halves_help=settings.amp == "off" and multiplies_bf16(training.device),
+        halves_help=settings.amp == "off" and faster_in_bf16(training.device),
         image_size=(piece.images.shape[-2], piece.images.shape[-1]),
         images=(images, len(training.images["val"])),
         epochs=settings.all_epochs,

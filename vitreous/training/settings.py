@@ -359,10 +359,8 @@ class TrainSettings:
     ] = "off"
     compile: Annotated[bool, Doc("Compile the training step (torch.compile).")] = False
     amp: Annotated[
-        Literal["off", "bf16", "fp16"],
-        Doc(
-            "Mixed precision, for GPUs; bf16 also for CPUs that multiply bfloat16 (--dry-run tells), slower on others."
-        ),
+        Literal["off", "auto", "bf16", "fp16"],
+        Doc("Mixed precision, for GPUs and, as bf16, for CPUs that multiply bfloat16; auto: bf16 where it is faster."),
     ] = "off"
     channels_last: Annotated[bool, Doc("Use the channels-last memory format.")] = False
     device: Annotated[str, Doc("cpu, cuda, cuda:1, mps; auto takes the best available.")] = "auto"
@@ -524,9 +522,9 @@ class TrainSettings:
         assert isinstance(self.batch_size, int), "--batch-size auto has not been settled yet"
         return self.batch_size
 
-    def with_batch(self, images: int) -> "TrainSettings":
-        """The same settings with this batch size, wherever the others come from."""
-        settled = replace(self, batch_size=images)
+    def settled(self, **values: Any) -> "TrainSettings":
+        """The same settings with these values in the place of `auto`, wherever the others come from."""
+        settled = replace(self, **values)
         settled.origins.update(self.origins)
         settled.notes.extend(self.notes)
         return settled
