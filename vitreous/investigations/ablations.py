@@ -19,6 +19,7 @@ from vitreous.registry import ENTRIES, create_model, resolve_name
 from vitreous.reports.chart import Chart, Series
 from vitreous.reports.investigation import Findings
 from vitreous.runs.model_folder import load_classifier
+from vitreous.runs.trained_model import class_columns
 from vitreous.runs.trial import done_once
 
 WHOLE = "whole"
@@ -167,7 +168,8 @@ def share_of_run(model: str, part: str, arguments: Mapping[str, Any], seed: int,
             out=run,
         )
         trained = load_classifier(run, size=None, device=inquiry.device)
-        share, _ = share_of_batches(trained, inquiry, f"{part}, seed {seed}")
+        columns = class_columns(trained, inquiry.images(trained).classes)
+        share, _ = share_of_batches(trained, inquiry, f"{part}, seed {seed}", columns)
         return {"top1": round(share, 4)}
 
     return done_once(run / FIGURES_FILE, budget, work, option="--runs")["top1"]

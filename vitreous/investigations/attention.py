@@ -16,6 +16,7 @@ LOOK_WIDTH = 256
 class Attention(Investigation):
     name = "attention"
     order = 25
+    any_task, answers = True, False
     asks = "where a head of a block looks from a place of the picture"
     reading = (
         "Each panel is one head of one layer; warm places are those it reads. The query is the place given by --query, "

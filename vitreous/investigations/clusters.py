@@ -17,7 +17,6 @@ from vitreous.investigations.base import Inquiry, Investigated, Investigation, c
 from vitreous.layers.tap import record, tap_names
 from vitreous.reports.chart import Chart, Series
 from vitreous.reports.investigation import Findings
-from vitreous.runs.model_folder import load_classifier
 from vitreous.runs.trained_model import TrainedModel
 
 KEPT = ("best", "final")  # weights in a run folder that differ by training
@@ -77,6 +76,7 @@ def drift_between(first: Tensor, second: Tensor) -> Tensor:
 class ClusterUse(Investigation):
     name = "clusters"
     order = 40
+    any_task, answers = True, False
     asks = "how many clusters of a PaCa are used, how spread out and alike they are, and how they drift"
     reading = (
         "A cluster is in use in a picture if some position belongs to it more than to any other. Entropy is how evenly "
@@ -129,7 +129,7 @@ def other_weights(subject: Investigated, inquiry: Inquiry) -> TrainedModel | Non
     folder = Path(subject.given)
     if not all((folder / name).is_dir() for name in KEPT):
         return None
-    return load_classifier(folder / KEPT[-1], size=min(subject.trained.preprocess.size), device=inquiry.device)
+    return subject.at(folder / KEPT[-1])
 
 
 INVESTIGATION = ClusterUse()

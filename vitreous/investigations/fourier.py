@@ -14,7 +14,8 @@ from PIL import Image
 from torch import Tensor
 
 from vitreous.drawing.panels import Panel, colourise, contact_sheet
-from vitreous.investigations.base import Inquiry, Investigated, Investigation
+from vitreous.errors import InputError
+from vitreous.investigations.base import Inquiry, Investigated, Investigation, rows_or_reasons
 from vitreous.investigations.blocks import block_maps, block_places
 from vitreous.reports.chart import COLOURS, Chart, LegendEntry, Series
 from vitreous.reports.investigation import Findings
@@ -47,6 +48,7 @@ def profile(spectrum: Tensor, bins: int = FREQUENCIES) -> tuple[list[float], lis
 class Fourier(Investigation):
     name = "fourier"
     order = 10
+    any_task, answers = True, False
     asks = "which frequencies the maps of each block hold"
     reading = (
         "Frequency 0 is a map's mean, 1 the finest pattern its own grid can hold. A curve tells how much weaker a "
@@ -58,12 +60,7 @@ class Fourier(Investigation):
     )
 
     def run(self, inquiry: Inquiry) -> Findings:
-        rows = [row for subject in inquiry.subjects for row in spectra(subject, inquiry)]
-        undefined = {
-            subject.label: "no block gives a map of 4x4 positions or more"
-            for subject in inquiry.subjects
-            if subject.label not in {row["model"] for row in rows}
-        }
+        rows, undefined = rows_or_reasons(inquiry, spectra)
         charts, legend = spectrum_charts(rows)
         pictures = {"spectrum": spectrum_sheet(rows)} if rows else {}
         told = tuple({key: value for key, value in row.items() if key != "spectrum"} for row in rows)
@@ -82,6 +79,8 @@ def spectra(subject: Investigated, inquiry: Inquiry) -> list[dict]:
                 here = log_amplitude(maps).cpu() * len(maps)
                 sums[path] = sums[path] + here if path in sums else here
         count += len(batch.inputs)
+    if not sums:
+        raise InputError("no block gives a map of 4x4 positions or more")
     rows = []
     for depth, (path, total) in enumerate(sums.items()):
         frequencies, values = profile(total / count)

@@ -81,6 +81,7 @@ def as_query_rows(name: str, attention: Tensor) -> Tensor:
 class Similarity(Investigation):
     name = "similarity"
     order = 30
+    any_task, answers = True, False
     asks = "how alike the attention of different queries and of different heads is"
     reading = (
         "1 between queries: all positions read the same, and a single query would do as well; low: every position "
