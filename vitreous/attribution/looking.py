@@ -33,9 +33,7 @@ ONE_QUERY = (
     r"readout\..*attention\.map|class_blocks\..*attention\.map|.*\.abstract_attn|.*attention\.(abstract|background)"
 )
 BY_PLACE = r".*\.attention\.(map|mixed|fusion_attn|window_attn)|.*\.(local|global)_attention\.map"
-BESIDE = (
-    r".*clusters(\.\d+)?|.*attention\.(positions|score|background)|.*_attention\.output"  # that tell where keys are
-)
+WHERE_KEYS_ARE = r".*clusters(\.\d+)?|.*attention\.(positions|score|background)|.*_attention\.output"
 CLASS_ENDING = ".class_token"  # ending of layers that are not ours, what that token reads
 PictureSpot = tuple[float, float]  # across and down, from 0 to 1
 MIDDLE: PictureSpot = (0.5, 0.5)
@@ -70,7 +68,7 @@ def read_from(
     names = [name for name in layers_read(model) if only in (None, name)]
     if not names:
         raise InputError(f"{type(backbone).__name__} attends to channels or windows, not to places of the picture")
-    beside = [name for name in tap_names(backbone) if re.fullmatch(BESIDE, name)]
+    beside = [name for name in tap_names(backbone) if re.fullmatch(WHERE_KEYS_ARE, name)]
     with record(backbone, *names, *beside) as seen:
         model(images)
     return {name: places_read(name, backbone, seen, query) for name in names if name in seen}
@@ -97,24 +95,24 @@ def places_read(name: str, backbone: Any, seen: dict[str, Tensor], query: Pictur
     if name.endswith("local_attention.map"):
         return neighbours_read(maps, seen, parent, backbone.get_submodule(parent).period, query)
     if name.endswith("global_attention.map"):
-        size, period = grid_of(seen[f"{parent}.output"]), backbone.get_submodule(parent).period
+        size, period = sides_of_maps(seen[f"{parent}.output"]), backbone.get_submodule(parent).period
         asked = in_cells(asked_at(query, size), period).to(maps)
-        return spread_over_cells(of_asked(maps, asked).unflatten(2, grid_of(maps)), size, period)
-    asked, stage = asked_at(query, grid_of(maps)).to(maps), name.split(".blocks.")[0]
+        return spread_over_cells(of_asked(maps, asked).unflatten(2, sides_of_maps(maps)), size, period)
+    asked, stage = asked_at(query, sides_of_maps(maps)).to(maps), name.split(".blocks.")[0]
     if name.endswith("window_attn"):
         return window_read(maps * asked, backbone.get_submodule(stage).window)
     weights = of_asked(maps, asked)
     if name.endswith("fusion_attn"):
-        window, size = backbone.get_submodule(stage).window, grid_of(maps)
+        window, size = backbone.get_submodule(stage).window, sides_of_maps(maps)
         windows = weights.unflatten(2, tuple(cell_count(side, window) for side in size))
         return spread_over_cells(windows, size, window)
-    clusters = clusters_of(name, stage, seen)
+    clusters = keys_gathered(name, stage, seen)
     if clusters is None:
-        return weights.unflatten(2, grid_of(maps))
+        return weights.unflatten(2, sides_of_maps(maps))
     return torch.einsum("bhk,bkyx->bhyx", weights, clusters.float())
 
 
-def grid_of(maps: Tensor) -> tuple[int, int]:
+def sides_of_maps(maps: Tensor) -> tuple[int, int]:
     return maps.shape[-2], maps.shape[-1]
 
 
@@ -122,7 +120,7 @@ def of_asked(maps: Tensor, asked: Tensor) -> Tensor:
     return torch.einsum("bhkyx,yx->bhk", maps, asked)
 
 
-def clusters_of(name: str, stage: str, seen: dict[str, Tensor]) -> Tensor | None:
+def keys_gathered(name: str, stage: str, seen: dict[str, Tensor]) -> Tensor | None:
     """The maps (B, K, H, W) that a block's keys were gathered by: its own, or those of an earlier block."""
     block = int(name.removeprefix(f"{stage}.blocks.").partition(".")[0])
     own = [f"{stage}.clusters.{number}" for number in range(block, -1, -1)]
@@ -131,7 +129,7 @@ def clusters_of(name: str, stage: str, seen: dict[str, Tensor]) -> Tensor | None
 
 def partial_reads(maps: Tensor, seen: dict[str, Tensor], parent: str, query: PictureSpot | None) -> Tensor:
     """Of weights (B, h, 1 + F, 1 + F) among the abstract token, which has no place, and the foreground."""
-    positions, size = seen[f"{parent}.positions"], grid_of(seen[f"{parent}.score"])
+    positions, size = seen[f"{parent}.positions"], sides_of_maps(seen[f"{parent}.score"])
     asked = asked_at(query, size).to(maps).flatten()[positions]  # (B, F)
     row = torch.einsum("bhfk,bf->bhk", maps[:, :, 1:, 1:], asked)
     found = row.new_zeros(*row.shape[:2], size[0] * size[1])
@@ -147,18 +145,18 @@ def neighbours_read(
 
     A cell in several windows reads them all; what is read beyond the border of the map has no place.
     """
-    size = grid_of(seen[f"{parent}.output"])
+    size = sides_of_maps(seen[f"{parent}.output"])
     asked = in_cells(asked_at(query, size), period).to(maps)
     windows = dict(kernel_size=WINDOW_SIDE, padding=WINDOW_SIDE // 2, stride=2)
     chosen = F.unfold(asked[None, None], **windows)[0]  # (9 queries, H' W')
     read = torch.einsum("bhqkl,ql->bhkl", maps.flatten(4), chosen)
-    cells = F.fold(read.flatten(0, 1), grid_of(asked), **windows)[:, 0]  # (B h, cells)
+    cells = F.fold(read.flatten(0, 1), sides_of_maps(asked), **windows)[:, 0]  # (B h, cells)
     return spread_over_cells(cells.unflatten(0, maps.shape[:2]), size, period)
 
 
 def window_read(asked: Tensor, side: int) -> Tensor:
     """Of weights (B, h, 1 + side side, H, W), those of the abstract token first if there is one, in the own window."""
-    size, extra = grid_of(asked), asked.shape[2] - side * side
+    size, extra = sides_of_maps(asked), asked.shape[2] - side * side
     rows, columns = (cell_count(length, side) for length in size)
     whole = F.pad(asked[:, :, extra:], (0, columns * side - size[1], 0, rows * side - size[0]))
     windows = whole.unflatten(4, (columns, side)).unflatten(3, (rows, side)).sum((4, 6))  # (B, h, K, H', W')
