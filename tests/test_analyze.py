@@ -16,7 +16,8 @@ from vitreous import analyze
 from vitreous.data.source import open_data
 from vitreous.data.transforms import Preprocess
 from vitreous.errors import InputError
-from vitreous.investigations.base import all_investigated
+from vitreous.figures.counting import figures_of
+from vitreous.investigations.base import all_investigated, load_investigations
 from vitreous.runs.model_folder import load_model, save_model
 
 SHAPES = tuple(open_data("shapes", "val", size=(64, 64), count=1).classes)
@@ -180,7 +181,7 @@ def test_ablations_train_what_is_missing_and_go_on_where_they_stopped(
         save_small(out, model, classes=SHAPES)
 
     monkeypatch.setattr(sys.modules["vitreous.analyze"], "train", stand_in)
-    options = dict(FEW, size=64, seeds=(0, 1), switches=("fixed temperature",), runs=tmp_path / "runs")
+    options = dict(FEW, seeds=(0, 1), switches=("fixed temperature",), runs=tmp_path / "runs")
     for _ in range(2):
         analyze("ablate", "xcit_nano_12_p16", **options, out=tmp_path / "out")
     assert asked == [
@@ -192,6 +193,11 @@ def test_ablations_train_what_is_missing_and_go_on_where_they_stopped(
     rows = json.loads((tmp_path / "out" / "analysis.json").read_text())["rows"]
     assert [row["part"] for row in rows] == ["whole", "fixed temperature"]
     assert rows[0]["params"] - rows[1]["params"] == 12 * 4  # a number for each head of each block
+    built = timm.create_model("xcit_nano_12_p16")
+    assert rows[0]["gmacs"] == round(figures_of(built, (64, 64))["macs"] / 1e9, 3)  # the size of the run, not its own
+    assert {row["pictures"] for row in rows} == {3}
+    find = load_investigations()
+    assert [kind.usual_limit for kind in (find["ablate"], find["fourier"])] == [None, 32]
     with pytest.raises(InputError, match="give another --runs"):
         analyze("ablate", "xcit_nano_12_p16", **{**options, "epochs": 7}, out=tmp_path / "out")
     (tmp_path / "runs" / "xcit_nano_12_p16_whole_0" / "ablation.json").write_text("{")

@@ -41,7 +41,10 @@ class AnalyzeSettings:
     _: KW_ONLY
     beside: Annotated[tuple[str, ...], Doc("Further models, shown in the same charts.")] = ()
     split: Annotated[str, Doc("Split of the data to use.")] = "val"
-    limit: Annotated[int, Doc("Most pictures, spread evenly over the data; attention looks at the first of them.")] = 32
+    limit: Annotated[
+        int | None,
+        Doc("Most pictures, spread over the data; default: 32, and all for ablate. Attention looks at the first."),
+    ] = None
     size: Annotated[
         int | None, Doc("Height and width the images are brought to; default: what each model was trained with.")
     ] = None
@@ -85,6 +88,7 @@ class AnalyzeSettings:
             if field.name not in ("subjects", "train", "answers")
         }
         kind = find_investigation(self.kind)
+        shared["limit"] = kind.usual_limit if self.limit is None else self.limit
         given = self.model, *self.beside
         subjects = all_investigated(given, self.size, self.device, any_task=kind.any_task, answers=kind.answers)
         return Inquiry(subjects, **shared, train=train, answers=kind.answers)

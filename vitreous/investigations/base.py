@@ -59,7 +59,7 @@ class Inquiry:
     subjects: tuple[Investigated, ...]
     data: str
     split: str = "val"
-    limit: int = 32  # pictures
+    limit: int | None = None  # pictures
     seed: int = 0
     batch_size: int = 8
     device: str = "cpu"
@@ -103,6 +103,7 @@ class Investigation(ABC):
     order = 50  # where lists show it
     asks: str  # the question, for --help
     reading: str  # how to read the result
+    usual_limit: int | None = 32  # pictures, unless --limit says how many; None: all
     needs_data = True
     needs_weights = True  # of the models that are given
     any_task = False  # else classifiers
