@@ -61,15 +61,13 @@ def test_cells_of_emsnet_lie_where_they_were_pooled(query, place):
     for row, column, asked, key in itertools.product(range(local.shape[3]), range(local.shape[4]), range(9), range(9)):
         (y, x), (down, across) = ((2 * row - 1 + number // 3, 2 * column - 1 + number % 3) for number in (asked, key))
         if (y, x) == (place[0] // 4, place[1] // 4) and 0 <= down < 5 and 0 <= across < 7:
-            inside = 4 * min(4, 25 - 4 * across)  # positions of the cell on the map
             cell = expected[:, 4 * down : 4 * down + 4, 4 * across : 4 * across + 4]
-            cell += local[:, asked, key, row, column, None, None] / inside
+            cell += local[:, asked, key, row, column, None, None] / 16
     torch.testing.assert_close(found[f"{layer}local_attention.map"][0], expected[:, :20, :25])
     row = whole[:, :, place[0] // 6, place[1] // 6].unflatten(1, (4, 5))
     for down, across in ((0, 0), (1, 2), (3, 4)):
         cell = found[f"{layer}global_attention.map"][0, :, 6 * down : 6 * down + 6, 6 * across : 6 * across + 6]
-        torch.testing.assert_close(cell.sum((1, 2)), row[:, down, across])
-        torch.testing.assert_close(cell, cell[:, :1, :1].expand_as(cell))
+        torch.testing.assert_close(cell, row[:, down, across, None, None].expand_as(cell) / 36)
 
 
 def test_positions_of_mat_read_their_window_and_then_all_windows():
@@ -85,9 +83,9 @@ def test_positions_of_mat_read_their_window_and_then_all_windows():
     torch.testing.assert_close(found[f"{layer}window_attn"][0], expected)
     windows = seen[f"{layer}fusion_attn"][0, :, :, 1, 3].unflatten(1, (2, 2))
     read = found[f"{layer}fusion_attn"][0]
-    sums = torch.stack([read[:, :3, :3], read[:, 3:, :3]], 1).sum((2, 3))
-    torch.testing.assert_close(sums, windows[:, :, 0])
-    torch.testing.assert_close(read[:, 3:, 3], windows[:, 1, 1:].expand(-1, 3) / 3)
+    for rows, columns, window in ((slice(3), slice(3), (0, 0)), (slice(3, 6), slice(3, 4), (1, 1))):
+        part = read[:, rows, columns]
+        torch.testing.assert_close(part, windows[:, *window, None, None].expand_as(part) / 9)
 
 
 @pytest.mark.parametrize("single_query", [True, False])

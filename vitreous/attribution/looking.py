@@ -172,10 +172,12 @@ def in_cells(maps: Tensor, period: int) -> Tensor:
 
 
 def spread_over_cells(cells: Tensor, size: tuple[int, int], period: int) -> Tensor:
-    """The opposite: (..., H', W') -> (..., H, W), the positions of a cell alike and with its sum."""
+    """Weights (..., H', W') divided up among the p x p positions of each cell: (..., H, W).
+
+    Cells that reach over the border count as whole ones, or the few positions in them would outshine all others.
+    """
     row, column = (torch.arange(side, device=cells.device) // period for side in size)
-    counts = row.bincount()[:, None] * column.bincount()
-    return (cells / counts)[..., row[:, None], column]
+    return cells[..., row[:, None], column] / period**2
 
 
 def foreign_reads(model: nn.Module, images: Tensor, query: PictureSpot | None) -> dict[str, Tensor]:
