@@ -3,10 +3,12 @@
 import json
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 import timm
+import torch
 from PIL import Image
 from timm.data import ImageNetInfo
 
@@ -57,7 +59,39 @@ def test_every_kind_writes_figures_pictures_and_how_to_read_them(
     written = {path.name for path in (tmp_path / "out").iterdir()}
     assert written == {*content["files"], "analysis.json"}
     assert f"{kind}.png" in written
-    assert kind == "attention" or f"{kind}.svg" in written
+    pictures = {name.removesuffix(".png") for name in written if name.endswith(".png")}
+    for name in pictures:
+        assert ElementTree.parse(tmp_path / "out" / f"{name}.svg").getroot().tag.endswith("svg")
+
+
+def test_clusters_are_shown_over_their_number_and_their_drift(tmp_path: Path) -> None:
+    small = dict(dims=(16, 32), depths=(1, 1), heads=(1, 2), mlp_ratios=(2, 2), classes=SHAPES)
+    for name, count in (("many", 6), ("few", 3)):
+        save_small(tmp_path / name, "paca_b0", **small, clusters=count)
+    for seed, name in enumerate(("best", "final")):
+        torch.manual_seed(seed)
+        save_small(tmp_path / "run" / name, "paca_b0", **small, clusters=4)
+    analyze("clusters", tmp_path / "many", **FEW, beside=(tmp_path / "few", tmp_path / "run"), out=tmp_path / "out")
+    rows = json.loads((tmp_path / "out" / "analysis.json").read_text())["rows"]
+    assert [row["clusters"] for row in rows] == [3, 3, 4, 4, 6, 6]
+    drifts = {row["model"]: row["drift"] for row in rows}
+    assert drifts["run"] > 0
+    assert drifts["few"] is drifts["many"] is None
+    told = (tmp_path / "out" / "clusters.svg").read_text()
+    for title in (
+        "drift from the best to the final weights",
+        "share of the clusters in use, over M",
+        "entropy, over M",
+    ):
+        assert title in told
+
+
+def test_branches_of_emsnet_have_curves_of_their_own(tmp_path: Path) -> None:
+    save_small(tmp_path / "emsnet", "emsnet_xxtiny", classes=SHAPES)
+    analyze("fourier", tmp_path / "emsnet", **FEW, size=128, out=tmp_path / "out")
+    told = (tmp_path / "out" / "fourier.svg").read_text()
+    for title in ("emsnet: branches of stages.0.blocks.0", "static branch4", "dynamic local attention"):
+        assert title in told
 
 
 def test_the_same_seed_gives_the_same_figures(folder: Path, tmp_path: Path) -> None:

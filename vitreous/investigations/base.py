@@ -16,10 +16,12 @@ from vitreous.data.source import open_data
 from vitreous.errors import InputError
 from vitreous.evaluations.settings import open_for_task
 from vitreous.explanations.dataset import ImageBatch, read_batches, selection
-from vitreous.reports.chart import COLOURS, LegendEntry
+from vitreous.reports.chart import COLOURS, LegendEntry, Series
 from vitreous.reports.investigation import Findings
 from vitreous.runs.model_folder import load_classifier, load_model
 from vitreous.runs.trained_model import TrainedModel
+
+MOST_TICKS = 16
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,12 @@ def coloured(names: list[str]) -> tuple[dict[str, str], tuple[LegendEntry, ...]]
     """A colour for each name, and the legend that tells them."""
     colours = {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(dict.fromkeys(names))}
     return colours, tuple(LegendEntry(name, colour) for name, colour in colours.items())
+
+
+def whole_places(series: Sequence[Series]) -> tuple[int, ...]:
+    """Ticks of an axis that counts, where all of them can be read."""
+    longest = max((len(one.points) for one in series), default=0)
+    return tuple(range(longest)) if longest <= MOST_TICKS else ()
 
 
 def require_defined(kind: str, findings: Findings) -> None:

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from vitreous.drawing.panels import Panel, colourise, contact_sheet
+from vitreous.drawing.panels import Panel, colourise
+from vitreous.drawing.sheet import Sheet
 from vitreous.errors import InputError
-from vitreous.investigations.base import Inquiry, Investigated, Investigation, rows_or_reasons
+from vitreous.investigations.base import Inquiry, Investigated, Investigation, rows_or_reasons, whole_places
 from vitreous.investigations.blocks import block_maps, block_places
 from vitreous.reports.chart import COLOURS, Chart, LegendEntry, Series
 from vitreous.reports.investigation import Findings
@@ -23,7 +24,7 @@ from vitreous.reports.investigation import Findings
 BRANCH_MAPS = r".*\.mixer\.(static\.(branch\d+\.)?output|dynamic\.(local|global)_attention\.output)"
 FREQUENCIES = 10  # of frequencies, from 0 to the highest that a grid can hold
 SMALLEST_GRID = 4  # of a grid that has frequencies worth the name
-SPECTRUM_SIDE = 192  # pixels
+SPECTRUM_SIDE = 240  # pixels
 
 
 def log_amplitude(maps: Tensor) -> Tensor:
@@ -101,7 +102,9 @@ def spectra(subject: Investigated, inquiry: Inquiry) -> list[dict]:
 
 
 def spectrum_charts(rows: list[dict]) -> tuple[tuple[Chart, ...], tuple[LegendEntry, ...]]:
-    """Curves of the first, middle and last block of every model; and what is left of the highest frequency."""
+    """Curves of blocks of one model, at seven depths about, or of the last one of each of several; what is left of
+    the highest frequency; and the same of branches.
+    """
     models = list(dict.fromkeys(row["model"] for row in rows))
     legend, curves, ends = [], [], []
     for number, model in enumerate(models):
@@ -118,20 +121,53 @@ def spectrum_charts(rows: list[dict]) -> tuple[tuple[Chart, ...], tuple[LegendEn
                 legend.append(LegendEntry(f"{row['block']} ({row['grid']})", shade))
     charts = (
         Chart("log amplitude relative to the lowest", "frequency, as a share of the highest", tuple(curves)),
-        Chart("the highest frequency, by depth", "block", tuple(ends)),
+        Chart("the highest frequency, by depth", "block", tuple(ends), marked=whole_places(ends)),
     )
-    return charts, tuple(legend)
+    branches, names = branch_charts([row for row in rows if row["branch"]])
+    return charts + branches, (*legend, *names)
 
 
-def spectrum_sheet(rows: list[dict], most: int = 12) -> Image.Image:
+def branch_charts(rows: list[dict]) -> tuple[tuple[Chart, ...], tuple[LegendEntry, ...]]:
+    """Dashed, the branches of every model that has some: of its first block, and by depth."""
+    kinds = list(dict.fromkeys(branch_kind(row["block"]) for row in rows))
+    colours = {kind: COLOURS[place % len(COLOURS)] for place, kind in enumerate(kinds)}
+    charts: list[Chart] = []
+    for model in dict.fromkeys(row["model"] for row in rows):
+        own = [row for row in rows if row["model"] == model]
+        first = own[0]["block"].partition(".mixer.")[0]
+        curves = [
+            Series(kind, tuple(zip(row["frequency"], row["log_amplitude"], strict=True)), colours[kind], kind, True)
+            for row in own
+            if row["block"].startswith(f"{first}.") and (kind := branch_kind(row["block"]))
+        ]
+        ends = []
+        for kind, colour in colours.items():
+            high = [row["high"] for row in own if branch_kind(row["block"]) == kind]
+            ends.append(Series(kind, tuple(enumerate(high)), colour, kind, True))
+        charts += [
+            Chart(f"{model}: branches of {first}", "frequency, as a share of the highest", tuple(curves)),
+            Chart(f"{model}: branches, the highest frequency", "block", tuple(ends), marked=whole_places(ends)),
+        ]
+    return tuple(charts), tuple(LegendEntry(kind, colour, True) for kind, colour in colours.items())
+
+
+def branch_kind(path: str) -> str:
+    return path.partition(".mixer.")[2].removesuffix(".output").replace(".", " ").replace("_", " ")
+
+
+def spectrum_sheet(rows: list[dict], most: int = 12) -> Sheet:
     """Spectra of blocks and branches, spread over the depth, on one scale of colours."""
     chosen = rows[:: max(1, -(-len(rows) // most))]
     lows, highs = zip(*((row["spectrum"].min(), row["spectrum"].max()) for row in chosen), strict=True)
     panels = [
-        Panel(spectrum_tile(row["spectrum"], min(lows), max(highs)), row["block"], (f"{row['model']}, {row['grid']}",))
+        Panel(
+            spectrum_tile(row["spectrum"], min(lows), max(highs)),
+            row["block"].partition(".mixer.")[0],
+            (branch_kind(row["block"]) or "block", f"{row['model']}, {row['grid']}"),
+        )
         for row in chosen
     ]
-    return contact_sheet(
+    return Sheet(
         panels,
         heading="Spectra of the maps",
         subheading="log amplitude of every frequency; the lowest is in the middle",
