@@ -97,7 +97,7 @@ class ClusterUse(Investigation):
         rows = sorted(rows, key=lambda row: most[row["model"]])
         colours, legend = coloured([row["model"] for row in rows])
         charts = [by_depth(title, key, rows, colours) for title, key in FIGURES.items()]
-        if any(row["drift"] is not None for row in rows):
+        if any(row["drift"] for row in rows):
             charts.append(by_depth("drift from the best to the final weights", "drift", rows, colours))
         counts = {row["clusters"] for row in rows}
         if len(counts) > 1:

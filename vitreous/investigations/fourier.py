@@ -7,6 +7,8 @@ convolutions keep or raise them. EMSNet's branches are shown beside its blocks.
 Shapes: B images, C channels, H W grid.
 """
 
+from itertools import chain, groupby
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -156,8 +158,11 @@ def branch_kind(path: str) -> str:
 
 
 def spectrum_sheet(rows: list[dict], most: int = 12) -> Sheet:
-    """Spectra of blocks and branches, spread over the depth, on one scale of colours."""
-    chosen = rows[:: max(1, -(-len(rows) // most))]
+    """Spectra of blocks, each after its branches, spread over the depth, on one scale of colours."""
+    blocks = [
+        list(found) for _, found in groupby(rows, lambda row: (row["model"], row["block"].partition(".mixer.")[0]))
+    ]
+    chosen = list(chain(*blocks[:: max(1, -(-len(rows) // most))]))
     lows, highs = zip(*((row["spectrum"].min(), row["spectrum"].max()) for row in chosen), strict=True)
     panels = [
         Panel(

@@ -36,7 +36,7 @@ class Robustness(Investigation):
         rows, undefined = rows_or_reasons(inquiry, partial(under_corruptions, kinds=kinds))
         for data in inquiry.also:
             found, reasons = rows_or_reasons(inquiry, partial(on_other_data, data=data))
-            rows += found
+            rows = found + rows  # where a table cut short still has them
             undefined |= {f"{label} on {data}": reason for label, reason in reasons.items()}
         colours, legend = coloured([row["model"] for row in rows])
         charts = tuple(

@@ -26,6 +26,11 @@ from vitreous.reports.investigation import Findings
 HEADED = ("attention.map", "attention.channel_attention", "attention.unmixed", "attention.mixed",
            "attention.mix_attn", "attention.fusion_attn", "global_attention.map")  # fmt: skip
 UNMIXED = ".unmixed"  # scores, before the softmax
+LINES = {  # layers of different kinds have curves of their own
+    **{end: end for end in ("unmixed", "mixed", "mix_attn", "fusion_attn")},
+    "local_attention.map": "local",
+    "global_attention.map": "global",
+}
 IN_WINDOWS = "local_attention.map"
 
 
@@ -124,7 +129,7 @@ def alike_rows(subject: Investigated, inquiry: Inquiry) -> list[dict]:
         {
             "model": subject.label,
             "layer": name,
-            "line": next((end for end in ("unmixed", "mixed", "mix_attn", "fusion_attn") if name.endswith(end)), ""),
+            "line": next((line for end, line in LINES.items() if name.endswith(end)), ""),
             "queries": _rounded(total[0] / count),
             "heads": _rounded(total[1] / count),
         }
