@@ -28,6 +28,13 @@ def test_what_is_read_lies_on_the_picture(name):
         torch.testing.assert_close(read_from(model, IMAGES[1:], (0.3, 0.9))[layer], maps[1:], rtol=1e-3, atol=1e-5)
 
 
+def test_layers_stand_in_the_order_of_the_network_and_what_tells_most_of_a_place_is_last():
+    mat, partial = (layers_read(small(name, 1)) for name in ("mat_1", "partialformer_b0"))
+    assert [name.rpartition(".")[2] for name in mat] == ["abstract_attn", "fusion_attn", "window_attn"] * 2
+    assert [name.rpartition(".")[2] for name in partial] == ["abstract", "background", "mixed"] * 4
+    assert [name.split(".")[1] for name in partial] == [stage for stage in "0123" for _ in range(3)]
+
+
 def test_reading_clusters_is_reading_their_positions():
     """Attention to clusters sums to one, and so do the maps: what is read through them does too."""
     model = awake(small("paca_tiny", 1)).eval()

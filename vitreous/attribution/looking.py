@@ -41,11 +41,17 @@ CHOICE = re.compile(r"(?P<layer>\S+?)?(?: ?\bhead (?P<head>\d+))?(?: ?\bfrom (?P
 
 
 def layers_read(model: nn.Module) -> dict[str, bool]:
-    """Layers that attend to places, in the order of the network, and whether the query's place matters to them."""
+    """Layers that attend to places, in the order of the network, and whether the query's place matters to them.
+
+    In a block those come last that say most about a place: its own window after the summaries of all windows.
+    """
     backbone = find_trunk(model)
     if backbone is not None:
         names = [name for name in tap_names(backbone) if re.fullmatch(f"{ONE_QUERY}|{BY_PLACE}", name)]
-        return {name: not re.fullmatch(ONE_QUERY, name) for name in names}
+        blocks = [name.rpartition(".")[0] for name in names]
+        by_place = {name: not re.fullmatch(ONE_QUERY, name) for name in names}
+        telling = {name: (blocks.index(name.rpartition(".")[0]), by_place[name], "window" in name) for name in names}
+        return {name: by_place[name] for name in sorted(names, key=telling.__getitem__)}
     known = anatomy(model)
     first = known.reads is None or bool(known.reads[0])  # else the first token is a register, or idle
     return {name: by_place for place in known.attention for name, by_place in foreign_names(place, first)}
