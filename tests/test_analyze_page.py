@@ -22,12 +22,20 @@ QUICKER = {"scaling": "--sizes 32 --rounds 1", "resolution": "--sizes 48 64", "i
 def test_commands_work(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     classes = tuple(open_data("shapes", "val", size=(64, 64), count=1).classes)
-    for name in ("demo", "fewer_clusters"):
+    for name in re.findall(r"runs/(\w+)", command):
         save_small(Path("runs") / name, "paca_b0", **SMALL, classes=classes)
     words = shlex.split(command)[1:]
     quicker = QUICKER.get(words[1], "--limit 2")
     assert main([*words, *quicker.split()]) == 0, capsys.readouterr().err
     assert (Path("analysis") / words[1] / "analysis.md").is_file()
+
+
+def test_runs_are_made_by_commands_that_are_told(capsys) -> None:
+    trained = re.findall(r"^    vitreous (train .*)$", read(PAGE), re.M)
+    for command in trained:
+        assert main([*shlex.split(command), "--print"]) == 0, capsys.readouterr().err
+    made = {"demo", *re.findall(r"--out runs/(\w+)", "\n".join(trained))}  # `vitreous demo` makes the first
+    assert set(re.findall(r"runs/(\w+)", "\n".join(COMMANDS))) <= made
 
 
 def test_every_kind_is_told() -> None:

@@ -3,7 +3,7 @@
 vitreous analyze fourier runs/demo shapes
 """
 
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +12,14 @@ from typing_extensions import Doc
 
 from vitreous.errors import InputError, nearest, printable
 from vitreous.files.storage import write_json
-from vitreous.investigations.base import Inquiry, Investigation, all_investigated, load_investigations, require_defined
+from vitreous.investigations.base import (
+    Inquiry,
+    Investigated,
+    Investigation,
+    all_investigated,
+    load_investigations,
+    require_defined,
+)
 from vitreous.reports.investigation import Findings, findings_table, write_charts_and_text
 from vitreous.runs.results import require_positive, result_folder
 from vitreous.runtime.calling import takes
@@ -34,7 +41,10 @@ class AnalyzeSettings:
     _: KW_ONLY
     beside: Annotated[tuple[str, ...], Doc("Further models, shown in the same charts.")] = ()
     split: Annotated[str, Doc("Split of the data to use.")] = "val"
-    limit: Annotated[int, Doc("Most pictures, spread evenly over the data; attention looks at the first of them.")] = 32
+    limit: Annotated[
+        int | None,
+        Doc("Most pictures, spread over the data; default: 32, and all for ablate. Attention looks at the first."),
+    ] = None
     size: Annotated[
         int | None, Doc("Height and width the images are brought to; default: what each model was trained with.")
     ] = None
@@ -75,11 +85,13 @@ class AnalyzeSettings:
         shared = {
             field.name: getattr(self, field.name)
             for field in fields(Inquiry)
-            if field.name not in ("subjects", "train")
+            if field.name not in ("subjects", "train", "answers")
         }
-        any_task = find_investigation(self.kind).any_task
-        subjects = all_investigated((self.model, *self.beside), self.size, self.device, any_task)
-        return Inquiry(subjects, **shared, train=train)
+        kind = find_investigation(self.kind)
+        shared["limit"] = kind.usual_limit if self.limit is None else self.limit
+        given = self.model, *self.beside
+        subjects = all_investigated(given, self.size, self.device, any_task=kind.any_task, answers=kind.answers)
+        return Inquiry(subjects, **shared, train=train, answers=kind.answers)
 
 
 @takes(AnalyzeSettings)
@@ -114,12 +126,11 @@ def analyze(settings: AnalyzeSettings) -> Path:
         The path of the table.
     """
     asked, inquiry = find_investigation(settings.kind), settings.inquiry()
-    if asked.needs_weights:
-        for subject in inquiry.subjects:
-            inquiry.images(subject.trained)  # what cannot be opened is told before the work
+    suited, unsuited = opened(inquiry) if asked.needs_weights else (inquiry, {})
     folder = settings.out or Path("analysis") / settings.kind
     with result_folder(folder, ANALYSIS_JSON) as staging:
-        findings = asked.run(inquiry)
+        findings = asked.run(suited)
+        findings = replace(findings, undefined={**unsuited, **findings.undefined})
         require_defined(asked.name, findings)
         write_findings(staging, asked, inquiry, findings)
     Console().print(findings_table(asked.name, findings))
@@ -127,6 +138,21 @@ def analyze(settings: AnalyzeSettings) -> Path:
         print(printable(f"not defined for {name}: {reason}"))
     print(printable(f"written: {folder / ANALYSIS_TEXT} (how to read it), and charts beside it"))
     return folder / ANALYSIS_TEXT
+
+
+def opened(inquiry: Inquiry) -> tuple[Inquiry, dict[str, str]]:
+    """About the models that fit the kind and the data, and why others do not; refused before the work if none does."""
+    found: list[Investigated] = []
+    unsuited: dict[str, InputError] = {}
+    for subject in inquiry.subjects:
+        try:
+            inquiry.images(subject.trained)
+            found.append(subject)
+        except InputError as reason:
+            unsuited[subject.label] = reason
+    if not found:
+        raise next(iter(unsuited.values()))
+    return replace(inquiry, subjects=tuple(found)), {label: str(reason) for label, reason in unsuited.items()}
 
 
 def find_investigation(kind: str) -> Investigation:

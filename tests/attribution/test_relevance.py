@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.support.families import FAMILIES, awake, small
+from vitreous.attribution.catalogue import find_method
 from vitreous.attribution.relevance import FixedFactors, LayerRelevance, relevance, spread_out_evenly
 from vitreous.attribution.target import ClassTarget
 from vitreous.errors import InputError
@@ -23,6 +24,9 @@ def test_relevance_sums_to_the_logit(name: str) -> None:
     torch.testing.assert_close(found.total, logits, rtol=1e-3, atol=1e-3 * logits.abs().max().item())
     partial = relevance(model, images, CLASSES, stage=2)
     torch.testing.assert_close(partial.total, logits, rtol=1e-3, atol=1e-3 * logits.abs().max().item())
+    for words in ("lrp", "lrp stage 2"):  # and so does the map that is shown
+        heat = find_method(words, model)(model, images, CLASSES)
+        torch.testing.assert_close(heat.sum((1, 2)), logits, rtol=1e-3, atol=1e-3 * logits.abs().max().item())
 
 
 def test_rules_change_no_value() -> None:
@@ -72,5 +76,10 @@ def test_names_and_bad_input() -> None:
     assert LayerRelevance().name == "lrp"
     assert LayerRelevance(attention=True, constants=False, stage=2).name == "attn_lrp_patches stage 2"
     model = small("paca_tiny", 1).eval()
+    assert find_method("attn_lrp stage 2", model) == LayerRelevance(attention=True, stage=2)
+    with pytest.raises(InputError, match="stage 9 does not exist"):
+        find_method("lrp stage 9", model)
+    with pytest.raises(InputError, match="unknown method 'lrp stages'"):
+        find_method("lrp stages", model)
     with pytest.raises(InputError, match="stage 9 does not exist"):
         LayerRelevance(stage=9)(model, torch.randn(1, 3, 64, 64), 0)

@@ -15,7 +15,7 @@ from vitreous.investigations.blocks import block_maps, block_paths, block_places
 from vitreous.investigations.clusters import ClusterFigures, drift_between
 from vitreous.investigations.fourier import log_amplitude, profile
 from vitreous.investigations.interaction import ORDERS, log_odds, patch_grid, relative, strengths
-from vitreous.investigations.similarity import attention_rows, between_heads, between_queries
+from vitreous.investigations.similarity import as_query_rows, attention_rows, between_heads, between_queries
 
 # ---- fourier -----------------------------------------------------------------------------------------------------
 
@@ -108,15 +108,26 @@ def test_similarity_is_the_mean_over_all_pairs() -> None:
     torch.testing.assert_close(between_queries(rows)[0], torch.stack(pairs).mean())
 
 
-@pytest.mark.parametrize("name", ["paca_tiny", "xcit_nano_12_p16", "mat_1", "partialformer_b0"])
-def test_rows_of_attention_sum_to_one(name: str) -> None:
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_rows_of_attention_sum_to_one_and_cosines_are_at_most_one(name: str) -> None:
     model = awake(small(name, 1)).eval()
     for layer, rows in attention_rows(model, torch.randn(2, 3, 64, 64)).items():
-        assert rows.ndim == 4, layer
+        assert rows.ndim == (6 if layer.endswith("local_attention.map") else 4), layer
         if layer.startswith("class_blocks"):  # which also reads itself
             assert (rows.sum(-1) < 1).all()
         elif not layer.endswith(".mixed"):  # whose heads are mixed after the softmax
             torch.testing.assert_close(rows.sum(-1), torch.ones_like(rows.sum(-1)), rtol=1e-4, atol=1e-4, msg=layer)
+        for values in (between_queries(rows), between_heads(rows)):
+            assert (values.isnan() | (values.abs() <= 1 + 1e-5)).all(), layer
+
+
+def test_in_windows_queries_are_compared_with_those_of_their_window() -> None:
+    """In one window all queries read alike; in the other each reads a key of its own."""
+    alike = torch.rand(9, generator=torch.Generator().manual_seed(0)).expand(9, 9)
+    seen = torch.stack([alike, torch.eye(9)], -1).view(1, 1, 9, 9, 1, 2)  # (B, h, queries, keys, H', W')
+    torch.testing.assert_close(
+        between_queries(as_query_rows("mixer.dynamic.local_attention.map", seen)), torch.tensor([0.5])
+    )
 
 
 # ---- clusters ----------------------------------------------------------------------------------------------------

@@ -51,6 +51,9 @@ def test_attention_is_the_formula_of_the_text(size: tuple[int, int]) -> None:
             for target, value in ((queries, q[1:]), (own, out[1:])):
                 target[here] = value.reshape(image[here].shape)
             seen[:, *here] = weights[:, 0, 1:].reshape(seen[:, *here].shape)
+            inside = torch.arange(w * w).view(w, w)[: size[0] - top, : size[1] - left].flatten() + 1
+            rows = maps["window_attn"][b][:, :, *here].flatten(2)[:, [0, *inside]]  # (h, t, positions of the window)
+            torch.testing.assert_close(rows.transpose(1, 2), weights[:, 1:])
         mixing, mixed = softmax_attention(*layer.mix_qkv(torch.stack(abstract)).chunk(3, -1), heads)
         k, v = layer.abs_kv(layer.mix_proj(mixed)).chunk(2, -1)
         fusing, gained = softmax_attention(queries.flatten(0, 1), k, v, heads)
@@ -184,6 +187,7 @@ def test_taps_are_picture_shaped_and_sum_to_one() -> None:
     at = "stages.2.blocks.1.attention."
     shapes = {name.removeprefix(at): tuple(value.shape) for name, value in maps.items() if name.startswith(at)}
     assert shapes == dict(
+        window_attn=(2, 4, 10, 9, 7),
         abstract_attn=(2, 4, 9, 7),
         mix_attn=(2, 4, 9, 3, 3),
         fusion_attn=(2, 4, 9, 9, 7),
@@ -191,7 +195,7 @@ def test_taps_are_picture_shaped_and_sum_to_one() -> None:
         fusion_gain=(2, 1, 9, 7),
         after_fusion=(2, 32, 9, 7),
     )
-    for name in ("mix_attn", "fusion_attn"):
+    for name in ("window_attn", "mix_attn", "fusion_attn"):
         torch.testing.assert_close(maps[at + name].sum(2), torch.ones(2, 4, *shapes[name][-2:]))
     # The abstract token also looks at itself, so a window's positions share a little less than one.
     shared = F.pad(maps[at + "abstract_attn"], (0, 2)).unfold(2, 3, 3).unfold(3, 3, 3).sum((-2, -1))
@@ -206,7 +210,7 @@ def test_gradients_reach_the_recorded_maps() -> None:
     model = awake(MAT(**SHAPE)).eval()
     with record(model) as maps:
         loss = model(torch.randn(1, 3, 99, 131)).square().sum()
-    beside = ("fusion_gain", "reference")  # shown, but not on the way to the output
+    beside = ("fusion_gain", "reference", "window_attn")  # shown, but not on the way to the output
     watched = {name: value for name, value in maps.items() if not name.endswith(beside)}
     gradients = torch.autograd.grad(loss, list(watched.values()))
     for name, gradient in zip(watched, gradients, strict=True):

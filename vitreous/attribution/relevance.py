@@ -16,8 +16,9 @@ to first order: its sum is no longer exact. Both can stop at a stage's map inste
 Shapes: B images, C channels, H W grid of the patches, N positions.
 """
 
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -181,11 +182,19 @@ RELEVANCE_RULES = _rules()
 
 
 class Relevance(NamedTuple):
-    """What a logit is made of: `patches` (B, H, W), `constants` at their places (B, H, W), and those without one."""
+    """What a logit is made of: `patches` (B, H, W), `constants` at their places (B, H, W), and those without one.
+
+    `elsewhere` is of pooled features, tokens that belong to no position, and windows.
+    """
 
     patches: Tensor
     constants: Tensor
     elsewhere: Tensor  # (B,)
+
+    @property
+    def whole(self) -> Tensor:
+        """(B, H, W) of all: what has no place counts for all places alike."""
+        return self.patches + self.constants + self.elsewhere[:, None, None] / self.patches[0].numel()
 
     @property
     def total(self) -> Tensor:
@@ -197,8 +206,7 @@ def relevance(
 ) -> Relevance:
     """Of the target's logit, down to the patches that the stem gives, or to the map of a stage, from one."""
     backbone = trunk(model)
-    if stage is not None and not 1 <= stage <= len(backbone.stages):
-        raise InputError(f"stage {stage} does not exist; this model has stages 1 to {len(backbone.stages)}")
+    require_stage(backbone, stage)
     end, channels = (backbone.stem, -1) if stage is None else (backbone.stages[stage - 1].output, 1)
     cut: list[Tensor] = []
 
@@ -231,6 +239,11 @@ def relevance(
         else:
             placed = placed + spread_out_evenly(here, grid)
     return Relevance(main, placed, elsewhere)
+
+
+def require_stage(backbone: Any, stage: int | None) -> None:
+    if stage is not None and not 1 <= stage <= len(backbone.stages):
+        raise InputError(f"stage {stage} does not exist; this model has stages 1 to {len(backbone.stages)}")
 
 
 def on_grid(part: Tensor, channels: int | None, images: int, grids: set[tuple[int, int]]) -> Tensor | None:
@@ -267,8 +280,8 @@ def spread_out_evenly(maps: Tensor, grid: tuple[int, int]) -> Tensor:
 class LayerRelevance(Method):
     """`attention`: whether what attention weights hang on has a share (AttnLRP), or they are fixed.
 
-    `constants`: with what biases and positions add, at their places, so that the map sums to the logit but for what has
-    no place. `stage`: down to the map of this stage only, from one.
+    `constants`: with what biases and positions add, at their places, and evenly what has no place, so that the map sums
+    to the logit. `stage`: down to the map of this stage only, from one; by name, `lrp stage 2`.
     """
 
     attention: bool = False
@@ -284,6 +297,13 @@ class LayerRelevance(Method):
         kind = "attn_lrp" if self.attention else "lrp"
         return kind + ("" if self.constants else "_patches") + where(self.stage, None)
 
+    def at(self, place: str, model: nn.Module) -> "LayerRelevance | None":
+        number = re.fullmatch(r"stage (\d+)", place)
+        if number is None:
+            return None
+        require_stage(trunk(model), int(number[1]))
+        return replace(self, stage=int(number[1]))
+
     def missing(self, model: nn.Module) -> str | None:
         reason = super().missing(model)
         if reason is None and find_trunk(model) is None:
@@ -292,7 +312,7 @@ class LayerRelevance(Method):
 
     def heat(self, model: nn.Module, images: Tensor, target: Target) -> Tensor:
         found = relevance(model, images, target, weights_fixed=not self.attention, stage=self.stage)
-        return found.patches + found.constants if self.constants else found.patches
+        return found.whole if self.constants else found.patches
 
 
 METHODS = (LayerRelevance(), LayerRelevance(attention=True))

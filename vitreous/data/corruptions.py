@@ -1,8 +1,8 @@
 """Pictures made worse in known ways: noise, blur, weather of the lens, and what cameras and files do.
 
 After Hendrycks and Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions and Perturbations", arXiv
-1903.12261 (ImageNet-C): the kinds that need no pictures of their own, with their five severities on pictures scaled to
-224 pixels; lengths grow with the picture. The pixels are not theirs bit by bit.
+1903.12261 (ImageNet-C): kinds that need no pictures of their own, with their five severities on pictures scaled to
+224 pixels; lengths grow with the picture. The pixels are not theirs bit by bit; box blur stands for their defocus.
 """
 
 import io

@@ -67,15 +67,36 @@ def blended(below: np.ndarray, above: np.ndarray, opacity: np.ndarray) -> Image.
     return Image.fromarray((below * (1 - opacity) + above * opacity).round().astype(np.uint8))
 
 
+class SheetLayout(NamedTuple):
+    """Where everything is on a sheet, in pixels."""
+
+    size: tuple[int, int]  # width, height
+    corners: tuple[tuple[int, int], ...]  # upper left ones of the panels
+    bottom: int  # of the panels, where the footer begins
+
+
 def contact_sheet(
     panels: Sequence[Panel], *, heading: str, subheading: str, footnote: str, bar: bool = True
 ) -> Image.Image:
     """Panels of equal size in rows under a heading, with footnote and, for heat maps, the colour bar below."""
-    heading, subheading = (
-        fit_text(heading, TITLE_PIXELS + 6, WIDEST_TEXT),
-        fit_text(subheading, TEXT_PIXELS, WIDEST_TEXT),
-    )
-    footnote = fit_text(footnote, TEXT_PIXELS, WIDEST_TEXT)
+    heading, subheading, footnote = fit_sheet_texts(heading, subheading, footnote)
+    layout = lay_out(panels, heading, subheading, footnote)
+    sheet = Image.new("RGB", layout.size, PAPER)
+    draw = ImageDraw.Draw(sheet)
+    draw.text((MARGIN, MARGIN - 6), heading, INK, font(TITLE_PIXELS + 6))
+    draw.text((MARGIN, MARGIN + TITLE_PIXELS + 12), subheading, QUIET, font(TEXT_PIXELS))
+    for panel, corner in zip(panels, layout.corners, strict=True):
+        draw_panel(sheet, panel, corner)
+    draw_footer(sheet, footnote, layout.bottom, bar)
+    return sheet
+
+
+def fit_sheet_texts(heading: str, subheading: str, footnote: str) -> tuple[str, str, str]:
+    heading = fit_text(heading, TITLE_PIXELS + 6, WIDEST_TEXT)
+    return heading, fit_text(subheading, TEXT_PIXELS, WIDEST_TEXT), fit_text(footnote, TEXT_PIXELS, WIDEST_TEXT)
+
+
+def lay_out(panels: Sequence[Panel], heading: str, subheading: str, footnote: str) -> SheetLayout:
     width, height = panels[0].image.size
     columns = min(len(panels), MOST_COLUMNS)
     rows = -(-len(panels) // columns)
@@ -89,15 +110,9 @@ def contact_sheet(
     )
     inner = max(columns * (width + PANEL_GAP) - PANEL_GAP, *texts)
     bottom = top + rows * (height + caption)
-    sheet = Image.new("RGB", (inner + 2 * MARGIN, bottom + TEXT_PIXELS + MARGIN + 20), PAPER)
-    draw = ImageDraw.Draw(sheet)
-    draw.text((MARGIN, MARGIN - 6), heading, INK, font(TITLE_PIXELS + 6))
-    draw.text((MARGIN, MARGIN + TITLE_PIXELS + 12), subheading, QUIET, font(TEXT_PIXELS))
-    for index, panel in enumerate(panels):
-        row, column = divmod(index, columns)
-        draw_panel(sheet, panel, (MARGIN + column * (width + PANEL_GAP), top + row * (height + caption)))
-    draw_footer(sheet, footnote, bottom, bar)
-    return sheet
+    places = (divmod(index, columns) for index in range(len(panels)))
+    corners = tuple((MARGIN + column * (width + PANEL_GAP), top + row * (height + caption)) for row, column in places)
+    return SheetLayout((inner + 2 * MARGIN, bottom + TEXT_PIXELS + MARGIN + 20), corners, bottom)
 
 
 def draw_panel(sheet: Image.Image, panel: Panel, corner: tuple[int, int]) -> None:

@@ -216,15 +216,17 @@ def label_reading(trained: TrainedModel, data: str, ignore: tuple[int, ...], red
     return task.reading() if recognise(data, task.targets, task.wording()).class_values else {}
 
 
-def open_for_task(trained: TrainedModel, data: str, split: str, follow: bool = False) -> ImageSet:
-    """The data for the model's task, with label pictures read as in training."""
+def open_for_task(
+    trained: TrainedModel, data: str, split: str, follow: bool = False, val_fraction: float | None = None
+) -> ImageSet:
+    """The data for the model's task; label pictures are read, and val is held out by default, as in training."""
     task = load_task(trained.task)
     return open_data(
         data,
         split,
         size=trained.preprocess.size,
         targets=task.targets,
-        val_fraction=trained.val_fraction,
+        val_fraction=trained.val_fraction if val_fraction is None else val_fraction,
         follow=follow,
         wording=task.wording(),
         **label_reading(trained, data, (), False),

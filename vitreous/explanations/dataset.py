@@ -21,13 +21,14 @@ from vitreous.runs.trained_model import TrainedModel
 from vitreous.runtime.console import track
 from vitreous.runtime.distributed import World
 
+UNLABELLED = -1
 MOST_PIXELS_WITH_GRADIENTS = 16 * 224 * 224  # of a batch: with its gradients, paca_tiny then takes 0.6 GB
 
 
 class ImageBatch(NamedTuple):
     numbers: Tensor  # (B,) of the images within the data
     inputs: Tensor  # (B, 3, height, width)
-    labels: Tensor  # (B,)
+    labels: Tensor  # (B,), of pictures without one UNLABELLED
     objects: Tensor  # (B, height, width), all False where the data do not know it
 
 
@@ -56,7 +57,9 @@ def read_batches(
         read += 1
         mask = object_mask(trained.preprocess, images.object_mask(number))
         unknown = torch.zeros(height, width, dtype=torch.bool)
-        rows.append((number, pixels, images.target(number)["labels"], unknown if mask is None else mask))
+        rows.append(
+            (number, pixels, images.target(number).get("labels", UNLABELLED), unknown if mask is None else mask)
+        )
         if len(rows) == at_once:
             yield batch()
     if rows:

@@ -13,21 +13,27 @@ import torch
 
 from vitreous.errors import InputError, nearest
 from vitreous.figures.counting import figures_of
+from vitreous.figures.display import arguments_of
 from vitreous.investigations.base import Inquiry, Investigation, coloured
 from vitreous.investigations.resolution import share_of_batches
 from vitreous.registry import ENTRIES, create_model, resolve_name
 from vitreous.reports.chart import Chart, Series
 from vitreous.reports.investigation import Findings
 from vitreous.runs.model_folder import load_classifier
+from vitreous.runs.trained_model import class_columns
 from vitreous.runs.trial import done_once
 
 WHOLE = "whole"
 FIGURES_FILE = "ablation.json"
 SWITCHES: dict[str, dict[str, dict[str, Any]]] = {  # family -> row -> arguments that differ
     "paca": {
-        "2 clusters": dict(clusters=2),
-        "49 clusters": dict(clusters=49),
-        "100 clusters": dict(clusters=100),
+        "2 clusters": dict(clusters=(2, 2, 2, 0)),
+        "49 clusters": dict(clusters=(49, 49, 49, 0)),
+        "100 clusters": dict(clusters=(100, 100, 100, 0)),
+        "49 to 100 clusters": dict(clusters=(49, 64, 81, 100)),
+        "100 to 49 clusters": dict(clusters=(100, 81, 64, 49)),
+        "100 clusters in all stages": dict(clusters=(100,) * 4),
+        "100 clusters in every block": dict(clusters=(100,) * 4, recluster=1),
         "mlp clustering": dict(clustering="mlp"),
         "linear clustering": dict(clustering="linear"),
         "clusters in every block": dict(recluster=1),
@@ -49,6 +55,7 @@ SWITCHES: dict[str, dict[str, dict[str, Any]]] = {  # family -> row -> arguments
         "without local attention": dict(branches=("static", "global")),
         "whitening over pixels": dict(whitening="pixel"),
         "without the gate": dict(gate=False),
+        "static : dynamic 1 : 1": dict(share=(1, 1)),
         "static 2 : 1 : 1": dict(split=(2, 1, 1)),
         "static 1 : 1 : 2": dict(split=(1, 1, 2)),
     },
@@ -58,6 +65,7 @@ SWITCHES: dict[str, dict[str, dict[str, Any]]] = {  # family -> row -> arguments
         "without positions": dict(position=False),
         "convolutions between stages": dict(embed="conv"),
         "patch merging between stages": dict(embed="merge"),
+        "in all stages": dict(mixers=("mat",) * 4),
         "in stages 2 to 4": dict(mixers=("none", "mat", "mat", "mat")),
         "in stage 4 only": dict(mixers=("none", "none", "none", "mat")),
     },
@@ -76,11 +84,12 @@ class Ablations(Investigation):
     order = 90
     asks = "what each part of a family is worth, by training without it"
     needs_weights = False
+    usual_limit = None
     reading = (
         "Right answers, in percent, of the whole model and of the model without a part, all trained alike: the mean "
         "over seeds, and the lowest and highest. Differences smaller than that range mean nothing. A short training "
         "ranks parts by how much they help to learn fast; a part may be worth more, or less, in the end. Parameters "
-        "and multiply-adds tell what a part costs."
+        "and multiply-adds, at the size of the training, tell what a part costs."
     )
 
     def run(self, inquiry: Inquiry) -> Findings:
@@ -102,27 +111,44 @@ class Ablations(Investigation):
 
 
 def switches_of(model: str) -> dict[str, dict[str, Any]]:
+    """The rows that differ from the whole model: `paca_small` has its 100 clusters already."""
     family = next((family for family in SWITCHES if model.startswith(family)), None)
     if family is None or model not in ENTRIES:
         raise InputError(
             f"'{model}' has no parts to leave out; give a model of {', '.join(SWITCHES)} (vitreous info lists them)"
         )
-    return SWITCHES[family]
+    with torch.device("meta"):
+        built: Any = create_model(model)
+    whole = arguments_of(built, ENTRIES[model].arguments)
+    return {
+        part: arguments
+        for part, arguments in SWITCHES[family].items()
+        if any(comparable(whole[name].value) != comparable(value) for name, value in arguments.items())
+    }
+
+
+def comparable(value: Any) -> Any:
+    """A list says the same as a tuple."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 def chosen_switches(model: str, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     known = switches_of(model)
     for name in names:
         if name not in known:
-            raise InputError(f"--switches {name!r} is no part of {model}; nearest: {nearest(name, list(known))}")
+            raise InputError(
+                f"--switches {name!r} is no part of {model}, or what it has already; "
+                f"nearest: {nearest(name, list(known))}"
+            )
     return {name: known[name] for name in names or known}
 
 
 def trained_rows(model: str, chosen: Mapping[str, dict[str, Any]], inquiry: Inquiry) -> list[dict[str, Any]]:
     rows = []
     for part, arguments in {WHOLE: {}, **chosen}.items():
-        shares = [share_of_run(model, part, arguments, seed, inquiry) for seed in inquiry.seeds]
-        params, macs = counted(model, arguments, inquiry)
+        runs = [figures_of_run(model, part, arguments, seed, inquiry) for seed in inquiry.seeds]
+        shares = [figures["top1"] for figures in runs]
+        params, macs = counted(model, arguments, (int(runs[0]["height"]), int(runs[0]["width"])))
         rows.append(
             {
                 "model": model,
@@ -133,22 +159,25 @@ def trained_rows(model: str, chosen: Mapping[str, dict[str, Any]], inquiry: Inqu
                 "high": max(shares),
                 "params": params,
                 "gmacs": round(macs / 1e9, 3),
+                "size": int(runs[0]["height"]),
+                "pictures": int(runs[0]["pictures"]),
                 "seeds": list(inquiry.seeds),
             }
         )
     return rows
 
 
-def counted(model: str, arguments: Mapping[str, Any], inquiry: Inquiry) -> tuple[int, int]:
-    """Parameters and multiply-adds of a row, at the size it is trained with."""
+def counted(model: str, arguments: Mapping[str, Any], size: tuple[int, int]) -> tuple[int, int]:
+    """Parameters and multiply-adds of a row, at the size it was trained with."""
     with torch.device("meta"):
         built: Any = create_model(model, **arguments)
-    side = inquiry.subjects[0].size
-    figures = figures_of(built, built.pretrained_cfg["input_size"][1:] if side is None else (side, side))
+    figures = figures_of(built, size)
     return figures["params"], figures["macs"]
 
 
-def share_of_run(model: str, part: str, arguments: Mapping[str, Any], seed: int, inquiry: Inquiry) -> float:
+def figures_of_run(
+    model: str, part: str, arguments: Mapping[str, Any], seed: int, inquiry: Inquiry
+) -> dict[str, float]:
     """Trained and measured, unless it was before under the same budget."""
     budget = {"data": inquiry.data, "epochs": inquiry.epochs, "size": inquiry.subjects[0].size, "limit": inquiry.limit}
     run = inquiry.runs / f"{model}_{part}_{seed}".replace(" ", "_").replace(":", "to")
@@ -167,10 +196,12 @@ def share_of_run(model: str, part: str, arguments: Mapping[str, Any], seed: int,
             out=run,
         )
         trained = load_classifier(run, size=None, device=inquiry.device)
-        share, _ = share_of_batches(trained, inquiry, f"{part}, seed {seed}")
-        return {"top1": round(share, 4)}
+        columns = class_columns(trained, inquiry.images(trained).classes)
+        share, count = share_of_batches(trained, inquiry, f"{part}, seed {seed}", columns)
+        height, width = trained.preprocess.size
+        return {"top1": round(share, 4), "pictures": count, "height": height, "width": width}
 
-    return done_once(run / FIGURES_FILE, budget, work, option="--runs")["top1"]
+    return done_once(run / FIGURES_FILE, budget, work, option="--runs")
 
 
 INVESTIGATION = Ablations()

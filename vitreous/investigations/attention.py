@@ -1,10 +1,11 @@
 """The attention of any head, block and query (`attribution.looking`), on a sheet."""
 
-from PIL import Image
+import re
 
 from vitreous.attribution.looking import chosen_layers, head_number, read_from
 from vitreous.clusters.layer import stretch
-from vitreous.drawing.panels import Panel, contact_sheet, overlay
+from vitreous.drawing.panels import Panel, overlay
+from vitreous.drawing.sheet import Sheet
 from vitreous.errors import InputError
 from vitreous.investigations.base import Inquiry, Investigated, Investigation
 from vitreous.reports.investigation import Findings
@@ -16,18 +17,20 @@ LOOK_WIDTH = 256
 class Attention(Investigation):
     name = "attention"
     order = 25
+    any_task, answers = True, False
     asks = "where a head of a block looks from a place of the picture"
     reading = (
         "Each panel is one head of one layer; warm places are those it reads. The query is the place given by --query, "
         "from 0 0 at the upper left to 1 1; tokens that belong to no place (class tokens, abstract tokens, "
         "PartialFormer's single query) are the same for every place. Attention to clusters is shown as attention to "
-        "the positions that the clusters gather. Attention says what was read, not what mattered for the answer: for "
-        "that, take vitreous explain."
+        "the positions that the clusters gather, attention to windows and cells at all positions in them. In "
+        "PartialFormer (mixed) a place of the foreground reads the foreground, any other what the single query reads. "
+        "Attention says what was read, not what mattered for the answer: for that, take vitreous explain."
     )
 
     def run(self, inquiry: Inquiry) -> Findings:
         rows: list[dict] = []
-        pictures: dict[str, Image.Image] = {}
+        pictures: dict[str, Sheet] = {}
         undefined: dict[str, str] = {}
         for number, subject in enumerate(inquiry.subjects):
             try:
@@ -42,7 +45,7 @@ class Attention(Investigation):
         )
 
 
-def looked_at(subject: Investigated, inquiry: Inquiry) -> tuple[list[dict], Image.Image]:
+def looked_at(subject: Investigated, inquiry: Inquiry) -> tuple[list[dict], Sheet]:
     images = inquiry.images(subject.trained)
     picture = images.picture(0)
     image = subject.trained.preprocess(picture)[None].to(subject.trained.device)
@@ -57,11 +60,10 @@ def looked_at(subject: Investigated, inquiry: Inquiry) -> tuple[list[dict], Imag
             strongest = [round((x + 0.5) / found.shape[1], 3), round((y + 0.5) / found.shape[0], 3)]
             rows.append({"model": subject.label, "layer": layer, "head": head + 1, "strongest": strongest})
             heat = stretch(found).cpu().numpy()
-            name = layer.removesuffix(".map").removesuffix(".attention")
-            panels.append(Panel(overlay(shown, heat, width=LOOK_WIDTH), f"head {head + 1}", (name,)))
+            panels.append(Panel(overlay(shown, heat, width=LOOK_WIDTH), f"head {head + 1}", lines_of_layer(layer)))
     across, down = inquiry.query
     spread = spread_out(panels)
-    sheet = contact_sheet(
+    sheet = Sheet(
         spread,
         heading=f"{subject.label}: what is read from {across:g} {down:g}",
         subheading="each panel has its own scale",
@@ -70,6 +72,13 @@ def looked_at(subject: Investigated, inquiry: Inquiry) -> tuple[list[dict], Imag
         else "",
     )
     return rows, sheet
+
+
+def lines_of_layer(layer: str) -> tuple[str, str]:
+    """Block and layer in it, each on a line of its own."""
+    name = layer.removesuffix(".map")
+    block = re.fullmatch(r"(.*blocks\.\d+)\.(?:.*\.)?(\w+)", name)
+    return (block[1], block[2]) if block else (name, "")
 
 
 def spread_out(panels: list[Panel]) -> list[Panel]:

@@ -11,13 +11,17 @@ from typing import Any
 
 import vitreous.investigations
 from vitreous.data.image_set import ImageSet
+from vitreous.data.layouts.base import PICTURES
+from vitreous.data.source import open_data
 from vitreous.errors import InputError
 from vitreous.evaluations.settings import open_for_task
 from vitreous.explanations.dataset import ImageBatch, read_batches, selection
-from vitreous.reports.chart import COLOURS, LegendEntry
+from vitreous.reports.chart import COLOURS, LegendEntry, Series
 from vitreous.reports.investigation import Findings
 from vitreous.runs.model_folder import load_classifier, load_model
 from vitreous.runs.trained_model import TrainedModel
+
+MOST_TICKS = 16
 
 
 @dataclass(frozen=True)
@@ -29,21 +33,25 @@ class Investigated:
     size: int | None = None
     device: str = "cpu"
     any_task: bool = False  # else a classifier
+    answers: bool = True  # False: one that gives features and no answers will do
 
     @cached_property
     def trained(self) -> TrainedModel:
-        load = load_model if self.any_task else load_classifier
-        return load(self.given, size=self.size, device=self.device)
+        return self.at(self.given)
+
+    def at(self, place: str | Path) -> TrainedModel:
+        """What is at a place, loaded as this model is."""
+        if self.any_task:
+            return load_model(place, size=self.size, device=self.device, features=not self.answers)
+        return load_classifier(place, size=self.size, device=self.device)
 
 
-def all_investigated(
-    given: Sequence[str], size: int | None, device: str, any_task: bool = False
-) -> tuple[Investigated, ...]:
+def all_investigated(given: Sequence[str], size: int | None, device: str, **kind: bool) -> tuple[Investigated, ...]:
     """Each once, by the last part of its path, which charts have room for; by all of it where two would be the same."""
     names = list(dict.fromkeys(given))
     short = [Path(name).name or name for name in names]
     labels = short if len(set(short)) == len(short) else names
-    return tuple(Investigated(name, label, size, device, any_task) for name, label in zip(names, labels, strict=True))
+    return tuple(Investigated(name, label, size, device, **kind) for name, label in zip(names, labels, strict=True))
 
 
 @dataclass(frozen=True)
@@ -53,7 +61,7 @@ class Inquiry:
     subjects: tuple[Investigated, ...]
     data: str
     split: str = "val"
-    limit: int = 32  # pictures
+    limit: int | None = None  # pictures
     seed: int = 0
     batch_size: int = 8
     device: str = "cpu"
@@ -69,9 +77,17 @@ class Inquiry:
     switches: tuple[str, ...] = ()
     runs: Path = Path("runs/ablate")
     train: Callable[..., Any] | None = None
+    answers: bool = True  # whether pictures need what the model is to answer about them
 
-    def images(self, trained: TrainedModel, data: str | None = None) -> ImageSet:
-        return open_for_task(trained, data or self.data, self.split)
+    def images(self, trained: TrainedModel) -> ImageSet:
+        if self.answers:
+            return open_for_task(trained, self.data, self.split)
+        size, held_out = trained.preprocess.size, trained.val_fraction
+        return open_data(self.data, self.split, size=size, targets=PICTURES, val_fraction=held_out)
+
+    def other_images(self, trained: TrainedModel, data: str) -> ImageSet:
+        """Of data that the model has not learned from: without splits all of them, not the part that training held."""
+        return open_for_task(trained, data, self.split, val_fraction=1.0)
 
     def batches(self, trained: TrainedModel, label: str) -> Iterator[ImageBatch]:
         """The chosen pictures as the model sees them, with their labels."""
@@ -89,9 +105,11 @@ class Investigation(ABC):
     order = 50  # where lists show it
     asks: str  # the question, for --help
     reading: str  # how to read the result
+    usual_limit: int | None = 32  # pictures, unless --limit says how many; None: all
     needs_data = True
     needs_weights = True  # of the models that are given
     any_task = False  # else classifiers
+    answers = True  # False: models without a classifier and pictures without labels will do
 
     @abstractmethod
     def run(self, inquiry: Inquiry) -> Findings: ...
@@ -118,21 +136,16 @@ def rows_or_reasons(
     return rows, undefined
 
 
-def class_numbers(trained: TrainedModel, images: ImageSet, data: str) -> list[int]:
-    """The model's number of each class of the data, by name."""
-    unknown = [name for name in images.classes if name not in trained.classes]
-    if unknown:
-        raise InputError(
-            f"{data} has classes that {trained.name} does not know: {', '.join(unknown[:3])}"
-            f"{' …' if len(unknown) > 3 else ''}; folders must have the names of its classes"
-        )
-    return [trained.classes.index(name) for name in images.classes]
-
-
 def coloured(names: list[str]) -> tuple[dict[str, str], tuple[LegendEntry, ...]]:
     """A colour for each name, and the legend that tells them."""
     colours = {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(dict.fromkeys(names))}
     return colours, tuple(LegendEntry(name, colour) for name, colour in colours.items())
+
+
+def whole_places(series: Sequence[Series]) -> tuple[int, ...]:
+    """Ticks of an axis that counts, where all of them can be read."""
+    longest = max((len(one.points) for one in series), default=0)
+    return tuple(range(longest)) if longest <= MOST_TICKS else ()
 
 
 def require_defined(kind: str, findings: Findings) -> None:

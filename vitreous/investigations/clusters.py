@@ -4,7 +4,9 @@ Shapes: B images, M clusters, H W grid.
 """
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,13 +15,13 @@ from torch import Tensor, nn
 from vitreous.attribution.method import trunk
 from vitreous.clusters.layer import CLUSTER_TAP, READOUT_TAP, mean_correlation, spatial_entropy
 from vitreous.errors import InputError
-from vitreous.investigations.base import Inquiry, Investigated, Investigation, coloured, rows_or_reasons
+from vitreous.investigations.base import Inquiry, Investigated, Investigation, coloured, rows_or_reasons, whole_places
 from vitreous.layers.tap import record, tap_names
-from vitreous.reports.chart import Chart, Series
+from vitreous.reports.chart import COLOURS, Chart, LegendEntry, Series
 from vitreous.reports.investigation import Findings
-from vitreous.runs.model_folder import load_classifier
 from vitreous.runs.trained_model import TrainedModel
 
+FIGURES = {"share of the clusters in use": "used_per_picture", "entropy": "entropy", "overlap": "overlap"}
 KEPT = ("best", "final")  # weights in a run folder that differ by training
 
 
@@ -77,30 +79,61 @@ def drift_between(first: Tensor, second: Tensor) -> Tensor:
 class ClusterUse(Investigation):
     name = "clusters"
     order = 40
+    any_task, answers = True, False
     asks = "how many clusters of a PaCa are used, how spread out and alike they are, and how they drift"
     reading = (
         "A cluster is in use in a picture if some position belongs to it more than to any other. Entropy is how evenly "
         "a cluster's map covers the picture: 1 is everywhere alike, 0 a single position. Overlap is the mean "
         "correlation of different maps: 1 means copies, 0 unrelated. Drift is 1 minus the likeness of the same "
         "cluster's map in the best and the final weights of a run: 0 means that it has settled. Models with other "
-        "numbers of clusters beside each other (--beside) make a table over M."
+        "numbers of clusters beside each other (--beside) make a table over M, by which rows are ordered."
     )
 
     def run(self, inquiry: Inquiry) -> Findings:
         rows, undefined = rows_or_reasons(inquiry, cluster_rows)
+        most = {row["model"]: 0 for row in rows}
+        for row in rows:
+            most[row["model"]] = max(most[row["model"]], row["clusters"])
+        rows = sorted(rows, key=lambda row: most[row["model"]])
         colours, legend = coloured([row["model"] for row in rows])
-        charts = tuple(
-            Chart(title, "clustering, from the first stage to the last", tuple(
-                Series(name, tuple((i, row[key] / (row["clusters"] if key == "used_per_picture" else 1))
-                                   for i, row in enumerate(row for row in rows if row["model"] == name)), colour, name)
-                for name, colour in colours.items()
-            ))
-            for title, key in (
-                ("share of the clusters in use", "used_per_picture"), ("entropy", "entropy"), ("overlap", "overlap")
-            )
-        )  # fmt: skip
+        charts = [by_depth(title, key, rows, colours) for title, key in FIGURES.items()]
+        if any(row["drift"] for row in rows):
+            charts.append(by_depth("drift from the best to the final weights", "drift", rows, colours))
+        counts = {row["clusters"] for row in rows}
+        if len(counts) > 1:
+            charts += [by_count(f"{title}, over M", key, rows) for title, key in FIGURES.items()]
+            legend = (*legend, *(LegendEntry(layer, colour, True) for layer, colour in layer_colours(rows).items()))
         columns = ("model", "layer", "clusters", "used_ever", "used_per_picture", "entropy", "overlap", "drift")
-        return Findings(tuple(rows), charts, legend, undefined=undefined, columns=columns)
+        return Findings(tuple(rows), tuple(charts), legend, undefined=undefined, columns=columns)
+
+
+def by_depth(title: str, key: str, rows: list[dict], colours: Mapping[str, str]) -> Chart:
+    series = []
+    for name, colour in colours.items():
+        own = [height_of(row, key) for row in rows if row["model"] == name]
+        series.append(Series(name, tuple(enumerate(own)), colour, name))
+    axis = "clustering, from the first stage to the last"
+    return Chart(title, axis, tuple(series), marked=whole_places(series))
+
+
+def by_count(title: str, key: str, rows: list[dict]) -> Chart:
+    """Dashed, each clustering of the models over its number of clusters."""
+    series = []
+    for layer, colour in layer_colours(rows).items():
+        points = sorted((float(row["clusters"]), height_of(row, key)) for row in rows if row["layer"] == layer)
+        series.append(Series(layer, tuple(points), colour, layer, True))
+    return Chart(title, "number of clusters M", tuple(series))
+
+
+def layer_colours(rows: list[dict]) -> dict[str, str]:
+    layers = sorted({row["layer"] for row in rows})
+    return {layer: COLOURS[::-1][place % len(COLOURS)] for place, layer in enumerate(layers)}
+
+
+def height_of(row: Mapping[str, Any], key: str) -> float:
+    """Clusters in use as a share of all; what is not known is a gap."""
+    value = math.nan if row[key] is None else row[key]
+    return value / row["clusters"] if key == "used_per_picture" else value
 
 
 def cluster_rows(subject: Investigated, inquiry: Inquiry) -> list[dict]:
@@ -129,7 +162,7 @@ def other_weights(subject: Investigated, inquiry: Inquiry) -> TrainedModel | Non
     folder = Path(subject.given)
     if not all((folder / name).is_dir() for name in KEPT):
         return None
-    return load_classifier(folder / KEPT[-1], size=min(subject.trained.preprocess.size), device=inquiry.device)
+    return subject.at(folder / KEPT[-1])
 
 
 INVESTIGATION = ClusterUse()

@@ -7,14 +7,18 @@ convolutions keep or raise them. EMSNet's branches are shown beside its blocks.
 Shapes: B images, C channels, H W grid.
 """
 
+from itertools import chain, groupby
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from vitreous.drawing.panels import Panel, colourise, contact_sheet
-from vitreous.investigations.base import Inquiry, Investigated, Investigation
+from vitreous.drawing.panels import Panel, colourise
+from vitreous.drawing.sheet import Sheet
+from vitreous.errors import InputError
+from vitreous.investigations.base import Inquiry, Investigated, Investigation, rows_or_reasons, whole_places
 from vitreous.investigations.blocks import block_maps, block_places
 from vitreous.reports.chart import COLOURS, Chart, LegendEntry, Series
 from vitreous.reports.investigation import Findings
@@ -22,7 +26,7 @@ from vitreous.reports.investigation import Findings
 BRANCH_MAPS = r".*\.mixer\.(static\.(branch\d+\.)?output|dynamic\.(local|global)_attention\.output)"
 FREQUENCIES = 10  # of frequencies, from 0 to the highest that a grid can hold
 SMALLEST_GRID = 4  # of a grid that has frequencies worth the name
-SPECTRUM_SIDE = 192  # pixels
+SPECTRUM_SIDE = 240  # pixels
 
 
 def log_amplitude(maps: Tensor) -> Tensor:
@@ -47,6 +51,7 @@ def profile(spectrum: Tensor, bins: int = FREQUENCIES) -> tuple[list[float], lis
 class Fourier(Investigation):
     name = "fourier"
     order = 10
+    any_task, answers = True, False
     asks = "which frequencies the maps of each block hold"
     reading = (
         "Frequency 0 is a map's mean, 1 the finest pattern its own grid can hold. A curve tells how much weaker a "
@@ -58,12 +63,7 @@ class Fourier(Investigation):
     )
 
     def run(self, inquiry: Inquiry) -> Findings:
-        rows = [row for subject in inquiry.subjects for row in spectra(subject, inquiry)]
-        undefined = {
-            subject.label: "no block gives a map of 4x4 positions or more"
-            for subject in inquiry.subjects
-            if subject.label not in {row["model"] for row in rows}
-        }
+        rows, undefined = rows_or_reasons(inquiry, spectra)
         charts, legend = spectrum_charts(rows)
         pictures = {"spectrum": spectrum_sheet(rows)} if rows else {}
         told = tuple({key: value for key, value in row.items() if key != "spectrum"} for row in rows)
@@ -82,6 +82,8 @@ def spectra(subject: Investigated, inquiry: Inquiry) -> list[dict]:
                 here = log_amplitude(maps).cpu() * len(maps)
                 sums[path] = sums[path] + here if path in sums else here
         count += len(batch.inputs)
+    if not sums:
+        raise InputError("no block gives a map of 4x4 positions or more")
     rows = []
     for depth, (path, total) in enumerate(sums.items()):
         frequencies, values = profile(total / count)
@@ -102,7 +104,9 @@ def spectra(subject: Investigated, inquiry: Inquiry) -> list[dict]:
 
 
 def spectrum_charts(rows: list[dict]) -> tuple[tuple[Chart, ...], tuple[LegendEntry, ...]]:
-    """Curves of the first, middle and last block of every model; and what is left of the highest frequency."""
+    """Curves of blocks of one model, at seven depths about, or of the last one of each of several; what is left of
+    the highest frequency; and the same of branches.
+    """
     models = list(dict.fromkeys(row["model"] for row in rows))
     legend, curves, ends = [], [], []
     for number, model in enumerate(models):
@@ -119,20 +123,56 @@ def spectrum_charts(rows: list[dict]) -> tuple[tuple[Chart, ...], tuple[LegendEn
                 legend.append(LegendEntry(f"{row['block']} ({row['grid']})", shade))
     charts = (
         Chart("log amplitude relative to the lowest", "frequency, as a share of the highest", tuple(curves)),
-        Chart("the highest frequency, by depth", "block", tuple(ends)),
+        Chart("the highest frequency, by depth", "block", tuple(ends), marked=whole_places(ends)),
     )
-    return charts, tuple(legend)
+    branches, names = branch_charts([row for row in rows if row["branch"]])
+    return charts + branches, (*legend, *names)
 
 
-def spectrum_sheet(rows: list[dict], most: int = 12) -> Image.Image:
-    """Spectra of blocks and branches, spread over the depth, on one scale of colours."""
-    chosen = rows[:: max(1, -(-len(rows) // most))]
+def branch_charts(rows: list[dict]) -> tuple[tuple[Chart, ...], tuple[LegendEntry, ...]]:
+    """Dashed, the branches of every model that has some: of its first block, and by depth."""
+    kinds = list(dict.fromkeys(branch_kind(row["block"]) for row in rows))
+    colours = {kind: COLOURS[place % len(COLOURS)] for place, kind in enumerate(kinds)}
+    charts: list[Chart] = []
+    for model in dict.fromkeys(row["model"] for row in rows):
+        own = [row for row in rows if row["model"] == model]
+        first = own[0]["block"].partition(".mixer.")[0]
+        curves = [
+            Series(kind, tuple(zip(row["frequency"], row["log_amplitude"], strict=True)), colours[kind], kind, True)
+            for row in own
+            if row["block"].startswith(f"{first}.") and (kind := branch_kind(row["block"]))
+        ]
+        ends = []
+        for kind, colour in colours.items():
+            high = [row["high"] for row in own if branch_kind(row["block"]) == kind]
+            ends.append(Series(kind, tuple(enumerate(high)), colour, kind, True))
+        charts += [
+            Chart(f"{model}: branches of {first}", "frequency, as a share of the highest", tuple(curves)),
+            Chart(f"{model}: branches, the highest frequency", "block", tuple(ends), marked=whole_places(ends)),
+        ]
+    return tuple(charts), tuple(LegendEntry(kind, colour, True) for kind, colour in colours.items())
+
+
+def branch_kind(path: str) -> str:
+    return path.partition(".mixer.")[2].removesuffix(".output").replace(".", " ").replace("_", " ")
+
+
+def spectrum_sheet(rows: list[dict], most: int = 12) -> Sheet:
+    """Spectra of blocks, each after its branches, spread over the depth, on one scale of colours."""
+    blocks = [
+        list(found) for _, found in groupby(rows, lambda row: (row["model"], row["block"].partition(".mixer.")[0]))
+    ]
+    chosen = list(chain(*blocks[:: max(1, -(-len(rows) // most))]))
     lows, highs = zip(*((row["spectrum"].min(), row["spectrum"].max()) for row in chosen), strict=True)
     panels = [
-        Panel(spectrum_tile(row["spectrum"], min(lows), max(highs)), row["block"], (f"{row['model']}, {row['grid']}",))
+        Panel(
+            spectrum_tile(row["spectrum"], min(lows), max(highs)),
+            row["block"].partition(".mixer.")[0],
+            (branch_kind(row["block"]) or "block", f"{row['model']}, {row['grid']}"),
+        )
         for row in chosen
     ]
-    return contact_sheet(
+    return Sheet(
         panels,
         heading="Spectra of the maps",
         subheading="log amplitude of every frequency; the lowest is in the middle",

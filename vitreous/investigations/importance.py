@@ -1,9 +1,10 @@
 """What a model loses over a data set without each of its clusters: the drop of AP, of accuracy, or of mIoU.
 
-PaCa ranks the clusters of a detector by the drop of average precision when one is taken away (Grainger et al., arXiv
-2203.11987, 3.5). It is a figure of the whole data, and no property of a picture: `vitreous explain` and `vitreous
-atlas` have those, at a small part of the price. All of the model runs once more for each cluster, as if it had never
-been: also of a readout, whose attention goes to the others (`vitreous mend --without-clusters` makes that model).
+PaCa ranks the clusters of a detector by the drop of average precision (Grainger et al., arXiv 2203.11987, 3.5). There
+what a cluster's map covers is hidden in the picture; here the cluster itself is closed, and the picture stays. It is a
+figure of the whole data, and no property of a picture: `vitreous explain` and `vitreous atlas` have those, at a small
+part of the price. All of the model runs once more for each cluster, as if it had never been: also of a readout, whose
+attention goes to the others (`vitreous mend --without-clusters` makes that model).
 """
 
 from vitreous.clusters.gates import cluster_count, cluster_layer, gated, without

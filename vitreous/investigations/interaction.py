@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitreous.investigations.base import Inquiry, Investigated, Investigation, coloured
+from vitreous.investigations.base import Inquiry, Investigated, Investigation, coloured, rows_or_reasons
 from vitreous.reports.chart import Chart, Series
 from vitreous.reports.investigation import Findings
 
@@ -94,7 +94,7 @@ class Interaction(Investigation):
     )
 
     def run(self, inquiry: Inquiry) -> Findings:
-        rows = [interaction_row(subject, inquiry) for subject in inquiry.subjects]
+        rows, undefined = rows_or_reasons(inquiry, lambda subject, inquiry: [interaction_row(subject, inquiry)])
         colours, legend = coloured([row["model"] for row in rows])
         series = [
             Series(row["model"], tuple(zip(row["order"], row[key], strict=True)), colours[row["model"]], dashed=dashed)
@@ -104,7 +104,8 @@ class Interaction(Investigation):
         chart = Chart(
             "interaction strength J, relative to its mean", "order: share of the other patches", tuple(series)
         )
-        return Findings(tuple(rows), (chart,), legend, columns=("model", "pictures", "strength"))
+        columns = ("model", "pictures", "strength")
+        return Findings(tuple(rows), (chart,), legend, undefined=undefined, columns=columns)
 
 
 def interaction_row(subject: Investigated, inquiry: Inquiry) -> dict:

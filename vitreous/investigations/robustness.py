@@ -1,6 +1,8 @@
 """How right a classifier still is on pictures made worse in known ways, and on other data of the same classes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
 
 import torch
 from PIL import Image
@@ -8,10 +10,10 @@ from PIL import Image
 from vitreous.data.corruptions import CORRUPTIONS, SEVERITIES, corrupted
 from vitreous.errors import InputError, nearest
 from vitreous.explanations.dataset import selection
-from vitreous.investigations.base import Inquiry, Investigated, Investigation, class_numbers, coloured
+from vitreous.investigations.base import Inquiry, Investigated, Investigation, coloured, rows_or_reasons
 from vitreous.reports.chart import Chart, Series
 from vitreous.reports.investigation import Findings
-from vitreous.runs.trained_model import TrainedModel, in_batches
+from vitreous.runs.trained_model import TrainedModel, class_columns, in_batches
 from vitreous.runtime.console import track
 
 CLEAN = "clean"
@@ -31,11 +33,11 @@ class Robustness(Investigation):
 
     def run(self, inquiry: Inquiry) -> Findings:
         kinds = chosen_kinds(inquiry.corruptions)
-        rows = [
-            row
-            for subject in inquiry.subjects
-            for row in (*under_corruptions(subject, inquiry, kinds), *on_other_data(subject, inquiry))
-        ]
+        rows, undefined = rows_or_reasons(inquiry, partial(under_corruptions, kinds=kinds))
+        for data in inquiry.also:
+            found, reasons = rows_or_reasons(inquiry, partial(on_other_data, data=data))
+            rows = found + rows  # where a table cut short still has them
+            undefined |= {f"{label} on {data}": reason for label, reason in reasons.items()}
         colours, legend = coloured([row["model"] for row in rows])
         charts = tuple(
             Chart(title, "severity", tuple(
@@ -43,7 +45,22 @@ class Robustness(Investigation):
             ), unit="%", ends=(0, 100))
             for title, within in (("mean of all corruptions", kinds), *((kind, (kind,)) for kind in kinds))
         )  # fmt: skip
-        return Findings(tuple(rows), charts, legend, columns=("model", "pictures_of", "severity", "top1", "pictures"))
+        columns = ("model", "pictures_of", "severity", "top1", "pictures")
+        return Findings(tuple(rows), (*charts, *other_data(rows, inquiry, colours)), legend, {}, undefined, columns)
+
+
+def other_data(rows: Sequence[dict], inquiry: Inquiry, colours: Mapping[str, str]) -> tuple[Chart, ...]:
+    """One chart, of the clean pictures and of each of the other data; none without those."""
+    if not inquiry.also:
+        return ()
+    places = {CLEAN: 0, **{data: place for place, data in enumerate(inquiry.also, 1)}}
+    series = []
+    for name, colour in colours.items():
+        own = [row for row in rows if row["model"] == name and row["pictures_of"] in places]
+        points = tuple((float(places[row["pictures_of"]]), 100 * row["top1"]) for row in own)
+        series.append(Series(name, points, colour, name))
+    names = (CLEAN, *(Path(data).name for data in inquiry.also))
+    return (Chart("other data of the same classes", "data", tuple(series), unit="%", ends=(0, 100), names=names),)
 
 
 def chosen_kinds(given: Sequence[str]) -> tuple[str, ...]:
@@ -66,7 +83,7 @@ def curve(rows: Sequence[dict], model: str, kinds: Sequence[str]) -> tuple[tuple
 
 def under_corruptions(subject: Investigated, inquiry: Inquiry, kinds: Sequence[str]) -> list[dict]:
     images = inquiry.images(subject.trained)
-    known, numbers = class_numbers(subject.trained, images, inquiry.data), selection(len(images), inquiry.limit)
+    known, numbers = class_columns(subject.trained, images.classes), selection(len(images), inquiry.limit)
     wanted = [(CLEAN, 0), *((kind, severity) for kind in kinds for severity in SEVERITIES)]
     rows = []
     for kind, severity in track(wanted, total=len(wanted), label=f"corruptions, {subject.label}", unit="kinds"):
@@ -80,18 +97,13 @@ def under_corruptions(subject: Investigated, inquiry: Inquiry, kinds: Sequence[s
     return rows
 
 
-def on_other_data(subject: Investigated, inquiry: Inquiry) -> list[dict]:
-    rows = []
-    for data in inquiry.also:
-        images = inquiry.images(subject.trained, data)
-        known = class_numbers(subject.trained, images, data)
-        numbers = selection(len(images), inquiry.limit)
-        pictures = [images.picture(n) for n in numbers]
-        share = share_right(
-            subject.trained, pictures, [known[images.target(n)["labels"]] for n in numbers], inquiry.batch_size
-        )
-        rows.append(row_of(subject, data, None, share, len(pictures)))
-    return rows
+def on_other_data(subject: Investigated, inquiry: Inquiry, data: str) -> list[dict]:
+    images = inquiry.other_images(subject.trained, data)
+    known, numbers = class_columns(subject.trained, images.classes), selection(len(images), inquiry.limit)
+    pictures = [images.picture(n) for n in numbers]
+    labels = [known[images.target(n)["labels"]] for n in numbers]
+    share = share_right(subject.trained, pictures, labels, inquiry.batch_size)
+    return [row_of(subject, data, None, share, len(pictures))]
 
 
 def row_of(subject: Investigated, pictures_of: str, severity: int | None, share: float, count: int) -> dict:

@@ -21,8 +21,8 @@ class Scaling(Investigation):
     asks = "how time, memory and multiply-adds grow with the image"
     needs_data = needs_weights = False
     reading = (
-        "One image at a time. Both axes would be straight lines through zero for a model whose cost is linear in the "
-        "number of pixels; attention between all positions bends upwards. Times are medians on this machine, and worth "
+        "One image at a time. Curves are straight lines through zero for a model whose cost is linear in the number of "
+        "pixels; attention between all positions bends them upwards. Times are medians on this machine, and worth "
         "comparing only within one run; memory is counted without running anything. vitreous bench measures the same "
         "with spreads, batches, training and fitted exponents."
     )

@@ -4,7 +4,9 @@ Where all queries look at the same keys, one query would do: this is what Partia
 background rests on (dissertation, Fig. 5.2b). Where all heads look alike, one head would do; its head mixing is there
 to make them differ, so it is shown before and after.
 
-Shapes: B images, h heads, Q queries, K keys.
+Queries are compared with those that have the same keys: in windows (EMSNet's local attention), within each window.
+
+Shapes: B images, h heads, Q queries, K keys; H' W' windows.
 """
 
 from typing import Any
@@ -24,11 +26,17 @@ from vitreous.reports.investigation import Findings
 HEADED = ("attention.map", "attention.channel_attention", "attention.unmixed", "attention.mixed",
            "attention.mix_attn", "attention.fusion_attn", "global_attention.map")  # fmt: skip
 UNMIXED = ".unmixed"  # scores, before the softmax
+LINES = {  # layers of different kinds have curves of their own
+    **{end: end for end in ("unmixed", "mixed", "mix_attn", "fusion_attn")},
+    "local_attention.map": "local",
+    "global_attention.map": "global",
+}
+IN_WINDOWS = "local_attention.map"
 
 
 def between_queries(attention: Tensor) -> Tensor:
-    """Mean cosine similarity of two different rows of (B, h, Q, K): (B,). Of equal rows it is one."""
-    return _between(attention).mean(1)
+    """Mean cosine similarity of two different rows of (B, h, Q, K) or (B, h, H', W', Q, K): (B,). Of equal rows one."""
+    return _between(attention).flatten(1).mean(1)
 
 
 def between_heads(attention: Tensor) -> Tensor:
@@ -47,7 +55,7 @@ def _between(rows: Tensor) -> Tensor:
 
 @torch.no_grad()
 def attention_rows(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
-    """Attention (B, h, Q, K) of all layers that have heads, by tap or by the path of the layer."""
+    """Of all layers that have heads, by tap or by the path of the layer: (B, h, Q, K), or (B, h, H', W', Q, K)."""
     trunk: Any = find_trunk(model)
     if trunk is None:
         with record_attention(model) as seen:
@@ -65,7 +73,9 @@ def attention_rows(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
 
 
 def as_query_rows(name: str, attention: Tensor) -> Tensor:
-    """(B, h, Q, K): maps (B, h, K, H, W) have their queries last, the class token's (B, h, H, W) is a single one."""
+    """Keys last: maps (B, h, K, H, W) have their queries last, the class token's (B, h, H, W) is a single one."""
+    if name.endswith(IN_WINDOWS):
+        return attention.permute(0, 1, 4, 5, 2, 3)  # (B, h, H', W', Q, K)
     if attention.ndim == 5:
         return attention.flatten(3).transpose(2, 3)
     if name.startswith("class_blocks"):
@@ -76,12 +86,14 @@ def as_query_rows(name: str, attention: Tensor) -> Tensor:
 class Similarity(Investigation):
     name = "similarity"
     order = 30
+    any_task, answers = True, False
     asks = "how alike the attention of different queries and of different heads is"
     reading = (
         "1 between queries: all positions read the same, and a single query would do as well; low: every position "
         "looks elsewhere. 1 between heads: all heads do the same. Queries are positions; with channel attention (XCiT) "
-        "they are channels, and of PartialFormer they are the foreground and the abstract token, before the heads are "
-        "mixed (unmixed) and after (mixed). Layers with a single query or head have no value."
+        "they are channels, in EMSNet's windows those of the same window, and of PartialFormer they are the foreground "
+        "and the abstract token, before the heads are mixed (unmixed) and after (mixed). Layers with a single query or "
+        "head have no value."
     )
 
     def run(self, inquiry: Inquiry) -> Findings:
@@ -117,7 +129,7 @@ def alike_rows(subject: Investigated, inquiry: Inquiry) -> list[dict]:
         {
             "model": subject.label,
             "layer": name,
-            "line": next((end for end in ("unmixed", "mixed", "mix_attn", "fusion_attn") if name.endswith(end)), ""),
+            "line": next((line for end, line in LINES.items() if name.endswith(end)), ""),
             "queries": _rounded(total[0] / count),
             "heads": _rounded(total[1] / count),
         }

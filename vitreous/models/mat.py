@@ -11,12 +11,12 @@ Where the text is silent the printed sizes decide: the depth-wise convolution in
 convolution before each attention, one abstract token for all windows of a block, the wide layer before the
 classifier. The maps of the first three stages pass a norm without weights, so that classifiers carry nothing unused.
 
-What can be seen besides the maps, in every block of a MAT stage under `attention`: `abstract_attn` (B, h, H, W), how
-much each window's abstract token takes from every position; `mix_attn` (B, h, n, nh, nw) and `fusion_attn`
-(B, h, n, H, W), for each abstract token how much the windows or the positions read it; `before_fusion` and
-`after_fusion` (B, C, H, W), and `fusion_gain` (B, 1, H, W), the length of what is added over the length of what was
-there. In bilinear sampling, under `downsample`: `reference`, `offsets` and `points` (B, 2, H, W), rows then columns in
-pixels of the image.
+What can be seen besides the maps, in every block of a MAT stage under `attention`: `window_attn` (B, h, t, H, W), what
+every position reads of the t tokens of its window, the abstract one first; `abstract_attn` (B, h, H, W), how much each
+window's abstract token takes from every position; `mix_attn` (B, h, n, nh, nw) and `fusion_attn` (B, h, n, H, W), for
+each abstract token how much the windows or the positions read it; `before_fusion` and `after_fusion` (B, C, H, W), and
+`fusion_gain` (B, 1, H, W), the length of what is added over the length of what was there. In bilinear sampling, under
+`downsample`: `reference`, `offsets` and `points` (B, 2, H, W), rows then columns in pixels of the image.
 
 Shapes: B batch, H W grid, N = HW, w window, nh nw grid of windows, n = nh nw, C channels, h heads, d = C / h.
 """
@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.errors import InputError
-from vitreous.layers.attention import attend, dot_product_attention, split_heads
+from vitreous.layers.attention import attend, attention_weights, dot_product_attention, split_heads
 from vitreous.layers.conv_norm import ConvNorm, ConvStem, PositionConv
 from vitreous.layers.mlp import ConvMlp, drop_path, drop_path_rates
 from vitreous.layers.patch import apply_nchw
@@ -57,10 +57,19 @@ class WindowAttention(nn.Module):
         self.heads = heads
         self.qkv = nn.Linear(dim, 3 * dim)
         self.proj = nn.Linear(dim, dim)
+        self.window_attn = Tap()
 
     def forward(self, x: Tensor, windows: Windows) -> Tensor:
         q, k, v = (split_heads(y, self.heads) for y in self.qkv(windows.split(x)).chunk(3, -1))  # (B n, h, t, d)
+        self.show_windows(q, k, windows)
         return self.proj(windows.join(merged_attention(q, k, v, windows.keys)))
+
+    def show_windows(self, q: Tensor, k: Tensor, windows: Windows) -> None:
+        """What every position reads of its window's tokens, beside the computation and only if somebody listens."""
+        if not self.window_attn.listening:
+            return
+        rows = attention_weights(q, k, windows.keys).transpose(1, 2).flatten(2)  # (B n, t queries, h t)
+        self.window_attn(windows.join(rows).permute(0, 3, 1, 2).unflatten(1, (self.heads, -1)))  # (B, h, t, H, W)
 
 
 def merged_attention(q: Tensor, k: Tensor, v: Tensor, keys: Tensor | None) -> Tensor:
@@ -97,6 +106,7 @@ class AbstractAttention(WindowAttention):
     def within(self, q: Tensor, k: Tensor, v: Tensor, windows: Windows) -> Tensor:
         """Attention within the windows; the abstract token's row of it passes a listening tap."""
         q, k, v = (split_heads(y, self.heads) for y in (q, k, v))  # (B n, h, t, d)
+        self.show_windows(q, k, windows)
         if not self.abstract_attn.listening:
             return merged_attention(q, k, v, windows.keys)
         logits = q[:, :, :1] @ k.transpose(-2, -1) * q.shape[-1] ** -0.5

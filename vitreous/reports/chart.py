@@ -60,8 +60,12 @@ class Chart(NamedTuple):
     unit: str = ""  # of the values: "" or "%"
     marked: tuple[int, ...] = ()  # the ticks, and so the ends, of the x axis; empty: chosen by the values
     ends: tuple[float, float] | None = None  # of the y axis, where charts beside each other must have the same
+    names: tuple[str, ...] = ()  # of places 0, 1, … of an x axis that is no quantity
 
     def x_axis(self) -> Axis:
+        if self.names:
+            ends = (-0.4, len(self.names) - 0.6)
+            return Axis(*ends, tuple((float(place), name) for place, name in enumerate(self.names)))
         values = [x for series in self.series for x, y in series.points if math.isfinite(y)]
         if len(set(self.marked)) > 1:
             return Axis(min(self.marked), max(self.marked), tuple((float(x), str(x)) for x in self.marked))

@@ -8,6 +8,7 @@ from typing import Any
 from PIL import Image
 from rich.table import Table
 
+from vitreous.drawing.sheet import Sheet
 from vitreous.files.writing import write_text
 from vitreous.reports.chart import Chart, LegendEntry
 from vitreous.reports.evaluation import Grid, console_table, markdown_rows
@@ -23,7 +24,7 @@ class Findings:
     rows: tuple[Mapping[str, Any], ...]
     charts: tuple[Chart, ...] = ()
     legend: tuple[LegendEntry, ...] = ()
-    pictures: Mapping[str, Image.Image] = field(default_factory=dict)  # by name, each a file of its own
+    pictures: Mapping[str, Sheet] = field(default_factory=dict)  # by name, each in files of its own
     undefined: Mapping[str, str] = field(default_factory=dict)  # model -> reason
     columns: tuple[str, ...] = ()  # of the rows, those that the table shows
 
@@ -54,7 +55,9 @@ def chart_files(kind: str, findings: Findings) -> dict[str, Image.Image | str]:
     if findings.charts:
         figure = curves_figure(findings.charts, heading=kind, legend=findings.legend)
         files |= {f"{kind}.png": as_image(figure), f"{kind}.svg": as_svg(figure)}
-    return files | {f"{name}.png": picture for name, picture in findings.pictures.items()}
+    for name, sheet in findings.pictures.items():
+        files |= {f"{name}.png": sheet.picture(), f"{name}.svg": sheet.vector()}
+    return files
 
 
 def findings_markdown(kind: str, asks: str, reading: str, findings: Findings, pictures: Sequence[str]) -> str:

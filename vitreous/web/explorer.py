@@ -22,10 +22,11 @@ from torch import Tensor, nn
 
 from vitreous.attribution.catalogue import find_method, methods_for
 from vitreous.attribution.frame import of_picture
+from vitreous.attribution.looking import layers_read
 from vitreous.attribution.method import Method, cluster_layers, find_trunk, trunk
 from vitreous.attribution.spatial import lacks_map
 from vitreous.attribution.target import ClassTarget, Target, as_target
-from vitreous.attribution.views import TapView, kinds_inside, views
+from vitreous.attribution.views import kinds_inside
 from vitreous.clusters.contributions import contributions
 from vitreous.clusters.gates import PartialForward, attentions, cluster_count, cluster_layer, without
 from vitreous.clusters.groups import group_gates, group_maps, several
@@ -110,16 +111,14 @@ class Explorer:
             },
             "refinement": self.refinement(),
             "inside": self.has(),
-            "attention": [
-                {"name": view.tap, "places": view.kind.name == "patch_to_patch"} for view in self.head_views()
-            ],
+            "attention": [{"name": name, "places": by_place} for name, by_place in self.head_views().items()],
         }
 
-    def head_views(self) -> list[TapView]:
-        """Attention in which every head has a map of its own."""
+    def head_views(self) -> dict[str, bool]:
+        """Attention in which every head has a map of its own, and whether the place that reads matters to it."""
         if self.trained.build_task().has_findings or lacks_map(self.model):
-            return []
-        return [view for view in views(self.model) if view.kind.name == "patch_to_patch" or view.kind.items == "head"]
+            return {}
+        return layers_read(self.model)
 
     def methods(self) -> list[Method]:
         """The run's default first; it may stand at a layer that no list has (`grad_cam layer3`)."""
