@@ -48,12 +48,16 @@ format: $(DEV)
 figures: $(CORE)
 	$(BIN)/python -m vitreous.figures.counting
 
-# The comparisons of docs/benchmarks.md; the last measures dozens of models. Tables and charts are in runs/bench.
-bench: $(CORE)
+# The comparisons of docs/benchmarks.md, an hour or more; the last measures dozens of models. Tables and charts are in runs/bench.
+bench: $(DEV)
 	$(BIN)/vitreous bench paca_tiny convnext_tiny pvt_v2_b1 --baseline convnext_tiny --size 224:8 1024:1 --out runs/bench/paca
-	$(BIN)/vitreous bench paca_tiny convnext_tiny pvt_v2_b1 --baseline convnext_tiny --size 224:8 --step train --out runs/bench/train
+	$(BIN)/vitreous bench paca_tiny convnext_tiny --baseline convnext_tiny --size 224:8 1024:1 --busy --rounds 4 --out runs/bench/busy
+	$(BIN)/vitreous bench paca_tiny pvt_v2_b1 convnext_tiny --baseline pvt_v2_b1 --size 224:8 --step train --mode eager bf16 --rounds 5 --out runs/bench/train
 	$(BIN)/vitreous bench xcit_tiny_12_p16 xcit_tiny_12_p16_224 --baseline xcit_tiny_12_p16_224 --size 224:8 1024:1 --out runs/bench/xcit_tiny
 	$(BIN)/vitreous bench xcit_small_12_p16 xcit_small_12_p16_224 --baseline xcit_small_12_p16_224 --size 224:8 1024:1 --out runs/bench/xcit_small
+	$(BIN)/vitreous bench paca_tiny xcit_tiny_12_p16 emsnet_xtiny --size 512:1 1024:1 2048:1 --rounds 3 --out runs/bench/growth
+	$(BIN)/vitreous bench paca_tiny convnext_tiny --baseline convnext_tiny --mode eager compiled --size 224:8 1024:1 --rounds 5 --out runs/bench/compiled
+	$(BIN)/vitreous bench paca_tiny xcit_tiny_12_p16 mat_2 partialformer_b1 emsnet_xtiny pvt_v2_b1 convnext_tiny --baseline pvt_v2_b1 --mode eager openvino --size 224:1 224:8 1024:1 --rounds 5 --out runs/bench/exported
 	$(BIN)/vitreous bench mat_2 partialformer_b1 emsnet_xtiny pvt_v2_b0 --baseline pvt_v2_b0 --size 224:8 --out runs/bench/small
 	$(BIN)/vitreous bench paca_tiny --pareto --size 224:8 --out runs/bench/pareto
 

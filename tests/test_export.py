@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -503,3 +504,20 @@ def test_a_size_that_a_folder_does_not_take_is_refused_before_anything_is_run(
     monkeypatch.setattr(sys.modules["vitreous.measurements.benchmark"], "time_rounds", None)  # calling it would fail
     with pytest.raises(InputError, match="images of 32x32 pixels given; this export was written for 64x64 alone"):
         bench((str(onnx_folder),), size=("64:1", "32:1"), rounds=1)
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("kind", ["onnx", "openvino"])
+def test_the_program_needs_neither_torch_nor_vitreous(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Where importing either would fail, as on a machine that has neither, it answers as it does here."""
+    folder = request.getfixturevalue(f"{kind}_folder")
+    picture().save(tmp_path / "photo.png")
+    code = (
+        "import runpy, sys; sys.modules.update(dict.fromkeys(('torch', 'vitreous', 'timm'))); "
+        f"sys.argv = ['run.py', 'photo.png']; runpy.run_path({str(folder / 'run.py')!r}, run_name='__main__')"
+    )
+    told = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    best, chance = program(folder).answer(picture())[0]
+    assert told.startswith(f"photo.png  {best} {chance:.1%}")
