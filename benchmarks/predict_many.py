@@ -150,9 +150,7 @@ def compare_embed(name: str, folder: Path, count: int, rounds: int) -> None:
             with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
                 embed(trained, (str(folder),), out=Path(place, str(next(number))))  # type: ignore[arg-type]
 
-        files = sorted(folder.glob("*.jpg"))
-        contenders = {"plain loop": plain_loop(name, files), "network alone": network_alone(trained, count)}
-        seconds = in_turns(contenders | {"embed": write}, rounds)
+        seconds = in_turns({"network alone": network_alone(trained, count), "embed": write}, rounds)
     print(f"{name}:")
     tell(seconds, count, "network alone")
 
