@@ -11,12 +11,14 @@ shapes      `quick_dino` on the embedded shapes at 64 x 64: k-NN top-1 of random
 labels      a classifier from these weights and one from scratch, on 5 % of the labels, with the same steps
 pets        the same as `shapes` on a folder of photographs
 step        time of a step beside the sum of its parts: making views, student forward and backward, teacher forward
-neighbours  50,000 x 10,000 features of 384 numbers: all of k-NN beside a blocked product with top-k
+neighbours  50,000 x 10,000 features of 384 numbers: all of k-NN beside a blocked product with top-k; of ImageNet's
+            size with --pictures 1281167 --queries 50000 --repeats 1
 
 Runs and figures that exist are kept in --out, so that a command that was interrupted can be given again.
 """
 
 import json
+import resource
 import statistics
 import time
 from collections.abc import Callable
@@ -218,7 +220,9 @@ def measure_neighbours(pictures: int, queries: int, repeats: int) -> None:
         NeighbourAccuracy(1000).update(nearest_rows(bank, labels, rows, 200), truth)
 
     least, taken = medians_in_turns({"plain": plain, "ours": ours}, repeats).values()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     print(f"{pictures} x {queries}: {taken:.2f} s, {taken / least:.2f} x a blocked product with top-k ({least:.2f} s)")
+    print(f"the process, with its libraries and the features, took {peak:.2f} GB at most")
 
 
 if __name__ == "__main__":
