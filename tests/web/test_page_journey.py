@@ -35,25 +35,38 @@ def drag_over_picture(page, start, end):
         page.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", buttons=1, clickCount=1)
 
 
+@pytest.fixture(scope="module")
+def opened(folder, tmp_path_factory):
+    """The page in one browser for several tests, and its address."""
+    with running(application(folder)[0]) as address, browser(tmp_path_factory.mktemp("browser")) as page:
+        yield page, address
+
+
 @needs_chromium
-def test_the_picture_is_there_before_it_is_sent_and_nothing_moves_when_answers_come(folder, tmp_path):
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [320, 390, 768, 1024, 1440])
+def test_the_picture_is_there_before_it_is_sent_and_nothing_moves_or_sticks_out(opened, tmp_path, width, dark):
+    page, address = opened
     picture = tmp_path / "wide photo.png"
     picture.write_bytes(png(4, side=320))
-    with running(application(folder)[0]) as address, browser(tmp_path) as page:
-        page.look(width=1440, height=900)
-        page.open(f"{address}/")
-        page.run(HOLD_UPLOADS)
-        page.run(SUM_OF_SHIFTS)
-        page.choose_file("#file", picture)
-        page.wait("document.getElementById('sharp').naturalWidth === 320")
-        assert text(page, "#file-name") == "wide photo.png"
-        assert page.run("document.querySelectorAll('#classes .skeleton').length") == 5
-        page.run("window.send()")
-        ranked(page)
-        page.wait("document.querySelectorAll('#method-cards .skeleton').length === 0")
-        assert page.run("document.getElementById('sharp').naturalWidth") == 320  # still the user's own
-        assert page.run("window.shift") <= MOST_SHIFT
-        assert page.console == []
+    page.look(width=width, height=900, dark=dark)
+    page.open(f"{address}/")
+    page.run(HOLD_UPLOADS)
+    page.run(SUM_OF_SHIFTS)
+    page.choose_file("#file", picture)
+    page.wait("document.getElementById('sharp').naturalWidth === 320")
+    assert text(page, "#file-name") == "wide photo.png"
+    assert page.run("document.querySelectorAll('#classes .skeleton').length") == 5
+    page.wait("typeof window.send === 'function'")
+    page.run("window.send()")
+    ranked(page)
+    page.wait("document.querySelectorAll('#method-cards .skeleton').length === 0")
+    assert page.run("document.getElementById('sharp').naturalWidth") == 320  # still the user's own
+    assert page.run("window.shift") <= MOST_SHIFT
+    page.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    page.wait("document.querySelectorAll('#head-tiles canvas').length > 0")
+    assert page.run("document.documentElement.scrollWidth") <= width
+    assert page.console == []
 
 
 @needs_chromium
