@@ -206,6 +206,11 @@ def test_a_second_model_stands_beside(folder, tmp_path):
         page.wait("document.getElementById('beside-sentence').textContent.includes('upper left corner hidden')")
         page.click("#undo")
         page.wait(f"document.getElementById('beside-sentence').textContent === {json.dumps(before)}")
+        link = page.run("location.href")
+        page.call("Page.navigate", url="about:blank")
+        page.open(link)  # the second model is shown the same picture again, too
+        ranked(page)
+        page.wait(f"document.getElementById('beside-sentence').textContent === {json.dumps(before)}")
         assert page.console == []
 
 
@@ -224,3 +229,30 @@ def test_heads_read_from_the_place_that_is_clicked(folder, tmp_path):
         page.point("#head-tiles li:nth-child(2) .map-button")
         page.wait("document.getElementById('caption').textContent.startsWith('Head 2 of stages.3.')")
         assert page.console == []
+
+
+@needs_chromium
+def test_bars_that_add_up_to_the_logit_are_short_where_it_is_small(tmp_path):
+    """All bars together stand for three log-odds at least."""
+    parts = (
+        "[...document.querySelectorAll('#sum-rows li')].map((row) => ({name: row.querySelector('.name').textContent, \
+value: Number(row.querySelector('.value').textContent.replace('−', '-')), \
+share: parseFloat(row.querySelector('i').style.width) / 100}))"
+    )
+    quiet = save_tiny_model(tmp_path / "quiet", readout="clusters", readout_clusters=4)
+    loud = save_lively_model(tmp_path / "loud", readout="clusters", readout_clusters=4)
+    with browser(tmp_path) as page:
+        for model in (quiet, loud):
+            with running(application(model)[0]) as address:
+                page.look()
+                page.open(f"{address}/")
+                page.click("#examples button")
+                ranked(page, by="contribution")
+                rows = page.run(parts)
+                reached = [0.0]
+                for row in rows[:-1]:
+                    reached.append(reached[-1] + row["value"])
+                assert rows[-1]["value"] == pytest.approx(reached[-1], abs=0.02)
+                width = max(3, max(reached) - min(reached))
+                for row in rows:
+                    assert row["share"] == pytest.approx(abs(row["value"]) / width, abs=0.01)
