@@ -9,6 +9,7 @@ from tests.support.tiny_model import save_tiny_dense
 from vitreous.atlas import atlas
 from vitreous.evaluate import evaluate
 from vitreous.explain import explain
+from vitreous.shortcuts import shortcuts
 
 OPEN_ALL = "document.querySelectorAll('details').forEach((one) => { one.open = true; })"
 
@@ -75,6 +76,7 @@ def test_reports_opened_as_files(folder, tmp_path):
     pages = [explain(folder, ("shapes:val:0-1",), method=("grad_cam", "token_gradient"), out=explanation, device="cpu")]
     pages.append(explain(folder, ("shapes:val:0",), compare=folder, method=("grad_cam",), out=other, device="cpu"))
     pages.append(atlas(folder, "shapes", limit=20, out=tmp_path / "atlas", device="cpu"))
+    pages.append(shortcuts(folder, "shapes:corner_mark=0.9", limit=20, out=tmp_path / "shortcuts", device="cpu").page)
     evaluate(folder, "shapes", count=40, out=tmp_path / "evaluation", device="cpu")
     pages.append(tmp_path / "evaluation" / "evaluation.html")
     faults = []
@@ -82,7 +84,8 @@ def test_reports_opened_as_files(folder, tmp_path):
         for file in pages:
             for dark in (False, True):
                 page.look(width=1280, height=900, dark=dark)
-                page.open(file.resolve().as_uri())
+                page.call("Page.navigate", url=file.resolve().as_uri())
+                page.wait("document.readyState === 'complete'")  # not all of them have scripts that say so
                 faults += [f"{file.parent.name}: {fault}" for fault in severe_faults(page)]
                 page.run(OPEN_ALL)
                 faults += [f"{file.parent.name}, opened: {fault}" for fault in severe_faults(page)]

@@ -31,6 +31,7 @@ def test_a_finding_is_chosen_and_loses_its_score(tmp_path):
             first = text(page, "#explained")
             assert first.startswith("box 1: ")
             assert f"{first} " in text(page, "#sentence")
+            assert text(page, "#sentence").endswith("is not sure: the model found no object with a score from 0.3.")
 
             page.click("#classes li:nth-child(2) button")
             page.wait("document.getElementById('explained').textContent.startsWith('box 2: ')")
