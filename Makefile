@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 CORE := $(VENV)/core-installed
 DEV := $(VENV)/dev-installed
 
-.PHONY: demo lint types test test-all test-slow check format figures bench docs wheel clean
+.PHONY: demo lint types test test-all test-slow check format figures bench docs wheel image clean
 
 $(CORE): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -67,6 +67,12 @@ docs: $(DEV)
 
 wheel: $(DEV)
 	$(BIN)/python -m hatchling build -t wheel
+
+# A container, for the CPU or with CUDA: make image IMAGE=vitreous:cuda BASE=nvidia/cuda:12.8.1-runtime-ubuntu24.04 EXTRAS=web,video
+# PIP_EXTRA_INDEX_URL names where pip finds a torch without CUDA; else it takes the usual one, which brings CUDA's libraries.
+IMAGE ?= vitreous
+image:
+	docker build --tag $(IMAGE) $(foreach name,BASE EXTRAS PIP_EXTRA_INDEX_URL,$(if $($(name)),--build-arg $(name)=$($(name)))) .
 
 clean:
 	rm -rf $(VENV) dist build site .pytest_cache .mypy_cache .ruff_cache .hypothesis

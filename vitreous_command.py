@@ -64,6 +64,7 @@ EXTRAS = {
 FIGURES = {
     "analyze": "analysis.json",
     "atlas": "atlas.json",
+    "demo": "../demo.json",
     "explain": "explanation.json",
     "export": "export.json",
     "mend": "mended.json",
@@ -74,6 +75,7 @@ FIGURES = {
 WITHOUT_RESULT = ("serve", "completion")
 
 MOVED = {"explain": ("score", "atlas")}  # verbs that were options of another
+ALSO_OPTION = {"train": "folds"}  # verb -> an option by which another verb of that name is meant
 
 # Aliases of options on the command line. In Python, `model` is the argument that says where the model is.
 ALSO = {"architecture": "model"}
@@ -138,6 +140,8 @@ def dispatch(arguments: list[str]) -> int:
         if f"--{other}" in rest:
             complain(f"--{other} is a verb of its own now: vitreous {other} RUN DATA (see: vitreous {other} --help)")
             return BAD_INPUT
+    if any(word.partition("=")[0] == f"--{ALSO_OPTION.get(verb)}" for word in rest):
+        verb = ALSO_OPTION[verb]
     return run(verb, rest)
 
 

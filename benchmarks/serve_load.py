@@ -1,7 +1,11 @@
-"""How fast `vitreous serve` answers one user, and how it behaves under load.
+"""How fast `vitreous serve` answers one user, in a browser too, and how it behaves under load.
 
     python benchmarks/serve_load.py                                   # fresh paca_tiny at 224: time to each answer
+    python benchmarks/serve_load.py --browser                         # and until a person sees them, in Chromium
     python benchmarks/serve_load.py --run runs/demo --requests 10000 --concurrent 400
+
+In the browser, time runs from the moment a file is chosen to the frame in which the picture, or the prediction, is
+drawn. Browser and server share the machine.
 
 The crowd asks for everything the page asks for, uploads pictures and garbage, and never waits. Only 200, 201, 422 (the
 garbage) and 503 (busy) may come back, memory may grow by a fifth, and a new picture must be predicted within a second
@@ -73,11 +77,12 @@ class Client:
             self.streams = None
 
 
-def picture(seed: int, side: int) -> bytes:
+def picture(seed: int, side: int | tuple[int, int], kind: str = "PNG") -> bytes:
     """Smooth noise: every image differs, and compresses like a photograph."""
     coarse = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), dtype=np.uint8)
     buffer = io.BytesIO()
-    Image.fromarray(coarse).resize((side, side), Image.Resampling.BICUBIC).save(buffer, "PNG")
+    size = (side, side) if isinstance(side, int) else side
+    Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC).save(buffer, kind)
     return buffer.getvalue()
 
 
@@ -135,6 +140,58 @@ async def latency(pid: int, port: int, side: int, rounds: int) -> None:
             f"  {name:<38}{statistics.median(seconds[1:]):6.2f} s   worst {max(seconds[1:]):.2f} s   work {cost:.2f} s"
         )
     client.close()
+
+
+# Notes in the page when a file is chosen, and the first frames that show it and the prediction.
+STOPWATCH = """window.seen = {}; window.shift = 0;
+new PerformanceObserver((list) => {
+  for (const { value, hadRecentInput } of list.getEntries()) if (!hadRecentInput) window.shift += value;
+}).observe({ type: "layout-shift" });
+document.getElementById("file").addEventListener("change", () => {
+  const start = performance.now();
+  const note = (name, visible) => requestAnimationFrame(() => {
+    if (!visible()) note(name, visible);
+    else requestAnimationFrame(() => { window.seen[name] = (performance.now() - start) / 1000; });
+  });
+  const sharp = document.getElementById("sharp");
+  const before = sharp.src;
+  note("picture", () => sharp.src !== before && sharp.complete && sharp.naturalWidth > 0);
+  note("prediction", () => !document.querySelector("#sentence .skeleton, #classes .skeleton"));
+}, { capture: true }); true"""
+PHOTOGRAPH = (4000, 3000)
+WEIGHT = """[...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")]
+.filter(({ name }) => !name.includes("/api/") && !name.startsWith("data:"))
+.reduce((sum, one) => sum + one.encodedBodySize, 0)"""
+
+
+def in_browser(port: int, side: int, rounds: int, scratch: Path) -> None:
+    """What a person waits for, in headless Chromium; each round with a new picture."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the driver that the tests have
+    from tests.support.browser import CHROMIUM, browser
+
+    if CHROMIUM is None:
+        sys.exit("no chromium on this machine (Debian: chromium)")
+    with browser(scratch) as page:
+        page.look(width=1440, height=900)
+        page.open(f"http://127.0.0.1:{port}/")
+        print(f"  {'html, css and scripts':<38}{page.run(WEIGHT) / 1000:6.1f} kB")
+        page.run(STOPWATCH)
+        for title, size, kind in (("", side, "PNG"), (" of 12 megapixels", PHOTOGRAPH, "JPEG")):
+            times: dict[str, list[float]] = {}
+            for number in range(rounds + 1):  # the first round warms up
+                file = scratch / f"{number}.{kind.lower()}"
+                file.write_bytes(picture(1000 + number, size, kind))
+                page.run("window.seen = {}")
+                page.choose_file("#file", file)
+                page.wait("window.seen.picture !== undefined && window.seen.prediction !== undefined")
+                for name, seconds in page.run("window.seen").items():
+                    times.setdefault(name, []).append(seconds)
+                page.wait("document.querySelectorAll('#method-cards .skeleton').length === 0")
+                page.wait("!document.querySelector('[aria-busy=true]')")
+            for name, seconds in times.items():
+                middle = statistics.median(seconds[1:])
+                print(f"  {name + title + ' visible':<38}{middle:6.2f} s   worst {max(seconds[1:]):.2f} s")
+        print(f"  {'layout shift, all pictures together':<38}{page.run('window.shift'):6.3f}")
 
 
 async def crowd(port: int, side: int, requests: int, concurrent: int) -> Counter:
@@ -212,11 +269,13 @@ def main(
     rounds: int = 5,
     requests: int = 0,
     concurrent: int = 400,
+    browser: bool = False,
 ) -> None:
     """Args:
     run: Run or model folder to serve; default: fresh weights of `model` at `size`.
     rounds: Pictures of which the answers are timed.
     requests: Requests of the crowd; 0: no crowd.
+    browser: Measure in Chromium, too.
     """
     machine = f"{os.cpu_count()} cores, {platform.machine()}, load average {os.getloadavg()[0]:.1f}"
     print(f"torch {torch.__version__}, {machine}")
@@ -226,6 +285,9 @@ def main(
     ):
         print(f"since the upload of a picture, median of {rounds}, and processor time of the server:")
         asyncio.run(latency(pid, port, size, rounds))
+        if browser:
+            print(f"in Chromium, since a file was chosen, median of {rounds}:")
+            in_browser(port, size, rounds, Path(scratch))
         if requests:
             print("under a crowd:")
             sys.exit(0 if asyncio.run(press(pid, port, size, requests, concurrent)) else 1)

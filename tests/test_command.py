@@ -176,6 +176,11 @@ def test_a_path_is_followed_to_its_figures(tmp_path):
     report = tmp_path / "analysis.md"
     report.touch()
     assert vitreous_command.as_figures("analyze", report) == {"path": str(report), "rows": [1]}
+    (tmp_path / "demo.json").write_text('{"figures": {"top1": 0.5}}')
+    page = tmp_path / "explanation" / "report.html"
+    page.parent.mkdir()
+    page.touch()
+    assert vitreous_command.as_figures("demo", page) == {"path": str(page), "figures": {"top1": 0.5}}
     assert vitreous_command.as_figures("shapes", tmp_path) == {"path": str(tmp_path)}
     assert vitreous_command.as_figures("train", tmp_path / "planned") == {"path": str(tmp_path / "planned")}
     (tmp_path / "metrics.jsonl").write_text('{"top1": 0.1}\n{"top1": 0.9}\n')

@@ -2,6 +2,9 @@
 
 import json
 import re
+import shlex
+import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -50,3 +53,29 @@ def test_extras_are_those_of_the_package():
 @pytest.mark.parametrize("variable", re.findall(r"\$\{(\w+)\}", (ROOT / "Dockerfile").read_text()))
 def test_every_variable_is_an_argument(variable):
     assert any(rest.startswith(f"{variable}=") for word, rest in instructions() if word == "ARG")
+
+
+def test_commands_of_the_image_and_of_continuous_integration_are_those_of_a_shell():
+    scripts = [rest for word, rest in instructions() if word == "RUN"] + [(ROOT / ".ci" / "run").read_text()]
+    for script in scripts:
+        done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make on this machine (Debian: make)")
+@pytest.mark.parametrize(
+    ("given", "asked"),
+    [
+        ([], []),
+        (
+            ["BASE=nvidia/cuda:12", "EXTRAS=web,video"],
+            ["--build-arg", "BASE=nvidia/cuda:12", "--build-arg", "EXTRAS=web,video"],
+        ),
+    ],
+)
+def test_make_image_builds_it_with_its_arguments(given, asked):
+    done = subprocess.run(["make", "-n", "image", *given], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert shlex.split(done.stdout) == ["docker", "build", "--tag", "vitreous", *asked, "."]
+    arguments = {rest.partition("=")[0] for word, rest in instructions() if word == "ARG"}
+    assert {"BASE", "EXTRAS", "PIP_EXTRA_INDEX_URL"} <= arguments

@@ -9,7 +9,7 @@ from vitreous.demo import LESSONS, demo
 from vitreous.evaluate import evaluate
 from vitreous.runs.model_folder import load_model
 from vitreous.serve import serve
-from vitreous_command import parse
+from vitreous_command import as_figures, parse
 
 TINY = dict(epochs=1, train_count=16, test_count=4, size=32, explained=1, workers=0)
 
@@ -28,6 +28,12 @@ def test_trains_evaluates_explains_and_says_what_next(tmp_path, capsys):
     _, verb, *rest = shlex.split(offered)
     assert (verb, rest) == ("serve", [str(run)])
     assert callable(parse(serve, "vitreous serve", rest))
+
+    told = as_figures("demo", report)
+    assert told["path"] == str(report)
+    again = evaluate(str(run), "shapes", split="test", count=16, workers=0)
+    speed = "images_per_second"
+    assert told["figures"] | {speed: 0} == again | {speed: 0}
 
     first = report.read_bytes()
     assert demo(**settings).read_bytes() == first  # a second start finds the trained model

@@ -12,6 +12,7 @@ from vitreous.errors import InputError
 from vitreous.folds import folds
 from vitreous.runs.run_folder import METRICS
 from vitreous.training.folding import fold_numbers
+from vitreous_command import main
 
 
 @pytest.fixture
@@ -40,6 +41,15 @@ def trained(monkeypatch):
 
     monkeypatch.setattr(sys.modules["vitreous.folds"], "train", train)
     return calls
+
+
+def test_training_in_folds_is_this_verb(photos, trained, tmp_path, capsys):
+    for option in (["--folds", "2"], ["--folds=2"]):
+        out = tmp_path / option[0]
+        assert main(["train", "test_convnext", str(photos), *option, "--epochs", "2", "--out", str(out)]) == 0
+        assert len(list((out / "data").glob("fold_*"))) == 2
+    assert main(["train", "test_convnext", str(photos), "--folds", "1"]) == 2
+    assert "--folds 1 cannot be used" in capsys.readouterr().err
 
 
 def test_each_picture_is_held_out_once(photos, trained, tmp_path, capsys):

@@ -22,7 +22,8 @@ def test_notebooks_are_valid_and_carry_no_outputs(file):
     content = nbformat.reads(file.read_text(), as_version=4)
     nbformat.validate(content)
     assert not [cell for cell in content.cells if cell.get("outputs")]
-    assert "pip install" in content.cells[0].source, "how to open it in Colab"
+    assert "Upload notebook" in content.cells[0].source, "how to open it in Colab"
+    assert "%pip install" in content.cells[0].source
 
 
 @pytest.mark.system

@@ -68,6 +68,13 @@ def test_snippets_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert names["model"].stages[0].blocks[0].clustering.logits.out_features == 200
 
 
+def test_the_snippet_of_the_first_page_works() -> None:
+    (snippet,) = blocks("docs/index.md", "python")
+    names: dict = {}
+    exec(snippet, names)
+    assert len(names["maps"]) == 3  # a map for each stage with clusters
+
+
 def test_make_targets_exist_and_run_what_the_readme_says() -> None:
     for target in re.findall(r"\bmake ([a-z-]+)", README + read("CONTRIBUTING.md")):
         assert target in TARGETS, f"the README or CONTRIBUTING speaks of make {target}"

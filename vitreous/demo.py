@@ -15,6 +15,8 @@ from typing import Any, Literal, NamedTuple
 from vitreous.errors import InputError
 from vitreous.evaluate import evaluate
 from vitreous.explain import explain
+from vitreous.files.storage import json_text
+from vitreous.files.writing import replace_content
 from vitreous.metrics.figures import figure_text
 from vitreous.tasks.base import load_task
 from vitreous.train import train
@@ -22,6 +24,7 @@ from vitreous.train import train
 # Small enough for two CPU cores. Only the first two stages have clusters: the second is the last one whose grid
 # (16 x 16 at 64 pixels) is fine enough to show an object, and `explain` looks at the last stage with clusters.
 MODEL = "paca_tiny"
+DEMO_JSON = "demo.json"  # in the run folder: its figures
 MODEL_ARGS = ("dims=(16,48,96,128)", "heads=(1,2,3,4)", "depths=(1,2,2,1)", "clusters=(32,32,0,0)")
 
 
@@ -114,6 +117,8 @@ def demo(
     report = explain(str(run), (f"shapes:test:0-{last}",), out=out / "explanation", device=device)
     metric = load_task(task).main_metric
     result = f"{'accuracy' if metric == 'top1' else metric:<10} {figure_text(metric, figures[metric])}"
+    told = {"task": task, "run": str(run), "images": test_count, "figures": figures}
+    replace_content(run / DEMO_JSON, json_text(told).encode())
     print(farewell(run, report, result, test_count, time.monotonic() - start))
     return report
 

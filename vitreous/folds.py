@@ -44,7 +44,8 @@ def folds(
 
     For data without splits, in folders by class. Each picture is held out once; copies of a file stay on one side.
     Every fold is a run folder below --out, and a data set of its own in --out/data, with train and val, so that other
-    verbs can be asked about it. The same command again continues where it was interrupted.
+    verbs can be asked about it. The same command again continues where it was interrupted. `vitreous train MODEL DATA
+    --folds 5` is the same.
 
     Examples:
         vitreous folds paca_b0 photos --epochs 30

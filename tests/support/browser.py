@@ -106,6 +106,13 @@ class Browser:
         self.press_button(selector)
         self.release_button()
 
+    def drop_file(self, selector: str, file: Path) -> None:
+        """Drag a file from outside over an element, and let go."""
+        x, y = self.place(selector)
+        data = {"items": [], "files": [str(file)], "dragOperationsMask": 1}
+        for kind in ("dragEnter", "dragOver", "drop"):
+            self.call("Input.dispatchDragEvent", type=kind, x=x, y=y, data=data)
+
     def press(self, key: str, code: int, text: str = "") -> None:
         for kind in ("keyDown", "keyUp"):
             typed = {"text": text} if text and kind == "keyDown" else {}
@@ -130,11 +137,11 @@ class Browser:
 
 
 @contextmanager
-def browser(scratch: Path) -> Iterator[Browser]:
+def browser(scratch: Path, *flags: str) -> Iterator[Browser]:
     """A browser that cannot reach anything but this machine: its proxy for all else does not exist."""
     assert CHROMIUM is not None
     proxy = ["--proxy-server=http://127.0.0.1:9", "--proxy-bypass-list=127.0.0.1;localhost"]
-    command = [CHROMIUM, *FLAGS, *proxy, f"--user-data-dir={scratch / 'profile'}", "about:blank"]
+    command = [CHROMIUM, *FLAGS, *flags, *proxy, f"--user-data-dir={scratch / 'profile'}", "about:blank"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         with connect(tab_address(scratch / "profile" / "DevToolsActivePort", process), max_size=None) as socket:

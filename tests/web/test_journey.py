@@ -317,18 +317,6 @@ def test_model_without_clusters(tmp_path):
 
 
 @needs_chromium
-@pytest.mark.parametrize("width", [320, 768, 1280])
-def test_nothing_sticks_out(folder, tmp_path, width):
-    with running(application(folder)[0]) as address, browser(tmp_path) as page:
-        page.look(width=width, height=800)
-        page.open(f"{address}/")
-        page.click("#examples button")
-        ranked(page)
-        page.run("document.getElementById('dear').open = true")
-        assert page.run("document.documentElement.scrollWidth") <= width
-
-
-@needs_chromium
 def test_without_a_measurement_the_most_faithful_map_on_the_picture_leads(tmp_path):
     app, _ = application(save_tiny_model(tmp_path / "plain", clusters=(0, 0, 0, 0)))
     name, score = "card.dataset.method", "card.querySelector('.score').textContent"

@@ -35,25 +35,38 @@ def drag_over_picture(page, start, end):
         page.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", buttons=1, clickCount=1)
 
 
+@pytest.fixture(scope="module")
+def opened(folder, tmp_path_factory):
+    """The page in one browser for several tests, and its address."""
+    with running(application(folder)[0]) as address, browser(tmp_path_factory.mktemp("browser")) as page:
+        yield page, address
+
+
 @needs_chromium
-def test_the_picture_is_there_before_it_is_sent_and_nothing_moves_when_answers_come(folder, tmp_path):
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [320, 390, 768, 1024, 1440])
+def test_the_picture_is_there_before_it_is_sent_and_nothing_moves_or_sticks_out(opened, tmp_path, width, dark):
+    page, address = opened
     picture = tmp_path / "wide photo.png"
     picture.write_bytes(png(4, side=320))
-    with running(application(folder)[0]) as address, browser(tmp_path) as page:
-        page.look(width=1440, height=900)
-        page.open(f"{address}/")
-        page.run(HOLD_UPLOADS)
-        page.run(SUM_OF_SHIFTS)
-        page.choose_file("#file", picture)
-        page.wait("document.getElementById('sharp').naturalWidth === 320")
-        assert text(page, "#file-name") == "wide photo.png"
-        assert page.run("document.querySelectorAll('#classes .skeleton').length") == 5
-        page.run("window.send()")
-        ranked(page)
-        page.wait("document.querySelectorAll('#method-cards .skeleton').length === 0")
-        assert page.run("document.getElementById('sharp').naturalWidth") == 320  # still the user's own
-        assert page.run("window.shift") <= MOST_SHIFT
-        assert page.console == []
+    page.look(width=width, height=900, dark=dark)
+    page.open(f"{address}/")
+    page.run(HOLD_UPLOADS)
+    page.run(SUM_OF_SHIFTS)
+    page.choose_file("#file", picture)
+    page.wait("document.getElementById('sharp').naturalWidth === 320")
+    assert text(page, "#file-name") == "wide photo.png"
+    assert page.run("document.querySelectorAll('#classes .skeleton').length") == 5
+    page.wait("typeof window.send === 'function'")
+    page.run("window.send()")
+    ranked(page)
+    page.wait("document.querySelectorAll('#method-cards .skeleton').length === 0")
+    assert page.run("document.getElementById('sharp').naturalWidth") == 320  # still the user's own
+    assert page.run("window.shift") <= MOST_SHIFT
+    page.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    page.wait("document.querySelectorAll('#head-tiles canvas').length > 0")
+    assert page.run("document.documentElement.scrollWidth") <= width
+    assert page.console == []
 
 
 @needs_chromium
@@ -193,6 +206,11 @@ def test_a_second_model_stands_beside(folder, tmp_path):
         page.wait("document.getElementById('beside-sentence').textContent.includes('upper left corner hidden')")
         page.click("#undo")
         page.wait(f"document.getElementById('beside-sentence').textContent === {json.dumps(before)}")
+        link = page.run("location.href")
+        page.call("Page.navigate", url="about:blank")
+        page.open(link)  # the second model is shown the same picture again, too
+        ranked(page)
+        page.wait(f"document.getElementById('beside-sentence').textContent === {json.dumps(before)}")
         assert page.console == []
 
 
@@ -211,3 +229,30 @@ def test_heads_read_from_the_place_that_is_clicked(folder, tmp_path):
         page.point("#head-tiles li:nth-child(2) .map-button")
         page.wait("document.getElementById('caption').textContent.startsWith('Head 2 of stages.3.')")
         assert page.console == []
+
+
+@needs_chromium
+def test_bars_that_add_up_to_the_logit_are_short_where_it_is_small(tmp_path):
+    """All bars together stand for three log-odds at least."""
+    parts = (
+        "[...document.querySelectorAll('#sum-rows li')].map((row) => ({name: row.querySelector('.name').textContent, \
+value: Number(row.querySelector('.value').textContent.replace('−', '-')), \
+share: parseFloat(row.querySelector('i').style.width) / 100}))"
+    )
+    quiet = save_tiny_model(tmp_path / "quiet", readout="clusters", readout_clusters=4)
+    loud = save_lively_model(tmp_path / "loud", readout="clusters", readout_clusters=4)
+    with browser(tmp_path) as page:
+        for model in (quiet, loud):
+            with running(application(model)[0]) as address:
+                page.look()
+                page.open(f"{address}/")
+                page.click("#examples button")
+                ranked(page, by="contribution")
+                rows = page.run(parts)
+                reached = [0.0]
+                for row in rows[:-1]:
+                    reached.append(reached[-1] + row["value"])
+                assert rows[-1]["value"] == pytest.approx(reached[-1], abs=0.02)
+                width = max(3, max(reached) - min(reached))
+                for row in rows:
+                    assert row["share"] == pytest.approx(abs(row["value"]) / width, abs=0.01)

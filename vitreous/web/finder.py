@@ -80,7 +80,7 @@ class Finder(Explorer):
                 if choice.target is not None
             ),
             classes=tuple(dict.fromkeys(self.trained.classes.index(one["class"]) for one in ranked if "class" in one)),
-            nothing=default.nothing,
+            nothing=default.nothing.partition("; the best is ")[0],  # the page lists them itself
         )
 
     def network(self, item: ServedPicture) -> nn.Module:

@@ -4,7 +4,7 @@ export function readView() {
   return Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
 }
 
-// A view is { picture, class, stage, cluster, off, map, hide }; what is null is left out. Another picture is a step in the history of the browser.
+// A view is { picture, class, stage, cluster, off, map, hide, beside }; what is null is left out. Another picture is a step in the history of the browser.
 export function writeView(view) {
   const values = Object.entries(view).filter(([, value]) => value !== null && value !== undefined && value !== "");
   const hash = `#${new URLSearchParams(values).toString().replaceAll("%2C", ",")}`;

@@ -56,7 +56,7 @@ class Page {
   // A picture: as it is at once, and then what the model says about it.
   show(source, view = {}) {
     this.begin(source);
-    this.beside?.show(source);
+    this.beside?.show(source, view.beside);
     return this.turnTo(async (signal) => {
       const id = await source.id();
       if (signal.aborted) return null;
@@ -270,7 +270,8 @@ class Page {
     if (!this.shown) return;
     const first = this.shown.classes[0]?.number;
     const picture = this.shown.id;
-    writeView({ picture, class: this.target === first ? null : this.target, ...this.clusters.view, map: this.methods.taken || null, hide: this.places.box?.join(",") });
+    const beside = this.beside?.source === this.source ? this.beside?.sent : null; // the id it has there
+    writeView({ picture, class: this.target === first ? null : this.target, ...this.clusters.view, map: this.methods.taken || null, hide: this.places.box?.join(","), beside });
   }
 
   async download() {

@@ -17,24 +17,25 @@ export class Beside {
     $("beside").hidden = false;
   }
 
-  // The same picture for it; examples have the same place in both lists.
-  async show(source) {
+  // The same picture for it; examples have the same place in both lists, and a link says under which id it has another.
+  async show(source, linked) {
     const signal = this.request.next();
     this.changing.next();
-    this.shown = null;
+    Object.assign(this, { source, sent: null, shown: null });
     $("beside-classes").replaceChildren(...skeletons("li", LISTED, "row"));
     $("beside-sentence").textContent = "…";
     try {
       this.model ??= await this.server.get("model");
       $("beside-title").textContent = `Beside: ${this.model.name}${this.model.source ? ` (${this.model.source})` : ""}`;
       const place = this.page.pictures.examples.indexOf(source);
-      const known = this.model.examples[place]?.id;
-      if (!known && !source.file) return this.say("A picture from a link is known to the first model only; choose it again.");
-      const id = known ?? (await this.server.upload(source.file, source.name)).id;
+      const example = this.model.examples[place]?.id;
+      if (!example && !source.file && !linked) return this.say("This link does not say which picture the other model was shown; choose it again.");
+      const id = example ?? (source.file ? (await this.server.upload(source.file, source.name)).id : linked);
       const shown = await this.server.get(`images/${id}`, {}, signal);
       const image = await modelView(id, null, this.base);
       if (signal.aborted) return null;
-      Object.assign(this, { shown, image });
+      Object.assign(this, { shown, image, sent: example ? null : id });
+      if (this.page.source === source) this.page.remember();
       this.showAnswer(shown.classes, "");
       return await this.showMap(signal);
     } catch (error) {

@@ -99,7 +99,8 @@ export class Clusters {
     else if ($("ranking").selectedOptions[0].hidden) $("ranking").value = "ablation";
   }
 
-  // Bars that add up to the logit: each begins where the one before ends. Clusters that are off add nothing.
+  // Bars that add up to the logit: each begins where the one before ends. Clusters that are off add nothing. All bars together
+  // stand for 3 at least, as a single one does elsewhere.
   showSum() {
     const parts = this.data?.parts;
     $("sum").hidden = !parts;
@@ -113,13 +114,13 @@ export class Clusters {
       reached.push(end, (whole += row.value));
     }
     rows.push({ name: "logit", value: end, from: 0, to: end, total: true });
-    const [low, high] = [Math.min(...reached), Math.max(...reached)];
-    const share = (value) => length((value - low) / (high - low || 1));
+    const [low, high] = atLeast(LOG_ODDS.full, Math.min(...reached), Math.max(...reached));
+    const share = (value) => length((value - low) / (high - low));
     $("sum-rows").replaceChildren(
       ...rows.map((row) => {
         const bar = make("i", { className: row.to < row.from ? "loss" : "" });
         bar.style.left = share(Math.min(row.from, row.to));
-        bar.style.width = length(Math.abs(row.to - row.from) / (high - low || 1));
+        bar.style.width = length(Math.abs(row.to - row.from) / (high - low));
         const value = make("span", { className: "value" }, row.off ? make("s", {}, signed(row.value)) : signed(row.value));
         return make("li", { className: row.total ? "total" : "" }, make("span", { className: "name" }, row.off ? `${row.name} (off)` : row.name), make("div", { className: "signed" }, bar), value);
       }),
@@ -489,4 +490,10 @@ export class Clusters {
   highlight(numbers) {
     for (const { item, element } of this.cards) element.classList.toggle("read", item.members.some((m) => numbers.includes(m)));
   }
+}
+
+// A range around zero, made as wide as this on its longer side if it is narrower: bars of small numbers are to look small.
+function atLeast(width, low, high) {
+  if (high - low >= width) return [low, high];
+  return high >= -low ? [low, low + width] : [high - width, high];
 }
