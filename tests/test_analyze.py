@@ -1,6 +1,7 @@
 """The verb: every kind writes figures, a chart and how to read it; what has no meaning is told."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
@@ -123,12 +124,21 @@ def test_other_models_are_shown_beside_it_and_what_has_no_meaning_is_told(
 @pytest.mark.parametrize("kind", ["fourier", "interaction", "resolution", "robustness", "attention", "similarity"])
 def test_one_unsuitable_model_beside_others_is_told_with_its_reason(kind: str, folder: Path, tmp_path: Path) -> None:
     save_small(tmp_path / "other", "mat_1")  # of other classes
+    save_small(tmp_path / "unread", "mat_1")
+    (tmp_path / "unread" / "config.json").write_text("{}")
     options = dict(FEW, limit=1, sizes=(64,), corruptions=("jpeg",), size=64)
-    analyze(kind, folder, **options, beside=(tmp_path / "other", "no_such_model"), out=tmp_path / "out")
+    analyze(kind, folder, **options, beside=(tmp_path / "other", tmp_path / "unread"), out=tmp_path / "out")
     content = json.loads((tmp_path / "out" / "analysis.json").read_text())
     unasked = {"other"} if kind in ("resolution", "robustness") else set()  # only these compare answers with labels
-    assert set(content["undefined"]) == {"no_such_model"} | unasked
+    assert set(content["undefined"]) == {"unread"} | unasked
     assert {row["model"] for row in content["rows"]} == {"small", "other"} - unasked
+
+
+@pytest.mark.parametrize("typed", ["no_such_model", "no/such_run"])
+def test_a_mistyped_model_beside_others_is_refused(typed: str, folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=re.escape(typed)):
+        analyze("similarity", folder, **FEW, beside=(typed,), out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("kind", ["fourier", "attention", "similarity", "clusters"])

@@ -74,7 +74,9 @@ def test_commands_of_the_image_and_of_continuous_integration_are_those_of_a_shel
     ],
 )
 def test_make_image_builds_it_with_its_arguments(given, asked):
-    done = subprocess.run(["make", "-n", "image", *given], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        ["make", "-n", "--no-print-directory", "image", *given], cwd=ROOT, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     assert shlex.split(done.stdout) == ["docker", "build", "--tag", "vitreous", *asked, "."]
     arguments = {rest.partition("=")[0] for word, rest in instructions() if word == "ARG"}

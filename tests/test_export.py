@@ -32,7 +32,7 @@ from vitreous.runs.model_folder import load_model, save_model
 from vitreous.runs.result_shards import model_fingerprint
 from vitreous.serve import open_explorer
 
-pytest.importorskip("onnxruntime", reason="the extra `export` is not installed")
+onnxruntime = pytest.importorskip("onnxruntime", reason="the extra `export` is not installed")
 pytest.importorskip("openvino", reason="the extra `export` is not installed")
 CLASSES = ("ball", "box")
 VERB = sys.modules["vitreous.export"]  # the module; the package has the function under this name
@@ -496,6 +496,21 @@ def test_a_folder_is_measured_beside_the_run_it_was_made_of(mended: Path, onnx_f
     assert result.ratio(exported).middle == pytest.approx(eager.seconds[0] / exported.seconds[0])
     assert "onnxruntime" in result.machine.versions
     assert f"`{folder}, onnxruntime` |" in (tmp_path / "out" / "bench.md").read_text()
+
+
+def test_threads_of_bench_are_those_of_the_program(
+    onnx_folder: Path, monkeypatch: pytest.MonkeyPatch, two_threads
+) -> None:
+    seen = []
+    begin = onnxruntime.InferenceSession.__init__
+
+    def watched(session, path, options, **more):
+        seen.append(options.intra_op_num_threads)
+        begin(session, path, options, **more)
+
+    monkeypatch.setattr(onnxruntime.InferenceSession, "__init__", watched)
+    bench((str(onnx_folder),), size=("64:1",), rounds=1, threads=1)
+    assert seen == [1]
 
 
 def test_a_size_that_a_folder_does_not_take_is_refused_before_anything_is_run(

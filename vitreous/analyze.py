@@ -20,7 +20,9 @@ from vitreous.investigations.base import (
     load_investigations,
     require_defined,
 )
+from vitreous.registry import resolve_name
 from vitreous.reports.investigation import Findings, findings_table, write_charts_and_text
+from vitreous.runs.model_folder import find_model_folder, is_weights_file
 from vitreous.runs.results import require_positive, result_folder
 from vitreous.runtime.calling import takes
 from vitreous.train import train
@@ -145,6 +147,7 @@ def opened(inquiry: Inquiry) -> tuple[Inquiry, dict[str, str]]:
     found: list[Investigated] = []
     unsuited: dict[str, InputError] = {}
     for subject in inquiry.subjects:
+        require_there(subject.given)
         try:
             inquiry.images(subject.trained)
             found.append(subject)
@@ -153,6 +156,12 @@ def opened(inquiry: Inquiry) -> tuple[Inquiry, dict[str, str]]:
     if not found:
         raise next(iter(unsuited.values()))
     return replace(inquiry, subjects=tuple(found)), {label: str(reason) for label, reason in unsuited.items()}
+
+
+def require_there(given: str) -> None:
+    """A mistyped name or path is no model that does not fit."""
+    if not is_weights_file(given) and find_model_folder(given) is None:
+        resolve_name(given)
 
 
 def find_investigation(kind: str) -> Investigation:

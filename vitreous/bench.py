@@ -5,7 +5,7 @@ vitreous bench paca_tiny convnext_tiny --baseline convnext_tiny
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -96,15 +96,14 @@ def bench(
         What was printed, as an object: `measurements`, each with all its times, and `to_dict()` for a file.
     """
     require_positive(rounds=rounds, threads=1 if threads is None else threads)
-    if not mode:
-        raise InputError("--mode given without a value; give one or more")
     settings, runners = read_settings(size, batch_size, step), choose_runners(mode, step, timed, busy)
-    sources = open_sources(
-        with_peers(models, task) if pareto else models, task, head, head_args, device, grad_checkpointing
-    )
-    require_baseline(baseline, [source.label for source in sources])
-    require_runnable(runners if timed else (), sources, step)
-    with result_folder(out, BENCH_FILE) if out is not None else nullcontext() as staging, threads_set(threads):
+    with ExitStack() as held:
+        held.enter_context(threads_set(threads))  # before exported models are opened, whose programs keep the number
+        given = with_peers(models, task) if pareto else models
+        sources = open_sources(given, task, head, head_args, device, grad_checkpointing)
+        require_baseline(baseline, [source.label for source in sources])
+        require_runnable(runners if timed else (), sources, step)
+        staging = None if out is None else held.enter_context(result_folder(out, BENCH_FILE))
         found = measure_all(sources, settings, runners, rounds=rounds, timed=timed, busy=busy)
         asked = {"head": head, "grad_checkpointing": grad_checkpointing}
         result = BenchResult(this_machine(sources[0].device), tuple(found), baseline, sources[0].task.name, asked)
@@ -163,6 +162,8 @@ def read_settings(sizes: Sequence[int | str], batches: Sequence[int], steps: Seq
 
 
 def choose_runners(modes: Sequence[str], steps: Sequence[StepKind], timed: bool, busy: bool) -> list[Runner]:
+    if not modes:
+        raise InputError("--mode given without a value; give one or more")
     if busy and not timed:
         raise InputError("--busy and --no-timed given; a competing load changes times only: leave one of them out")
     known = load_runners()

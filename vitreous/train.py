@@ -125,10 +125,10 @@ def train(settings: TrainSettings) -> Path:
         say(describe(settings.data, load_task(settings.task).targets, **images))
         if is_stored(settings.model) and not settings.pretrained and settings.weights is None:
             say(f"model: {settings.model}, its architecture only; add --pretrained to start from its weights")
-        if settings.batch_size == "auto":
-            settings = with_fitting_batch(settings, run, stop, images, world)
         if settings.amp == "auto":
             settings = with_fitting_precision(settings, run, world)
+        if settings.batch_size == "auto":
+            settings = with_fitting_batch(settings, run, stop, images, world)
         known = run.holds(
             settings.arguments(), fingerprints, defaults=settings.defaults(), free=FREE, resume=settings.resume
         )

@@ -15,7 +15,13 @@ from vitreous.investigations.blocks import block_maps, block_paths, block_places
 from vitreous.investigations.clusters import ClusterFigures, drift_between
 from vitreous.investigations.fourier import log_amplitude, profile
 from vitreous.investigations.interaction import ORDERS, log_odds, patch_grid, relative, strengths
-from vitreous.investigations.similarity import as_query_rows, attention_rows, between_heads, between_queries
+from vitreous.investigations.similarity import (
+    as_query_rows,
+    attention_rows,
+    between_heads,
+    between_queries,
+    real_queries,
+)
 
 # ---- fourier -----------------------------------------------------------------------------------------------------
 
@@ -116,7 +122,9 @@ def test_rows_of_attention_sum_to_one_and_cosines_are_at_most_one(name: str) -> 
         if layer.startswith("class_blocks"):  # which also reads itself
             assert (rows.sum(-1) < 1).all()
         elif not layer.endswith(".mixed"):  # whose heads are mixed after the softmax
-            torch.testing.assert_close(rows.sum(-1), torch.ones_like(rows.sum(-1)), rtol=1e-4, atol=1e-4, msg=layer)
+            total = rows.sum(-1)  # 0 of queries beyond the border of the map
+            expected = (total > 0.5).to(total) if rows.ndim == 6 else torch.ones_like(total)
+            torch.testing.assert_close(total, expected, rtol=1e-4, atol=1e-4, msg=layer)
         for values in (between_queries(rows), between_heads(rows)):
             assert (values.isnan() | (values.abs() <= 1 + 1e-5)).all(), layer
 
@@ -128,6 +136,15 @@ def test_in_windows_queries_are_compared_with_those_of_their_window() -> None:
     torch.testing.assert_close(
         between_queries(as_query_rows("mixer.dynamic.local_attention.map", seen)), torch.tensor([0.5])
     )
+
+
+def test_queries_beyond_the_border_are_not_compared() -> None:
+    """A map of 2 x 2 cells lies in one window of 3 x 3, of which five cells do not exist."""
+    real = real_queries((8, 8), 4)[0, 0, :, 0]
+    assert real.tolist() == [0, 0, 0, 0, 1, 1, 0, 1, 1]
+    rows = torch.rand(1, 1, 1, 1, 9, 9) * real[:, None]
+    four = rows[0, 0, 0, 0, real.bool()][None, None]
+    torch.testing.assert_close(between_queries(rows), between_queries(four))
 
 
 # ---- clusters ----------------------------------------------------------------------------------------------------

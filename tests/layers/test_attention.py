@@ -14,8 +14,14 @@ def parts(kind: torch.dtype, keys: int = 9) -> tuple[torch.Tensor, torch.Tensor,
     return q.to(kind), k.to(kind), v.to(kind)
 
 
+@pytest.fixture
+def able(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "cpu_multiplies_bf16", lambda: True)
+
+
 @pytest.mark.parametrize("mask", [None, "closed", "added"])
-def test_half_precision_is_computed_in_steps_as_exactly_as_fused(mask: str | None, monkeypatch) -> None:
+@pytest.mark.usefixtures("able")
+def test_learning_in_bfloat16_takes_steps_as_exact_as_the_fused_kernel(mask: str | None, monkeypatch) -> None:
     q, k, v = parts(torch.bfloat16)
     masks = {"closed": torch.arange(9)[None] < 6, "added": torch.randn(1, 1, 1, 9).bfloat16()}
     given = masks.get(mask)
@@ -32,10 +38,35 @@ def test_half_precision_is_computed_in_steps_as_exactly_as_fused(mask: str | Non
     assert (fused - exact).abs().max() < limit
 
 
-@pytest.mark.parametrize(("kind", "keys"), [(torch.float32, 9), (torch.bfloat16, 300)])
-def test_whole_precision_and_many_keys_stay_fused(kind: torch.dtype, keys: int, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("kind", "keys", "learns", "multiplies"),
+    [
+        (torch.float32, 9, True, True),
+        (torch.float16, 9, True, True),
+        (torch.bfloat16, 300, True, True),
+        (torch.bfloat16, 9, False, True),
+        (torch.bfloat16, 9, True, False),
+    ],
+    ids=["whole precision", "float16", "many keys", "inference", "a processor without"],
+)
+def test_all_else_stays_fused(kind: torch.dtype, keys: int, learns: bool, multiplies: bool, monkeypatch) -> None:
+    monkeypatch.setattr(attention, "cpu_multiplies_bf16", lambda: multiplies)
     monkeypatch.setattr(attention, "attention_weights", None)  # calling it would fail
-    assert dot_product_attention(*parts(kind, keys)).dtype == kind
+    with torch.set_grad_enabled(learns):
+        assert dot_product_attention(*parts(kind, keys)).dtype == kind
+
+
+def test_large_scores_do_not_overflow() -> None:
+    q = torch.full((1, 1, 4, 64), 40.0, dtype=torch.float16)
+    assert attention.attention_weights(q, q).isfinite().all()
+
+
+@pytest.mark.usefixtures("able")
+def test_a_training_step_is_compiled_as_a_whole() -> None:
+    q, k, v = (part.requires_grad_() for part in parts(torch.bfloat16))
+    torch._dynamo.reset()
+    found = torch.compile(dot_product_attention, fullgraph=True, backend="eager")(q, k, v)
+    torch.testing.assert_close(found, dot_product_attention(q, k, v))
 
 
 def test_maps_of_half_precision_sum_to_one_exactly_enough() -> None:

@@ -81,8 +81,9 @@ def test_one_program_serves_all_models_of_a_kind() -> None:
             gc.collect()
 
 
-def test_weights_that_a_program_puts_in_place_are_used() -> None:
-    model, images = paca(), torch.randn(2, 3, 64, 64)
+@pytest.mark.parametrize("side", [64, pytest.param(224, marks=pytest.mark.slow)])
+def test_weights_that_a_program_puts_in_place_are_used(side: int) -> None:
+    model, images = paca(), torch.randn(2, 3, side, side)
     others = {name: 1.3 * parameter.detach() for name, parameter in model.named_parameters()}
     with torch.no_grad():
         expected = torch.func.functional_call(model, others, (images,))
@@ -124,6 +125,28 @@ def test_weights_gates_and_taps_are_those_of_the_call() -> None:
         assert maps["stages.0.clusters"].shape == (2, 10, 16, 16)
         model.stages[0].blocks[1].mlp.fc2.bias.add_(3.0)
         torch.testing.assert_close(program(images), model(images), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_what_the_compiled_function_itself_switches_counts(closed: bool) -> None:
+    model, images = paca(), torch.randn(2, 3, 64, 64)
+    attention = model.stages[0].blocks[0].attention
+
+    def without_clusters(x: torch.Tensor) -> torch.Tensor:
+        if closed:
+            attention.closed = tuple(range(9))
+            found = model(x)
+            attention.closed = ()
+            return found
+        with gated(model, 1, value_gate=torch.zeros(10)):
+            return model(x)
+
+    with torch.no_grad():
+        expected = without_clusters(images)
+        assert not torch.allclose(expected, model(images))
+        torch._dynamo.reset()
+        found = torch.compile(without_clusters, backend="aot_eager")(images)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_with_gradients_and_in_training_nothing_is_hidden(calls: list[int]) -> None:

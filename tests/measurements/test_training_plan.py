@@ -134,6 +134,12 @@ def test_where_nothing_fits_or_nothing_is_known(free: int | None, says: str, mon
     assert not list(tmp_path.iterdir())
 
 
+def test_batch_and_precision_may_both_be_auto(tmp_path: Path, capsys) -> None:
+    train(**PLAIN | dict(batch_size="auto", amp="auto"), dry_run=True)
+    said = capsys.readouterr().out
+    assert said.index("precision: ") < said.index("images each")
+
+
 def test_a_recipe_may_say_auto(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("batch_size: auto\n")
     settings = with_recipe("paca_b0", "shapes", recipe="mine.yaml")

@@ -9,6 +9,7 @@ Queries are compared with those that have the same keys: in windows (EMSNet's lo
 Shapes: B images, h heads, Q queries, K keys; H' W' windows.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from vitreous.attribution.attention import record_attention
 from vitreous.attribution.method import find_trunk
 from vitreous.errors import InputError
 from vitreous.investigations.base import Inquiry, Investigated, Investigation, coloured, rows_or_reasons
+from vitreous.layers.pooled import WINDOW_SIDE, cell_count
 from vitreous.layers.tap import record, tap_names
 from vitreous.reports.chart import Chart, Series
 from vitreous.reports.investigation import Findings
@@ -36,7 +38,7 @@ IN_WINDOWS = "local_attention.map"
 
 def between_queries(attention: Tensor) -> Tensor:
     """Mean cosine similarity of two different rows of (B, h, Q, K) or (B, h, H', W', Q, K): (B,). Of equal rows one."""
-    return _between(attention).flatten(1).mean(1)
+    return _between(attention).flatten(1).nanmean(1)
 
 
 def between_heads(attention: Tensor) -> Tensor:
@@ -45,12 +47,12 @@ def between_heads(attention: Tensor) -> Tensor:
 
 
 def _between(rows: Tensor) -> Tensor:
-    """Over all pairs of the last axis but one, from the length of the sum of all directions."""
-    count = rows.shape[-2]
-    if count < 2:
-        return rows.new_full(rows.shape[:-2], torch.nan)
+    """Over all pairs of rows that are not zero, by the length of the sum of all directions; NaN without a pair."""
     directions = F.normalize(rows.double(), dim=-1)
-    return ((directions.sum(-2).square().sum(-1) - directions.square().sum((-2, -1))) / (count * (count - 1))).float()
+    lengths = directions.square().sum(-1)  # 1, or 0 of rows that do not exist
+    count = lengths.round().sum(-1)
+    alike = directions.sum(-2).square().sum(-1) - lengths.sum(-1)
+    return torch.where(count < 2, torch.nan, alike / (count * (count - 1))).float()
 
 
 @torch.no_grad()
@@ -67,9 +69,22 @@ def attention_rows(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
     names = [name for name in tap_names(trunk) if name.endswith(HEADED) and "readout" not in name]
     if not names:
         raise InputError(f"{type(trunk).__name__} has no attention with heads")
-    with record(trunk, *names) as taps:
+    in_windows = {name: name.removesuffix("map") + "output" for name in names if name.endswith(IN_WINDOWS)}
+    with record(trunk, *names, *in_windows.values()) as taps:
         model(images)
-    return {name: as_query_rows(name, taps[name]) for name in names}
+    rows = {name: as_query_rows(name, taps[name]) for name in names}
+    for name, output in in_windows.items():
+        period = trunk.get_submodule(name.rpartition(".")[0]).period
+        rows[name] = rows[name] * real_queries(taps[output].shape[-2:], period).to(rows[name])
+    return rows
+
+
+def real_queries(size: Sequence[int], period: int) -> Tensor:
+    """Of windows of 3x3 cells, (H', W', 9, 1): 1 for queries in the map, 0 for those beyond its border."""
+    height, width = (cell_count(side, period) for side in size)
+    windows = dict(kernel_size=WINDOW_SIDE, padding=WINDOW_SIDE // 2, stride=2)
+    real = F.unfold(torch.ones(1, 1, height, width), **windows)[0]  # (9, H' W')
+    return real.T.unflatten(0, (cell_count(height, 2), -1))[..., None]
 
 
 def as_query_rows(name: str, attention: Tensor) -> Tensor:

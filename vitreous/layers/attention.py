@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitreous.layers.tap import Tap
+from vitreous.runtime.device import cpu_multiplies_bf16
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -83,17 +84,19 @@ def dot_product_attention(
 
 def attention_weights(q: Tensor, k: Tensor, mask: Tensor | None = None) -> Tensor:
     """(B, h, N, M), of which each query's sum to one, in single precision at least."""
-    logits = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
+    logits = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)
     if mask is not None:
         logits = logits.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else logits + mask
     return logits.softmax(-1, torch.promote_types(logits.dtype, torch.float32))
 
 
 def faster_in_steps(q: Tensor, k: Tensor) -> bool:
-    """Whether the fused kernel loses: in half precision on a CPU, with few keys or few queries.
+    """Whether the fused kernel loses: learning in bfloat16 on a CPU that multiplies it, with few keys or few queries.
 
-    It leaves the instructions unused that multiply bfloat16. With 100 keys, forwards and backwards took 2.5 to 5 times
-    as long fused as in steps on a processor that has them (AMD EPYC, AVX-512).
+    The kernel leaves these instructions unused. With 100 keys, forwards and backwards took 2.5 to 5 times as long fused
+    as in steps (AMD EPYC, AVX-512). Inference would gain less, and need memory for the weights of all queries.
     """
-    half = q.device.type == "cpu" and q.dtype.itemsize == 2
-    return half and min(q.shape[-2], k.shape[-2]) <= MOST_IN_STEPS
+    if not isinstance(q, Tensor) or not torch.is_grad_enabled() or q.dtype != torch.bfloat16:  # (a tracer's stand-in)
+        return False
+    few = min(q.shape[-2], k.shape[-2]) <= MOST_IN_STEPS
+    return few and q.device.type == "cpu" and cpu_multiplies_bf16()

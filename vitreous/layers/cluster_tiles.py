@@ -27,7 +27,7 @@ def assign_in_tiles(
 ) -> tuple[Tensor, Tensor]:
     """Assignment (B, M, H, W) of normalised tokens x (B, H, W, C), and their weighted means (B, M, C)."""
     B, H, W, C = x.shape
-    clusters, hidden = clustering.get_parameter("logits.weight").shape
+    clusters, hidden = clustering.logits.weight.shape  # type: ignore
     logits = x.new_empty(B, H, W, clusters)
 
     def of_tile(tile: GridTile) -> TileSums:

@@ -19,6 +19,7 @@ from vitreous.layers.plain import is_divisible
 from vitreous.runtime.threads import concurrent_pieces, in_threads, threads_allowed, twin
 
 BYTES_TOGETHER = 5 << 20  # of the tokens of the images that one thread computes together
+SWITCHED_BY = ("gates", "closed", "listening", "note_clusters")  # of modules, which change what they compute
 MOST_BYTES_APART = 32 << 20  # of an image's tokens, for a thread to have it alone; larger ones are divided into tiles
 
 _numbers = itertools.count()
@@ -67,6 +68,8 @@ def worth_hiding(part: OpaquePart, x: Tensor) -> bool:
     if not torch.compiler.is_compiling() or torch.compiler.is_exporting() or torch.is_grad_enabled() or part.training:
         return False
     plain = all(type(weight) in (Tensor, nn.Parameter) for weight in tensors_of(part))
+    if any(getattr(module, name, None) for module in part.modules() for name in SWITCHED_BY):
+        return False  # the compiler sees what its own function sets; the operation would not until the function ends
     return plain and x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
 
 

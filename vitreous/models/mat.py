@@ -61,19 +61,24 @@ class WindowAttention(nn.Module):
 
     def forward(self, x: Tensor, windows: Windows) -> Tensor:
         q, k, v = (split_heads(y, self.heads) for y in self.qkv(windows.split(x)).chunk(3, -1))  # (B n, h, t, d)
-        self.show_windows(q, k, windows)
-        return self.proj(windows.join(merged_attention(q, k, v, windows.keys)))
-
-    def show_windows(self, q: Tensor, k: Tensor, windows: Windows) -> None:
-        """What every position reads of its window's tokens, beside the computation and only if somebody listens."""
         if not self.window_attn.listening:
-            return
-        rows = attention_weights(q, k, windows.keys).transpose(1, 2).flatten(2)  # (B n, t queries, h t)
+            return self.proj(windows.join(merged_attention(q, k, v, windows.keys)))
+        weights = attention_weights(q, k, windows.keys)
+        self.show_windows(weights, windows)
+        return self.proj(windows.join(merged_heads(weights.to(v.dtype) @ v)))
+
+    def show_windows(self, weights: Tensor, windows: Windows) -> None:
+        """What every position reads of its window's tokens, from (B n, h, t queries, t)."""
+        rows = weights.transpose(1, 2).flatten(2)  # (B n, t queries, h t)
         self.window_attn(windows.join(rows).permute(0, 3, 1, 2).unflatten(1, (self.heads, -1)))  # (B, h, t, H, W)
 
 
 def merged_attention(q: Tensor, k: Tensor, v: Tensor, keys: Tensor | None) -> Tensor:
-    return dot_product_attention(q, k, v, keys).transpose(1, 2).flatten(2)  # (B, N, C)
+    return merged_heads(dot_product_attention(q, k, v, keys))
+
+
+def merged_heads(x: Tensor) -> Tensor:
+    return x.transpose(1, 2).flatten(2)  # (B, h, N, d) -> (B, N, C)
 
 
 class AbstractAttention(WindowAttention):
@@ -106,18 +111,20 @@ class AbstractAttention(WindowAttention):
     def within(self, q: Tensor, k: Tensor, v: Tensor, windows: Windows) -> Tensor:
         """Attention within the windows; the abstract token's row of it passes a listening tap."""
         q, k, v = (split_heads(y, self.heads) for y in (q, k, v))  # (B n, h, t, d)
-        self.show_windows(q, k, windows)
-        if not self.abstract_attn.listening:
+        if not (self.abstract_attn.listening or self.window_attn.listening):
             return merged_attention(q, k, v, windows.keys)
-        logits = q[:, :, :1] @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
-        if windows.keys is not None:
-            logits = logits.masked_fill(~windows.keys, -torch.inf)
-        weights = logits.softmax(-1)  # (B n, h, 1, t)
+        weights = attention_weights(q, k, windows.keys)  # (B n, h, t, t)
+        if self.window_attn.listening:
+            self.show_windows(weights, windows)
+        if self.abstract_attn.listening:
+            weights = torch.cat([self.shown(weights[:, :, :1], windows), weights[:, :, 1:]], 2)
+        return merged_heads(weights.to(v.dtype) @ v)
+
+    def shown(self, weights: Tensor, windows: Windows) -> Tensor:
+        """The abstract token's row (B n, h, 1, t), as it comes out of its tap."""
         whole = apply_nchw(self.abstract_attn, windows.join(weights[:, :, 0].transpose(1, 2)))  # (B, H, W, h)
         seen = windows.split(whole, whole.new_zeros(1, 1, self.heads))[:, 1:].transpose(1, 2)  # (B n, h, w w)
-        shown = torch.cat([weights[..., :1], seen[:, :, None]], -1)  # (B n, h, 1, t)
-        first = (shown @ v).transpose(1, 2).flatten(2)
-        return torch.cat([first, merged_attention(q[:, :, 1:], k, v, windows.keys)], 1)
+        return torch.cat([weights[..., :1], seen[:, :, None]], -1)
 
     def across(self, q: Tensor, k: Tensor, v: Tensor, tap: Tap, grid: Sequence[int], keys: Tensor | None) -> Tensor:
         """Attention of (B, N, C) over the abstract tokens (B, n, C) of the image."""

@@ -69,7 +69,12 @@ def faster_in_bf16(device: torch.device) -> bool:
     """Whether it has instructions for bfloat16; without them mixed precision is slower than single."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    return device.type == "cpu" and (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+    return device.type == "cpu" and cpu_multiplies_bf16()
+
+
+@torch.compiler.assume_constant_result
+def cpu_multiplies_bf16() -> bool:
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
 @cache
