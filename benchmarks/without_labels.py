@@ -46,6 +46,7 @@ from vitreous.training.recipe import with_recipe
 
 MODELS = ("xcit_nano_12_p8", "paca_b0")
 LABELLED = 0.05
+FINE_LR = 3e-4  # the recipe's rate, which is for fresh weights, ends at chance from learned ones
 
 
 def main(
@@ -135,11 +136,11 @@ def measure_labels(out: Path, model: str, val_count: int, epochs: int, seeds: in
     start = out / f"{model}-shapes"
     rows: dict[str, list[float]] = {}
     for seed in range(seeds):
-        for name, weights in (("from scratch", None), ("from DINO", str(start))):
+        for name, start_options in (("from scratch", {}), ("from DINO", {"weights": str(start), "lr": FINE_LR})):
             folder = out / f"{model}-{name.replace(' ', '-')}-{seed}"
             options: dict[str, Any] = dict(train_count=max(10, round(LABELLED * pictures)), val_count=val_count)
-            options |= dict(epochs=epochs, seed=seed, weights=weights, workers=workers, device="cpu", out=folder)
-            run = train(model, "shapes", recipe="quick", **options)
+            options |= dict(epochs=epochs, seed=seed, workers=workers, device="cpu", out=folder)
+            run = train(model, "shapes", recipe="quick", **options, **start_options)
             lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
             rows.setdefault(name, []).append([line for line in lines if line["split"] == "val"][-1]["top1"])
     for name, values in rows.items():

@@ -69,7 +69,7 @@ def demo(
 ) -> Path:
     """Train a small PaCa on the embedded shapes, test it on images it has not seen, and explain some of them.
 
-    Takes under four minutes on two CPU cores and needs no download. Started again, it keeps the trained model and
+    Takes one to four minutes on two CPU cores and needs no download. Started again, it keeps the trained model and
     rewrites the explanation.
 
     Examples:
