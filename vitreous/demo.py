@@ -45,6 +45,7 @@ CLASSIFY = dict(
     label_smoothing=0.05,
     scale=1.0,
     drop_path=0.0,
+    amp="auto",
 )
 DENSE = dict(model_args=MODEL_ARGS, warmup_epochs=0.2)
 LESSONS = {
@@ -106,7 +107,6 @@ def demo(
         val_count=min(test_count, 500 if task == "classify" else 200),
         workers=workers,
         device=device,
-        amp="auto",
         **sized(task, size or lesson.size),
         **lesson.settings,
     )
