@@ -69,6 +69,7 @@ def test_a_training_step_is_compiled_as_a_whole() -> None:
     torch.testing.assert_close(found, dot_product_attention(q, k, v))
 
 
+@pytest.mark.usefixtures("able")
 def test_maps_of_half_precision_sum_to_one_exactly_enough() -> None:
     """They are what is looked at, and are kept in single precision."""
     q, k, v = parts(torch.bfloat16)
