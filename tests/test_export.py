@@ -486,9 +486,14 @@ def test_exports_are_told_apart_by_what_they_hold(onnx_folder: Path, openvino_fo
     assert model_fingerprint(load_model(onnx_folder)) in fingerprints
 
 
-def test_a_folder_is_measured_beside_the_run_it_was_made_of(mended: Path, onnx_folder: Path, tmp_path: Path) -> None:
+def test_a_folder_is_measured_beside_the_run_it_was_made_of(
+    mended: Path, onnx_folder: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     run, folder = str(mended), str(onnx_folder)
     result = bench((run, folder), baseline=run, size=("64:1",), rounds=1, out=tmp_path / "out")
+    told = "".join(capsys.readouterr().out.split())
+    assert "onnxruntime" in told.partition("images/s")[2].partition("p95ms:")[0], "names have room beside a long path"
     eager, exported = result.measurements
     assert (eager.mode, exported.mode) == ("eager", "onnxruntime")
     assert exported.seconds

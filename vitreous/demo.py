@@ -29,7 +29,7 @@ MODEL_ARGS = ("dims=(16,48,96,128)", "heads=(1,2,3,4)", "depths=(1,2,2,1)", "clu
 
 
 class Lesson(NamedTuple):
-    """What a model learns in about three minutes of two cores."""
+    """What a model learns in minutes of two cores."""
 
     what: str  # completes "train a small PaCa to …"
     size: int
@@ -70,8 +70,8 @@ def demo(
 ) -> Path:
     """Train a small PaCa on the embedded shapes, test it on images it has not seen, and explain some of them.
 
-    Takes one to four minutes on two CPU cores and needs no download. Started again, it keeps the trained model and
-    rewrites the explanation.
+    Takes one to four minutes on two CPU cores, other tasks than classification longer, and needs no download. Started
+    again, it keeps the trained model and rewrites the explanation.
 
     Examples:
         vitreous demo

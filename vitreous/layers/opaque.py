@@ -74,7 +74,7 @@ def worth_hiding(part: OpaquePart, x: Tensor) -> bool:
 
 
 def as_one_operation(part: OpaquePart, x: Tensor, given: Tensor | None) -> Tensor:
-    """What `part.inferred` gives, with the hooks and gates that its modules have when it is called."""
+    """What `part.inferred` gives, with the hooks that its modules have when it is called."""
     return compute_part(x, given, part.number, tensors_of(part))
 
 

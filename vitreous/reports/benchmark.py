@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from math import log
+from pathlib import Path
 from typing import Any
 
 from PIL import Image
@@ -44,6 +45,7 @@ COLUMNS = {  # heading -> what it means
     "of peak": "multiply-adds a second, as a share of those of a product of large matrices, timed in every round",
 }
 WIDE_TERMINAL = 130  # columns
+MODEL_NAME_COLUMNS = 16  # of a terminal, that names of models have at least
 WIDE_ONLY = ("whole MB", "params", "MACs", "per MAC")
 TERMINAL_LEGEND = ("p95 ms", "MB", "of peak")
 
@@ -153,9 +155,11 @@ def terminal_table(result: BenchResult, members: Sequence[Measurement], *, wide:
     table = Table(box=None, header_style="bold")
     cells = [measurement_cells(result, one) for one in members]
     headings = [name for name in cells[0] if wide or name not in WIDE_ONLY]
-    table.add_column("model", overflow="fold")
+    table.add_column("model", overflow="fold", min_width=MODEL_NAME_COLUMNS)
     for name in headings:
-        table.add_column(name, justify="right", no_wrap=True)
+        # Of a folder as baseline the last part will do: a long path would leave no room for the models' own names.
+        shown = f"/ {Path(result.baseline).name}" if name == f"/ {result.baseline}" and result.baseline else name
+        table.add_column(shown, justify="right", no_wrap=True)
     for one, own in zip(members, cells, strict=True):
         if not wide and "images/s" in own:
             own["images/s"] = own["images/s"].partition(" [")[0]
