@@ -6,12 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import cache
 
 import torch
 
 from vitreous.errors import InputError
+from vitreous.runtime.bf16_convolution import DefinedGradients
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 ONEDNN_ISA_VARIABLE = "ONEDNN_MAX_CPU_ISA"  # environment variable
@@ -56,13 +58,18 @@ def _own_device(name: str, local_rank: int) -> torch.device:
     return torch.device("cuda", local_rank)
 
 
-def autocast(device: torch.device, amp: str) -> AbstractContextManager[object]:
+@contextmanager
+def autocast(device: torch.device, amp: str) -> Iterator[None]:
     """Mixed precision within the block; `off` changes nothing."""
     if amp == "off":
-        return nullcontext()
-    if device.type == "cpu":
+        yield
+        return
+    on_cpu = device.type == "cpu"
+    if on_cpu:
         avoid_broken_amx()
-    return torch.autocast(device.type, dtype=PRECISIONS[amp])
+    learns_in_bf16 = on_cpu and amp == "bf16" and torch.is_grad_enabled()
+    with torch.autocast(device.type, dtype=PRECISIONS[amp]), DefinedGradients() if learns_in_bf16 else nullcontext():
+        yield
 
 
 def faster_in_bf16(device: torch.device) -> bool:
