@@ -33,6 +33,7 @@ class Lesson(NamedTuple):
 
     what: str  # completes "train a small PaCa to …"
     size: int
+    pictures: int  # to learn from
     epochs: int
     settings: dict[str, Any]  # of `vitreous train`
 
@@ -45,14 +46,13 @@ CLASSIFY = dict(
     label_smoothing=0.05,
     scale=1.0,
     drop_path=0.0,
-    amp="auto",
 )
 DENSE = dict(model_args=MODEL_ARGS, warmup_epochs=0.2)
 LESSONS = {
-    "classify": Lesson("tell shapes apart", 64, 4, CLASSIFY),
-    "detect": Lesson("find shapes", 96, 2, DENSE | dict(recipe="finetune_detect", batch_size=8)),
-    "segment": Lesson("outline shapes", 96, 2, DENSE | dict(recipe="finetune_segment", rescale=(1.0, 1.0))),
-    "keypoints": Lesson("find the points of shapes", 96, 3, DENSE | dict(recipe="finetune_keypoints")),
+    "classify": Lesson("tell shapes apart", 64, 4000, 4, CLASSIFY),
+    "detect": Lesson("find shapes", 96, 2400, 2, DENSE | dict(recipe="finetune_detect", batch_size=8)),
+    "segment": Lesson("outline shapes", 96, 3000, 2, DENSE | dict(recipe="finetune_segment", rescale=(1.0, 1.0))),
+    "keypoints": Lesson("find the points of shapes", 96, 3000, 2, DENSE | dict(recipe="finetune_keypoints")),
 }
 
 
@@ -61,7 +61,7 @@ def demo(
     task: Literal["classify", "detect", "segment", "keypoints"] = "classify",
     out: Path | None = None,
     epochs: int | None = None,
-    train_count: int = 4000,
+    train_count: int | None = None,
     test_count: int = 1000,
     size: int | None = None,
     explained: int = 8,
@@ -70,8 +70,8 @@ def demo(
 ) -> Path:
     """Train a small PaCa on the embedded shapes, test it on images it has not seen, and explain some of them.
 
-    Takes one to four minutes on two CPU cores, other tasks than classification longer, and needs no download. Started
-    again, it keeps the trained model and rewrites the explanation.
+    Takes one to four minutes on two CPU cores and needs no download. Started again, it keeps the trained model and
+    rewrites the explanation.
 
     Examples:
         vitreous demo
@@ -81,8 +81,8 @@ def demo(
     Args:
         task: What it learns: the class of the shapes, their boxes, a class for every pixel, or their keypoints.
         out: Run folder; the explanation goes to its folder `explanation`. Default: runs/demo, or runs/demo_TASK.
-        epochs: Passes over the training images; default: 4, and 2 or 3 for other tasks than classification.
-        train_count: Number of training images.
+        epochs: Passes over the training images; default: 4, and 2 for other tasks than classification.
+        train_count: Number of training images; default: 4000, and 2400 (detect) or 3000 for other tasks.
         test_count: Number of held-out images.
         size: Height and width of the images; default: 64, and 96 for other tasks than classification.
         explained: Number of held-out images to explain.
@@ -96,17 +96,19 @@ def demo(
         raise InputError(f"unknown task '{task}'; accepted: {', '.join(LESSONS)}")
     lesson, start = LESSONS[task], time.monotonic()
     out = Path("runs/demo" if task == "classify" else f"runs/demo_{task}") if out is None else out
-    headline(f"1/3  train a small PaCa to {lesson.what}, on {train_count} embedded images")
+    pictures = lesson.pictures if train_count is None else train_count
+    headline(f"1/3  train a small PaCa to {lesson.what}, on {pictures} embedded images")
     run = train(
         MODEL,
         "shapes",
         task=task,
         out=out,
         epochs=epochs or lesson.epochs,
-        train_count=train_count,
+        train_count=pictures,
         val_count=min(test_count, 500 if task == "classify" else 200),
         workers=workers,
         device=device,
+        amp="auto",
         **sized(task, size or lesson.size),
         **lesson.settings,
     )
