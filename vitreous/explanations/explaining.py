@@ -3,7 +3,7 @@
 Shapes: M clusters, G groups, H W grid, K classes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -27,7 +27,7 @@ from vitreous.clusters.masking import Masking
 from vitreous.clusters.ranks import order_clusters
 from vitreous.data.transforms import Preprocess, to_unit_tensor
 from vitreous.errors import InputError
-from vitreous.faithfulness.curves import curves
+from vitreous.faithfulness.curves import CurveEnds, curve_ends, curves
 from vitreous.faithfulness.scoring import DECIDES, below_every_method
 from vitreous.reports.explanation import Clusters, Explanation, LogitParts, MethodMap, StageLoad
 from vitreous.runtime.console import track
@@ -36,7 +36,7 @@ _SHOWN_CLASSES = 5
 FILLS: tuple[Fill, ...] = ("blur", "mean")
 IMAGE_PORTIONS = 8  # of the curves of one image; a data set is scored with more
 FEWER_PASSES = {"portions": 6, "cells": 5, "masks": 64}  # of the curves, occlusion and RISE, where a pass takes long
-SPARING_PORTIONS = 3  # of the curves of an image that barely fits into memory
+SPARING_PORTIONS = 2  # of the curves of an image that barely fits into memory
 SPARING_METHODS = ("contributions", "learned", "clusters attention_mass", "exported_clusters", "features")  # of it
 REMOVED_COUNTS = (1, 2, 4, 8, 16, 32, 64)  # clusters removed together
 COMPARED_RANKINGS = ("logit_gate", "integrated", "attention_mass", "random")  # rankings that are always compared
@@ -116,7 +116,8 @@ def explain_image(
     asked = chosen_methods(model, plan)
     # Of an image that barely fits, a single map may take minutes.
     shown = track(asked, total=len(asked), label=f"maps of {name}", unit="maps") if plan.sparing else asked
-    methods = tuple(explain_by(model, images, resolved, method, plan) for method in shown)
+    ends = {fill: curve_ends(model, images, resolved, fill, output=output) for fill in fills_of(plan)}
+    methods = tuple(explain_by(model, images, resolved, method, plan, ends) for method in shown)
     default, reason = leading(methods, plan)
     layer = cluster_layer_of(model, plan)
     return Explanation(
@@ -244,10 +245,18 @@ def lighter(method: Method) -> Method:
     return replace(method, masks=FEWER_PASSES["masks"]) if isinstance(method, Rise) else method
 
 
-def explain_by(model: nn.Module, images: Tensor, target: Target, method: Method, plan: Plan) -> MethodMap:
+def fills_of(plan: Plan) -> tuple[Fill, ...]:
+    return FILLS[:1] if plan.sparing else FILLS
+
+
+def explain_by(
+    model: nn.Module, images: Tensor, target: Target, method: Method, plan: Plan, ends: Mapping[Fill, CurveEnds]
+) -> MethodMap:
     heat, portions = method(model, images, target), FEWER_PASSES["portions"] if plan.light else IMAGE_PORTIONS
-    fills, portions = (FILLS[:1], SPARING_PORTIONS) if plan.sparing else (FILLS, portions)
-    both = {fill: curves(model, images, heat, target, fill=fill, portions=portions) for fill in fills}
+    portions = SPARING_PORTIONS if plan.sparing else portions
+    both = {
+        fill: curves(model, images, heat, target, fill=fill, portions=portions, ends=end) for fill, end in ends.items()
+    }
     scores: dict[str, float] = {DECIDES: both["blur"].difference.item()}
     for fill, curve in both.items():
         scores |= {f"insertion_{fill}": curve.insertion_area.item(), f"deletion_{fill}": curve.deletion_area.item()}

@@ -70,15 +70,15 @@ def curves(
     fill: Hiding = "blur",
     portions: int = PORTIONS,
     batch_size: int = IMAGES_AT_ONCE,
+    ends: "CurveEnds | None" = None,
 ) -> Curves:
-    """Both curves of maps (B, H, W) of any grid. The ends are shared: 2 S passes per image."""
+    """Both curves of maps (B, H, W) of any grid, in 2 S passes per image; 2 S - 2 where the ends are known."""
     if portions < 2:
         raise InputError(f"portions={portions} given; a curve has at least 2")
     target, B = target.on("probability"), len(images)
     size = (images.shape[2], images.shape[3])
     place = place_in_order(heat, size)
-    # Linear imputation needs a rim: an image of which nothing is left is its mean colour.
-    hidden = images.mean((2, 3), keepdim=True).expand_as(images) if fill == "linear" else baseline(images, fill)
+    hidden, whole, none = ends or curve_ends(model, images, target, fill)
     share = torch.arange(1, portions, device=images.device) / portions
     shown = place[:, None] < share[:, None, None]  # (B, S - 1, height, width)
     keep = torch.cat([shown, ~shown], 1).flatten(0, 1)[:, None]  # all insertions of an image, then all deletions
@@ -89,10 +89,30 @@ def curves(
             target.select(rows)(model(changed(images[rows], part.to(images.dtype), hidden[rows], fill)))
             for rows, part in zip(image.split(rows_each), keep.split(rows_each), strict=True)
         ]
-        whole, none = target(model(images)), target(model(hidden))
     insertion, deletion = torch.cat(inner).view(B, 2, -1).unbind(1)
-    ends = none[:, None], whole[:, None]
-    return Curves(torch.cat([ends[0], insertion, ends[1]], 1), torch.cat([ends[1], deletion, ends[0]], 1))
+    return Curves(
+        torch.cat([none[:, None], insertion, whole[:, None]], 1),
+        torch.cat([whole[:, None], deletion, none[:, None]], 1),
+    )
+
+
+class CurveEnds(NamedTuple):
+    """What all curves of some images have in common, whatever the map."""
+
+    hidden: Tensor  # the images with everything hidden
+    whole: Tensor  # (B,), the target's probability for the images as they are
+    none: Tensor  # (B,), and for the hidden ones
+
+
+@torch.no_grad()
+def curve_ends(
+    model: nn.Module, images: Tensor, target: Target, fill: Hiding, *, output: Tensor | None = None
+) -> CurveEnds:
+    """`output`: the model's for these images, where it is known."""
+    # Linear imputation needs a rim: an image of which nothing is left is its mean colour.
+    hidden = images.mean((2, 3), keepdim=True).expand_as(images) if fill == "linear" else baseline(images, fill)
+    target = target.on("probability")
+    return CurveEnds(hidden, target(model(images) if output is None else output), target(model(hidden)))
 
 
 def changed(images: Tensor, keep: Tensor, hidden: Tensor, fill: Hiding) -> Tensor:
