@@ -21,6 +21,9 @@ class Copies(TorchDispatchMode):
             self.found.append("convolution of a map that is not channels-last")
         if name in {"native_layer_norm", "gelu", "addmm"}:
             tensor = args[1] if name == "addmm" else args[0]
-            if not tensor.is_contiguous():
+            dense = tensor.is_contiguous() or (
+                name == "gelu" and tensor.is_contiguous(memory_format=torch.channels_last)
+            )
+            if not dense:
                 self.found.append(f"{name} of rearranged tokens")
         return function(*args, **(kwargs or {}))

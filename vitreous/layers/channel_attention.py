@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.layers.exporting import exports_one_size
-from vitreous.layers.mlp import eager_inference
+from vitreous.layers.inference import eager_inference, linear
 from vitreous.layers.plain import is_plain
 from vitreous.layers.tap import Tap
 
@@ -40,7 +40,7 @@ class ChannelAttention(nn.Module):
 
     def per_position(self, tokens: Tensor) -> Tensor:
         """As published: queries, keys and values of every position."""
-        q, k, v = self.qkv(tokens).unflatten(-1, (3, self.heads, -1)).unbind(2)  # (B, N, h, d)
+        q, k, v = linear(self.qkv, tokens).unflatten(-1, (3, self.heads, -1)).unbind(2)  # (B, N, h, d)
         if q.dtype.itemsize >= 4:
             # Normalising the d x d products costs far less than normalising q and k.
             # On a CPU, squares and a sum take a quarter of the time of vector_norm.
@@ -52,7 +52,7 @@ class ChannelAttention(nn.Module):
             weights = self.attention(channel_products(q, k)).to(v.dtype)
         # One head at a time reads v in place; all heads at once would copy it first.
         parts = [torch.bmm(v[:, :, i], weights[:, i].transpose(1, 2)) for i in range(self.heads)]  # (B, N, d)
-        return self.proj(torch.cat(parts, -1))
+        return linear(self.proj, torch.cat(parts, -1))
 
     def through_covariance(self, tokens: Tensor) -> Tensor:
         """The same from the tokens' C x C covariance: half the products if positions outnumber channels.

@@ -11,6 +11,7 @@ from itertools import pairwise
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitreous.layers.inference import linear
 from vitreous.layers.mlp import drop_path, drop_path_rates
 from vitreous.layers.patch import apply_nchw, resize
 from vitreous.layers.tiles import GridTile
@@ -42,7 +43,7 @@ class ConvClustering(nn.Module):
 
     def forward(self, x: Tensor, tile: GridTile | None = None) -> Tensor:
         y = of_tile(apply_nchw(self.depthwise, x), tile)
-        return self.logits(F.gelu(self.pointwise(F.gelu(y))))
+        return linear(self.logits, linear(self.pointwise, F.gelu(y), gelu=True))
 
 
 class MlpClustering(nn.Module):
@@ -56,7 +57,7 @@ class MlpClustering(nn.Module):
         self.logits = nn.Linear(hidden, clusters)
 
     def forward(self, x: Tensor, tile: GridTile | None = None) -> Tensor:
-        return self.logits(F.gelu(self.fc1(of_tile(x, tile))))
+        return linear(self.logits, linear(self.fc1, of_tile(x, tile), gelu=True))
 
 
 class LinearClustering(nn.Module):
@@ -69,7 +70,7 @@ class LinearClustering(nn.Module):
         self.logits = nn.Linear(dim, clusters, bias=False)
 
     def forward(self, x: Tensor, tile: GridTile | None = None) -> Tensor:
-        return self.logits(of_tile(x, tile))
+        return linear(self.logits, of_tile(x, tile))
 
 
 class BottleneckClustering(nn.Module):
@@ -83,7 +84,7 @@ class BottleneckClustering(nn.Module):
         self.logits = nn.Linear(dim // 4, clusters)
 
     def forward(self, x: Tensor, tile: GridTile | None = None) -> Tensor:
-        return self.logits(F.gelu(of_tile(apply_nchw(self.reduce, x), tile)))
+        return linear(self.logits, F.gelu(of_tile(apply_nchw(self.reduce, x), tile)))
 
 
 # name -> (dim, clusters, hidden width of the block's feed-forward layer, kernel size) -> module

@@ -7,6 +7,7 @@ The folded layer reads and writes every map once instead of twice.
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitreous.layers.inference import product
 from vitreous.layers.patch import HALVINGS
 from vitreous.layers.plain import is_plain
 
@@ -37,7 +38,7 @@ class ConvNorm(nn.Module):
         mean = norm.running_mean if conv.bias is None else norm.running_mean - conv.bias
         weight, shift = conv.weight * scale[:, None, None, None], norm.bias - mean * scale
         if conv.kernel_size == (1, 1) and conv.stride == (1, 1) and conv.groups == 1:
-            return F.linear(x.permute(0, 2, 3, 1), weight.flatten(1), shift).permute(0, 3, 1, 2)
+            return product(x.permute(0, 2, 3, 1), weight.flatten(1), shift).permute(0, 3, 1, 2)
         return F.conv2d(x, weight, shift, conv.stride, conv.padding, groups=conv.groups)
 
 

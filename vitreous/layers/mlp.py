@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitreous.layers.conv_norm import with_shortcut
+from vitreous.layers.inference import depthwise_gelu, eager_inference, linear
 from vitreous.layers.patch import apply_nchw
 from vitreous.layers.plain import is_plain
 from vitreous.layers.tiles import GridTile, each_tile, tiles
@@ -79,15 +80,15 @@ class ConvMlp(nn.Module):
 
     def branch(self, x: Tensor, kernel: Tensor | None, tile: GridTile | None = None) -> Tensor:
         """Of all positions; or of a tile, given with its neighbours."""
-        u = self.fc1(x)  # (B, H, W, R)
+        u = linear(self.fc1, x, gelu=self.depthwise is None)  # (B, H, W, R)
         if kernel is not None:
             bias = self.depthwise.bias  # type: ignore[union-attr]
-            u = F.conv2d(u.permute(0, 3, 1, 2), kernel, bias, padding=1, groups=len(kernel)).permute(0, 2, 3, 1)
+            u = depthwise_gelu(u.permute(0, 3, 1, 2), kernel, bias).permute(0, 2, 3, 1)
         elif self.depthwise is not None:
             v = apply_nchw(self.depthwise, u)
-            u = u + v if self.shortcut else v
+            u = F.gelu(u + v if self.shortcut else v)
         u = u if tile is None else tile.cropped(u)
-        return self.dropout(self.fc2(self.dropout(F.gelu(u))))  # (B, H, W, C)
+        return self.dropout(linear(self.fc2, self.dropout(u)))  # (B, H, W, C)
 
     def in_tiles(self, x: Tensor, kernel: Tensor | None) -> Tensor:
         out = torch.empty_like(x)
@@ -97,15 +98,6 @@ class ConvMlp(nn.Module):
 
         each_tile(place, tiles(x.shape, self.hidden, halo=self.halo, item_bytes=x.element_size()), x)
         return out
-
-
-def eager_inference(x: Tensor) -> bool:
-    """Whether this is a plain forward pass on a CPU, where an equivalent but cheaper path may be taken.
-
-    Nothing is being traced or compiled then, so code may branch on sizes.
-    """
-    traced = not isinstance(x, Tensor) or torch.compiler.is_compiling() or torch.jit.is_tracing()
-    return not (traced or torch.is_grad_enabled()) and x.device.type == "cpu"
 
 
 def drop_path(rate: float) -> nn.Module:

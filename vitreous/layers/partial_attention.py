@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from typing_extensions import Doc
 
 from vitreous.layers.attention import dot_product_attention, split_heads
+from vitreous.layers.inference import linear
 from vitreous.layers.plain import is_plain
 from vitreous.layers.tap import Tap
 
@@ -114,12 +115,12 @@ class PartialAttention(nn.Module):
         rows = (chosen + torch.arange(B, device=x.device)[:, None] * z.shape[1]).flatten()  # (B m), in the whole batch
         needed = self.settings.project == "needed" or self.spread is None
         if needed and is_plain(self.qkv):
-            front = self.attend_foreground(self.qkv(gather_rows(z, rows, chosen)), chosen, (H, W))  # (B, m, C)
+            front = self.attend_foreground(linear(self.qkv, gather_rows(z, rows, chosen)), chosen, (H, W))  # (B, m, C)
             if self.spread is None:
                 return self.joined(z, z.clone(), rows, front, (H, W))
             read = self.attend_tokens(front[:, :1], z, chosen, (H, W))  # (B, 1, C)
         else:
-            qkv = self.qkv(z)  # (B, 1 + N, 3C)
+            qkv = linear(self.qkv, z)  # (B, 1 + N, 3C)
             front = self.attend_foreground(gather_rows(qkv, rows, chosen), chosen, (H, W))  # (B, m, C)
             read = self.attend_background(front[:, :1], qkv[..., C:], chosen, (H, W))  # (B, 1, C)
         if self.spread is None:
@@ -171,7 +172,7 @@ class PartialAttention(nn.Module):
             reads, where = weights[:, :, 0], chosen[:, None].expand(-1, self.heads, -1)  # (B, h, m)
             picture = reads.new_zeros(*reads.shape[:2], 1 + grid[0] * grid[1]).scatter(2, where, reads)
             self.abstract(picture[..., 1:].unflatten(2, grid))
-        return self.proj((weights @ v).transpose(1, 2).flatten(2))
+        return linear(self.proj, (weights @ v).transpose(1, 2).flatten(2))
 
     def attend_background(self, query: Tensor, kv: Tensor, chosen: Tensor, grid: tuple[int, int]) -> Tensor:
         """What one query (B, 1, C) reads from all but the chosen tokens; fused unless the tap listens."""

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from vitreous.layers.attention import attend, split_heads
 from vitreous.layers.exporting import exports_any_size
+from vitreous.layers.inference import linear
 from vitreous.layers.patch import apply_nchw
 from vitreous.layers.tap import Tap
 
@@ -129,7 +130,7 @@ class LocalAttention(PooledBranch):
         )
         weights = self.show(weights)  # (B, H', W', h, 9 queries, 9 keys)
         values = (
-            F.pad(zero_outside(self.values(x), grid), (0, 0, 1, 1, 1, 1))
+            F.pad(zero_outside(linear(self.values, x), grid), (0, 0, 1, 1, 1, 1))
             .unfold(1, WINDOW_SIDE, 2)
             .unfold(2, WINDOW_SIDE, 2)
         )
@@ -160,8 +161,8 @@ class GlobalAttention(PooledBranch):
 
     def mix(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
         _, H, W, _ = x.shape
-        q, k, v = self.qkv(zero_outside(x, grid).flatten(1, 2)).chunk(3, -1)  # (B, N, c)
+        q, k, v = linear(self.qkv, zero_outside(x, grid).flatten(1, 2)).chunk(3, -1)  # (B, N, c)
         q, k, v = (split_heads(y, self.heads) for y in (q, k, v))  # (B, h, N, d)
         keys = None if grid == (H, W) else grid_mask(x, grid).flatten()[None]
         y = attend(q, k, v, self.map, (H, W), keys=keys)  # (B, N, c)
-        return self.proj(y).unflatten(1, (H, W))
+        return linear(self.proj, y).unflatten(1, (H, W))

@@ -21,7 +21,8 @@ from torch.utils.checkpoint import checkpoint
 
 from vitreous.errors import InputError
 from vitreous.layers.conv_norm import Projection
-from vitreous.layers.mlp import ConvMlp, eager_inference
+from vitreous.layers.inference import eager_inference
+from vitreous.layers.mlp import ConvMlp
 from vitreous.layers.patch import apply_nchw
 from vitreous.layers.plain import is_divisible
 from vitreous.layers.tap import Tap

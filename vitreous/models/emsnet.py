@@ -34,6 +34,7 @@ from typing_extensions import Doc
 
 from vitreous.errors import InputError
 from vitreous.layers.conv_norm import ConvNorm
+from vitreous.layers.inference import linear
 from vitreous.layers.mlp import ConvMlp, drop_path, drop_path_rates
 from vitreous.layers.patch import HALVINGS, apply_nchw
 from vitreous.layers.plain import is_plain
@@ -91,9 +92,9 @@ class StaticOperator(nn.Module):
         kept = apply_nchw(self.kept, y[..., self.at2 : self.at2 + self.at1])
         y = torch.cat((self.branch2(by2[..., : self.at2], grid), kept, self.branch4(by4, grid)), -1)
         if not self.gated:
-            return apply_nchw(self.output, self.value(x) + self.fuse(y))
-        gate = apply_nchw(self.gate, self.fuse(y).sigmoid())
-        return apply_nchw(self.output, self.value(x) * gate)
+            return apply_nchw(self.output, linear(self.value, x) + linear(self.fuse, y))
+        gate = apply_nchw(self.gate, linear(self.fuse, y).sigmoid())
+        return apply_nchw(self.output, linear(self.value, x) * gate)
 
     def whitening(self, x: Tensor) -> Tensor:
         """A linear layer minus its mean. Over channels that is again a linear layer, at no cost per token."""
@@ -120,7 +121,7 @@ class DynamicOperator(nn.Module):
         for name, part in zip(self.dims, x.split(list(self.dims.values()), -1), strict=True):
             branch = getattr(self, f"{name}_attention")
             parts.append(branch(pool_cells(part, branch.period, largest=False), grid))
-        return apply_nchw(self.output, self.fuse(torch.cat(parts, -1)))
+        return apply_nchw(self.output, linear(self.fuse, torch.cat(parts, -1)))
 
 
 ATTENTIONS: dict[str, Callable[[int, int], PooledBranch]] = {"local": LocalAttention, "global": GlobalAttention}
@@ -139,11 +140,11 @@ class MultiScaleMixer(nn.Module):
         self.after = nn.Linear(dim, dim, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.gelu(self.before(x))
+        x = linear(self.before, x, gelu=True)
         parts = [] if self.static is None else [self.static(x[..., : self.static_dim])]
         if self.dynamic is not None:
             parts.append(self.dynamic(x[..., self.static_dim :]))
-        return self.after(torch.cat(parts, -1) if parts else x)
+        return linear(self.after, torch.cat(parts, -1) if parts else x)
 
 
 class EMSNetBlock(nn.Module):

@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from vitreous.errors import InputError
 from vitreous.layers.attention import attend, attention_weights, dot_product_attention, split_heads
 from vitreous.layers.conv_norm import ConvNorm, ConvStem, PositionConv
+from vitreous.layers.inference import linear
 from vitreous.layers.mlp import ConvMlp, drop_path, drop_path_rates
 from vitreous.layers.patch import apply_nchw
 from vitreous.layers.tap import Tap
@@ -60,9 +61,11 @@ class WindowAttention(nn.Module):
         self.window_attn = Tap()
 
     def forward(self, x: Tensor, windows: Windows) -> Tensor:
-        q, k, v = (split_heads(y, self.heads) for y in self.qkv(windows.split(x)).chunk(3, -1))  # (B n, h, t, d)
+        q, k, v = (
+            split_heads(y, self.heads) for y in linear(self.qkv, windows.split(x)).chunk(3, -1)
+        )  # (B n, h, t, d)
         if not self.window_attn.listening:
-            return self.proj(windows.join(merged_attention(q, k, v, windows.keys)))
+            return linear(self.proj, windows.join(merged_attention(q, k, v, windows.keys)))
         weights = attention_weights(q, k, windows.keys)
         self.show_windows(weights, windows)
         return self.proj(windows.join(merged_heads(weights.to(v.dtype) @ v)))
@@ -97,7 +100,7 @@ class AbstractAttention(WindowAttention):
 
     def forward(self, x: Tensor, windows: Windows) -> Tensor:
         grid, some = x.shape[1:3], windows.summary_keys
-        q, k, v = self.qkv(windows.split(x, self.token)).chunk(3, -1)  # (B n, t, C)
+        q, k, v = linear(self.qkv, windows.split(x, self.token)).chunk(3, -1)  # (B n, t, C)
         local = self.within(q, k, v, windows)  # (B n, t, C)
         mix_q, mix_k, mix_v = self.mix_qkv(windows.summaries(local)).chunk(3, -1)  # (B, n, C)
         mixed = self.mix_proj(self.across(mix_q, mix_k, mix_v, self.mix_attn, windows.grid, some))
@@ -106,7 +109,7 @@ class AbstractAttention(WindowAttention):
         own, gained = windows.join(local), read.unflatten(1, grid)  # (B, H, W, C)
         if self.fusion_gain.listening:
             self.fusion_gain((gained.norm(dim=-1) / own.norm(dim=-1))[:, None])
-        return self.proj(apply_nchw(self.after_fusion, apply_nchw(self.before_fusion, own) + gained))
+        return linear(self.proj, apply_nchw(self.after_fusion, apply_nchw(self.before_fusion, own) + gained))
 
     def within(self, q: Tensor, k: Tensor, v: Tensor, windows: Windows) -> Tensor:
         """Attention within the windows; the abstract token's row of it passes a listening tap."""

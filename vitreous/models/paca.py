@@ -33,6 +33,7 @@ from vitreous.layers.attention import Gates, attend, split_heads
 from vitreous.layers.cluster_tiles import assign_in_tiles, means_in_tiles
 from vitreous.layers.cluster_training import ClusterTraining
 from vitreous.layers.clustering import CLUSTERINGS, ClusteringTeacher, ConvClustering, assign
+from vitreous.layers.inference import linear
 from vitreous.layers.mlp import ConvMlp, drop_path, drop_path_rates
 from vitreous.layers.opaque import OpaquePart, as_one_operation, worth_hiding
 from vitreous.layers.patch import DoubleConvStem, PatchEmbed, apply_nchw
@@ -136,7 +137,7 @@ class ClusterAttention(nn.Module):
     def context(self, patches: Tensor, means: Tensor | None, kept: Tensor | None = None) -> Context:
         """Keys and values: of clusters, given the means (B, M, C) of patches under their maps, or of all patches."""
         tokens = patches if means is None else self.cluster_tokens(means)
-        k, v = (split_heads(y, self.heads) for y in (self.k(tokens), self.v(tokens)))
+        k, v = (split_heads(y, self.heads) for y in (linear(layer, tokens) for layer in (self.k, self.v)))
         gates = self.gates if kept is None else Gates(logit=kept)
         if self.closed and means is not None:
             gates = (gates or Gates()).closing(self.closed, means.shape[1], means.device)
@@ -149,10 +150,10 @@ class ClusterAttention(nn.Module):
     def read(self, x: Tensor, context: Context) -> Tensor:
         """What the patches (B, H, W, C) read of it."""
         _, H, W, _ = x.shape
-        q = split_heads(self.q(x.flatten(1, 2)), self.heads)
+        q = split_heads(linear(self.q, x.flatten(1, 2)), self.heads)
         dropout = self.dropout if self.training else 0.0
         out = attend(q, context.k, context.v, self.map, (H, W), dropout=dropout, keys=context.keys)  # (B, N, C)
-        return self.proj_dropout(self.proj(out)).unflatten(1, (H, W))
+        return self.proj_dropout(linear(self.proj, out)).unflatten(1, (H, W))
 
 
 class PaCaBlock(nn.Module):

@@ -31,8 +31,10 @@ from vitreous.errors import InputError
 from vitreous.layers.attention import dot_product_attention, split_heads
 from vitreous.layers.channel_attention import ChannelAttention
 from vitreous.layers.conv_norm import ConvNorm
+from vitreous.layers.inference import depthwise_gelu
 from vitreous.layers.mlp import ConvMlp, drop_path
 from vitreous.layers.patch import apply_nchw
+from vitreous.layers.plain import is_plain
 from vitreous.layers.tap import Tap
 from vitreous.models.arguments import check_flags, check_heads, check_positive_ints, split_options
 from vitreous.models.base import Backbone, Stage
@@ -118,8 +120,9 @@ class LocalInteraction(nn.Module):
         self.conv2 = nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.norm(F.gelu(self.conv1(x.permute(0, 3, 1, 2))))
-        return self.conv2(x).permute(0, 2, 3, 1)
+        x, first = x.permute(0, 3, 1, 2), self.conv1
+        x = depthwise_gelu(x, first.weight, first.bias) if is_plain(first) else F.gelu(first(x))
+        return self.conv2(self.norm(x)).permute(0, 2, 3, 1)
 
 
 class XCiTBlock(nn.Module):

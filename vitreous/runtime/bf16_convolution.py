@@ -19,12 +19,14 @@ class DefinedGradients(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        options = kwargs or {}
+        options: dict[str, Any] = kwargs or {}
         if func is not torch.conv2d or every_tap_meets_the_map(*args, **options):
             return func(*args, **options)
         with torch.autocast("cpu", enabled=False):
-            single = [value.float() if isinstance(value, Tensor) else value for value in args]
-            named = {name: value.float() if isinstance(value, Tensor) else value for name, value in options.items()}
+            single: Any = [value.float() if isinstance(value, Tensor) else value for value in args]
+            named: Any = {
+                name: value.float() if isinstance(value, Tensor) else value for name, value in options.items()
+            }
             return func(*single, **named)
 
 
