@@ -1,6 +1,7 @@
 """Explaining within memory: what does not fit is left out and told, what was asked for and does not fit is refused."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from vitreous.clusters.layer import choose_layer
 from vitreous.errors import InputError
 from vitreous.layers.tap import record
 from vitreous.measurements.plan import gradients_fit, plan_memory
+from vitreous.models.paca import PaCa
 from vitreous.runs.model_folder import load_model
 
 SIZE = 512, 512  # of which maps are larger than the tiles they are computed in
@@ -47,13 +49,30 @@ def test_without_gradients_the_rest_is_explained(
         run, "shapes:val:0", size=SIZE[0], max_memory=f"{needed}B", out=tmp_path / "few", device="cpu"
     )
     told, progress = capsys.readouterr()
-    assert "maps of shapes:val:0: 3/3 maps" in progress
+    assert "maps of shapes:val:0: 2/2 maps" in progress
     assert "plan: 512x512 pixels, 1 at a time" in told
     assert "gradients would need more" in told
     few = numbers(page)["images"][0]
-    assert {method["method"] for method in few["methods"]} == {"clusters attention_mass", "features", "centre_blob"}
+    assert {method["method"] for method in few["methods"]} == {"clusters attention_mass", "centre_blob"}
     assert numbers(page)["ranking"] == "attention_mass"
     assert "insertion" in page.read_text()
+
+
+def test_how_long_it_will_take_is_told_after_the_first_pass(
+    run: str, needed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: list[int] = []
+    forward = PaCa.forward
+
+    def counted(model: PaCa, x: torch.Tensor) -> torch.Tensor:
+        rows.extend([1] * len(x) if type(x) is torch.Tensor else [])  # planning passes tensors without values
+        return forward(model, x)
+
+    monkeypatch.setattr(PaCa, "forward", counted)
+    options: dict[str, Any] = dict(size=SIZE[0], max_memory=f"{needed}B", device="cpu")
+    vitreous.explain(run, "shapes:val:0", out=tmp_path / "few", **options)
+    (told,) = re.findall(r"plan: shapes:val:0: (\d+) more passes of \d\.\ds, about", capsys.readouterr().out)
+    assert len(rows) == 1 + int(told)
 
 
 def test_where_all_fits_nothing_is_left_out(run: str, needed: int, tmp_path: Path) -> None:

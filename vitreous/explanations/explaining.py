@@ -3,6 +3,7 @@
 Shapes: M clusters, G groups, H W grid, K classes.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -26,18 +27,18 @@ from vitreous.clusters.load import causal_load
 from vitreous.clusters.masking import Masking
 from vitreous.clusters.ranks import order_clusters
 from vitreous.data.transforms import Preprocess, to_unit_tensor
-from vitreous.errors import InputError
+from vitreous.errors import InputError, printable
 from vitreous.faithfulness.curves import CurveEnds, curve_ends, curves
 from vitreous.faithfulness.scoring import DECIDES, below_every_method
 from vitreous.reports.explanation import Clusters, Explanation, LogitParts, MethodMap, StageLoad
-from vitreous.runtime.console import track
+from vitreous.runtime.console import format_duration, track
 
 _SHOWN_CLASSES = 5
 FILLS: tuple[Fill, ...] = ("blur", "mean")
 IMAGE_PORTIONS = 8  # of the curves of one image; a data set is scored with more
 FEWER_PASSES = {"portions": 6, "cells": 5, "masks": 64}  # of the curves, occlusion and RISE, where a pass takes long
 SPARING_PORTIONS = 2  # of the curves of an image that barely fits into memory
-SPARING_METHODS = ("contributions", "learned", "clusters attention_mass", "exported_clusters", "features")  # of it
+SPARING_METHODS = ("contributions", "learned", "clusters attention_mass", "exported_clusters")  # of it; else features
 REMOVED_COUNTS = (1, 2, 4, 8, 16, 32, 64)  # clusters removed together
 COMPARED_RANKINGS = ("logit_gate", "integrated", "attention_mass", "random")  # rankings that are always compared
 ALL_METHODS = "all"
@@ -108,13 +109,17 @@ def explain_image(
     plan = plan or Plan()
     pixels = to_unit_tensor(picture).to(next(model.parameters()).device)
     images = preprocess.normalise(pixels)[None]
+    begun = time.perf_counter()
     with torch.no_grad():
         output = model(images)
+    pass_seconds = time.perf_counter() - begun
     if target is None and true is not None:
         target = list(classes).index(true)
     resolved = as_target(target, output, 1)
     asked = chosen_methods(model, plan)
     # Of an image that barely fits, a single map may take minutes.
+    if plan.sparing:
+        print(told_passes(name, sparing_passes(asked, model), pass_seconds))
     shown = track(asked, total=len(asked), label=f"maps of {name}", unit="maps") if plan.sparing else asked
     ends = {fill: curve_ends(model, images, resolved, fill, output=output) for fill in fills_of(plan)}
     methods = tuple(explain_by(model, images, resolved, method, plan, ends) for method in shown)
@@ -224,7 +229,8 @@ def default_methods(model: nn.Module, plan: Plan) -> list[str]:
     names = [method.name for method in known]
     finer = [name for name in names if name.startswith("grad_cam stage")]
     if plan.sparing:
-        return [*(name for name in SPARING_METHODS if name in names), "centre_blob"]
+        sparing = [name for name in SPARING_METHODS if name in names]
+        return [*(sparing or [name for name in names if name == "features"]), "centre_blob"]
     if plan.light:
         usual = ["token_gradient", *finer, "grad_cam", "input_gradient", "exported_clusters", "occlusion"]
         usual.append("clusters logit_gate")
@@ -243,6 +249,18 @@ def lighter(method: Method) -> Method:
     if isinstance(method, Occlusion):
         return replace(method, cells=FEWER_PASSES["cells"])
     return replace(method, masks=FEWER_PASSES["masks"]) if isinstance(method, Rise) else method
+
+
+def sparing_passes(methods: Sequence[Method], model: nn.Module) -> int:
+    """Passes that explaining an image sparingly still takes after the first."""
+    trunk = find_trunk(model)
+    clusters = 2 if trunk is not None and cluster_layers(trunk) else 0  # their maps, and who looks at them
+    return 1 + clusters + sum(method.needs.passes + 2 * (SPARING_PORTIONS - 1) for method in methods)
+
+
+def told_passes(name: str, passes: int, seconds: float) -> str:
+    whole = format_duration(passes * seconds)
+    return printable(f"plan: {name}: {passes} more passes of {format_duration(seconds)}, about {whole}")
 
 
 def fills_of(plan: Plan) -> tuple[Fill, ...]:
