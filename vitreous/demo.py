@@ -47,11 +47,13 @@ CLASSIFY = dict(
     scale=1.0,
     drop_path=0.0,
 )
-DENSE = dict(model_args=MODEL_ARGS, warmup_epochs=0.2)
+DENSE = dict(model_args=MODEL_ARGS, warmup_epochs=0.2, ema=0.99)  # an average over more steps ends before it is good
 LESSONS = {
     "classify": Lesson("tell shapes apart", 64, 4000, 4, CLASSIFY),
     "detect": Lesson("find shapes", 96, 2400, 2, DENSE | dict(recipe="finetune_detect", batch_size=8)),
-    "segment": Lesson("outline shapes", 96, 3000, 2, DENSE | dict(recipe="finetune_segment", rescale=(1.0, 1.0))),
+    "segment": Lesson(
+        "outline shapes", 96, 3000, 2, DENSE | dict(recipe="finetune_segment", rescale=(1.0, 1.0), lr=2.5e-3)
+    ),
     "keypoints": Lesson("find the points of shapes", 96, 3000, 2, DENSE | dict(recipe="finetune_keypoints")),
 }
 
