@@ -541,3 +541,7 @@ def test_the_program_needs_neither_torch_nor_vitreous(
     told = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     best, chance = program(folder).answer(picture())[0]
     assert told.startswith(f"photo.png  {best} {chance:.1%}")
+    (tmp_path / "photo.png").write_text("no picture")
+    refused = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert refused.returncode == 1
+    assert (refused.stderr.count("\n"), refused.stderr[:11]) == (1, "photo.png: ")

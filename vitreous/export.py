@@ -161,7 +161,9 @@ def export(settings: ExportSettings) -> Path:
     kind = graph_kind(trained.model, trained.task, features=settings.features)
     graphs = () if settings.features else region_graphs(trained.model)
     masks = any(isinstance(graph, OutlinedRegions) for graph in graphs)
-    script = run_script(trained.name, settings.to, kind, trained.preprocess, masks=masks)
+    choice = box_choice(trained.model, kind)
+    levels = bool(choice.get("strides"))
+    script = run_script(trained.name, settings.to, kind, trained.preprocess, levels=levels, masks=masks)
     form = graph_model(trained, kind, settings.maps, settings.explainer)
     size, dynamic = input_size(trained), not settings.static and takes_any_size(trained)
     ranges = calibration_images(trained, settings) if settings.int8 else []
@@ -179,7 +181,7 @@ def export(settings: ExportSettings) -> Path:
             shape=(None, 3, None, None) if dynamic else (1, 3, *size),
             outputs=names,
             maps=form.maps,
-            choice=box_choice(trained.model, kind),
+            choice=choice,
             later=later,
         )
         session = open_session(staging, settings.to, names, facts.shape)

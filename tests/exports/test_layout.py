@@ -1,12 +1,15 @@
 """A program in one layout computes what the model computes, without linear layers and copies on maps."""
 
+from copy import deepcopy
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from tests.support.families import FAMILIES, ONE_OF_EACH, awake, small
-from vitreous.exports.graph import traced_program
+from vitreous.exports.graph import export_onnx, traced_program
 from vitreous.exports.layout import in_one_layout
 from vitreous.layers.tap import record, tap_names
 from vitreous.layers.windows import ExportedWindows
@@ -39,11 +42,26 @@ def test_every_family_gives_the_same_in_one_layout(name: str, shape: tuple) -> N
     model, images = awake(small(name, 1)).eval(), torch.randn(shape)
     program = traced_program(model, images)
     permutes = count(program, aten.permute.default)
+    with_norms = in_one_layout(deepcopy(program), norms=False)
     changed = in_one_layout(program)
-    changed.validate()
     assert count(changed, aten.permute.default) < permutes / 2, "copies are left"
+    assert count(with_norms, aten.layer_norm.default) >= count(changed, aten.layer_norm.default)
     with torch.no_grad():
-        assert_same(changed.module()(images), model(images))
+        wanted = model(images)
+        for one in (changed, with_norms):
+            one.validate()
+            assert_same(one.module()(images), wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_gives_the_same_in_onnx_runtime(name: str, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime", reason="the extra `export` is not installed")
+    model, images = awake(small(name, 1)).eval(), torch.randn(2, 3, 75, 99)
+    export_onnx(model, images, tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    with torch.no_grad():
+        assert_same(torch.from_numpy(session.run(None, {"images": images.numpy()})[0]), model(images))
 
 
 @pytest.mark.slow
@@ -108,10 +126,12 @@ class Mixed(nn.Module):
         return z.permute(0, 3, 1, 2), z.mean(-1), z.flatten(1, 2).softmax(1).transpose(1, 2), z
 
 
-def test_what_meets_a_map_is_turned_with_it() -> None:
+@pytest.mark.parametrize("norms", [True, False])
+def test_what_meets_a_map_is_turned_with_it(norms: bool) -> None:
     model, images = Mixed().eval(), torch.randn(2, 8, 5, 7)
-    changed = in_one_layout(traced_program(model, images))
-    assert count(changed, aten.linear.default) == count(changed, aten.layer_norm.default) == 0
+    changed = in_one_layout(traced_program(model, images), norms=norms)
+    assert count(changed, aten.linear.default) == 0
+    assert count(changed, aten.layer_norm.default) == (0 if norms else 2)
     with torch.no_grad():
         for found, wanted in zip(changed.module()(images), model(images), strict=True):
             assert_same(found, wanted)

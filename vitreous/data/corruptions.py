@@ -1,18 +1,24 @@
-"""Pictures made worse in known ways: noise, blur, weather of the lens, and what cameras and files do.
+"""Pictures made worse in known ways: noise, blur, weather of the lens, warping, and what cameras and files do.
 
 After Hendrycks and Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions and Perturbations", arXiv
 1903.12261 (ImageNet-C): kinds that need no pictures of their own, with their five severities on pictures scaled to
 224 pixels; lengths grow with the picture. The pixels are not theirs bit by bit; box blur stands for their defocus.
+
+Shapes: H W the sides of a picture, i j a pixel's row and column.
 """
 
 import io
+import math
 from collections.abc import Callable
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
 Pixels = NDArray[np.float64]  # (H, W, 3), from 0 to 1
+Field = NDArray[np.float64]  # (H, W), a length for each pixel
 SEVERITIES = (1, 2, 3, 4, 5)
 USUAL_SIDE = 224
 
@@ -57,6 +63,32 @@ def gaussian_blur(picture: Image.Image, level: int, _random: np.random.Generator
 def box_blur(picture: Image.Image, level: int, _random: np.random.Generator) -> Image.Image:
     """Out of focus: every point becomes a patch."""
     return picture.filter(ImageFilter.BoxBlur(lengths(picture, (2, 3, 4, 6, 8)[level])))
+
+
+def glass_blur(picture: Image.Image, level: int, random: np.random.Generator) -> Image.Image:
+    """Through rough glass: pixels change places with others nearby, between two blurs."""
+    sigma, reach, rounds = ((0.7, 1, 2), (0.9, 2, 1), (1.0, 2, 3), (1.1, 3, 2), (1.5, 4, 2))[level]
+    blur = ImageFilter.GaussianBlur(lengths(picture, sigma))
+    places = exchanged_places(picture.height, picture.width, lengths(picture, reach), rounds, random)
+    pixels = np.asarray(picture.filter(blur)).reshape(-1, 3)[places]  # (H, W, 3)
+    return Image.fromarray(pixels).filter(blur)
+
+
+def exchanged_places(
+    height: int, width: int, reach: float, rounds: int, random: np.random.Generator
+) -> NDArray[np.int64]:
+    """(H, W): the pixel, counted row by row, that comes to each place when all change theirs with one within reach.
+
+    Pixels whose surroundings do not overlap change at once.
+    """
+    places = np.arange(height * width).reshape(height, width)
+    step = 2 * math.ceil(reach) + 1
+    for start in range(rounds * step**2):
+        i, j = np.arange(start // step % step, height, step)[:, None], np.arange(start % step, width, step)
+        down, across = np.floor(random.uniform(-reach, reach + 1, (2, i.size, j.size))).astype(int)
+        others = (i + down).clip(0, height - 1), (j + across).clip(0, width - 1)
+        places[others], places[i, j] = places[i, j], places[others]
+    return places
 
 
 def motion_blur(picture: Image.Image, level: int, random: np.random.Generator) -> Pixels:
@@ -111,6 +143,59 @@ def fog(picture: Image.Image, level: int, random: np.random.Generator) -> Pixels
     return (pixels + strength * clouds[..., None]) * peak / (peak + strength)
 
 
+def elastic_transform(picture: Image.Image, level: int, random: np.random.Generator) -> Pixels:
+    """Drawn on rubber: the whole is pulled at three points, and parts move with their surroundings.
+
+    As published, the strengths are of two kinds: the first two pull the whole, the other three ruffle the parts, so
+    that pixels move furthest at the second.
+    """
+    most, sigma, pull = (
+        (488, 171, 24.4),
+        (488, 19.5, 48.8),
+        (12.2, 2.44, 4.88),
+        (17.1, 2.44, 4.88),
+        (29.3, 2.44, 4.88),
+    )[level]
+    scale = lengths(picture, 1)
+    size = picture.height, picture.width
+    moves = []
+    for _ in ("down", "across"):
+        parts = smoothed(random.uniform(-1, 1, size), sigma * scale) * most * scale**2  # finer noise averages out
+        moves.append(pulled(*size, random.uniform(-pull, pull, 3) * scale) + parts)
+    return moved(pixels_of(picture), *moves)
+
+
+def pulled(height: int, width: int, lengths_moved: NDArray[np.float64]) -> Field:
+    """How far each pixel moves where three points do by these lengths, and all others in proportion.
+
+    The points are a third of the shorter side from the centre: lower right, upper right and upper left.
+    """
+    first, corner, last = lengths_moved
+    third = min(height, width) / 3
+    v, u = ((np.arange(side) - (side - 1) / 2) / third for side in (height, width))
+    return corner + (first - corner) * (v[:, None] + 1) / 2 + (last - corner) * (1 - u) / 2
+
+
+def smoothed(field: Field, sigma: float) -> Field:
+    """By a Gaussian; at the edges the field is mirrored. Computed as waves, since it may be wider than the picture."""
+    for _ in ("rows", "columns"):
+        side = field.shape[1]
+        waves = np.fft.rfft(np.concatenate([field, field[:, ::-1]], 1))  # (H, W + 1)
+        kept = np.exp(-2 * (np.pi * sigma * np.fft.rfftfreq(2 * side)) ** 2)
+        field = np.fft.irfft(waves * kept, 2 * side)[:, :side].T
+    return field
+
+
+def moved(pixels: Pixels, down: Field, across: Field) -> Pixels:
+    """Each pixel from these lengths further down and to the right; beyond the edges the picture is mirrored."""
+    height, width = down.shape
+    x = (2 * (np.arange(width) + across) + 1) / width - 1
+    y = (2 * (np.arange(height)[:, None] + down) + 1) / height - 1
+    grid, image = torch.from_numpy(np.stack([x, y], -1)), torch.from_numpy(pixels).permute(2, 0, 1)  # (3, H, W)
+    found = F.grid_sample(image[None], grid[None], padding_mode="reflection", align_corners=False)
+    return found[0].permute(1, 2, 0).numpy()  # (H, W, 3)
+
+
 def pixelate(picture: Image.Image, level: int, _random: np.random.Generator) -> Image.Image:
     share = (0.6, 0.5, 0.4, 0.3, 0.25)[level]
     small = picture.resize((max(1, round(picture.width * share)), max(1, round(picture.height * share))))
@@ -131,11 +216,13 @@ CORRUPTIONS: dict[str, Callable[[Image.Image, int, np.random.Generator], Pixels 
         impulse_noise,
         gaussian_blur,
         box_blur,
+        glass_blur,
         motion_blur,
         zoom_blur,
         brighter,
         contrast,
         fog,
+        elastic_transform,
         pixelate,
         jpeg,
     )

@@ -64,7 +64,7 @@ def export_onnx(
     program, free = traced_program(model, example, dynamic=dynamic), free_axes(example, dynamic)
     with _explained("ONNX"), _quiet("torch.onnx", "onnxscript", "onnx_ir"):
         graph = torch.onnx.export(
-            program,
+            in_one_layout(program, norms=False),  # ONNX Runtime has a LayerNorm of tokens, and none of maps
             dynamo=True,
             verbose=False,
             input_names=list(input_names),

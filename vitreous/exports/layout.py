@@ -4,7 +4,8 @@ To torch, tokens and channels-last maps are two views of the same memory. Other 
 the other, and compute a 1x1 convolution with what follows it in one go, which they do not for a linear layer. So every
 operation on tokens that are a view of a map is exchanged for the same on the map: linear layers become 1x1
 convolutions, a LayerNorm averages over the first axis of a map, and what is done to single values stays. Views of views
-are left out. What has no rule here, such as attention, still gets tokens.
+are left out. What has no rule here, such as attention, still gets tokens. So does LayerNorm for ONNX Runtime, which
+computes it in one go on tokens alone.
 
 It is a change of the program and not of the layers, so that it serves every family, head and model of others alike.
 """
@@ -28,18 +29,18 @@ SINGLE_VALUES = (
 )
 
 
-def in_one_layout(program: ExportedProgram) -> ExportedProgram:
-    """The same program, changed in place."""
+def in_one_layout(program: ExportedProgram, *, norms: bool = True) -> ExportedProgram:
+    """The same program, changed in place. Without `norms`, a LayerNorm stays one operation, on tokens."""
     graph = program.graph_module
     with graph._set_replace_hook(program.graph_signature.get_replace_hook()):
-        _Layout(program).rewrite()
+        _Layout(program, norms).rewrite()
     graph.recompile()
     return program
 
 
 class _Layout:
-    def __init__(self, program: ExportedProgram) -> None:
-        self.graph = program.graph
+    def __init__(self, program: ExportedProgram, norms: bool) -> None:
+        self.graph, self.norms = program.graph, norms
         self.maps: dict[Any, fx.Node] = {}  # tokens -> the map with the same values
         self.parts: dict[Any, fx.Node] = {}  # tokens split along their channels -> the map that is split
         self.here: fx.Node | None = None
@@ -122,7 +123,7 @@ class _Layout:
 
     def layer_norm(self, node: Any) -> fx.Node | None:
         tokens, shape, weight, bias, eps = (*node.args, *(None, None, 1e-5)[len(node.args) - 2 :])[:5]
-        if tokens not in self.maps or value_of(tokens).ndim != 4 or len(shape) > 1:
+        if not self.norms or tokens not in self.maps or value_of(tokens).ndim != 4 or len(shape) > 1:
             return None
         image = self.maps[tokens]
         centred = self.insert(aten.sub.Tensor, image, self.insert(aten.mean.dim, image, [1], True))
