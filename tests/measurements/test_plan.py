@@ -34,9 +34,9 @@ def test_other_amounts_are_refused(given: str | int) -> None:
 
 
 def test_more_pixels_need_more_and_batches_as_often(model: PaCa) -> None:
-    small, large = (plan_memory(model, size=size).needed for size in ((512, 512), (1024, 1024)))
+    small, large = (plan_memory(model, size=size).needed for size in ((1024, 1024), (2048, 2048)))
     assert 2 < large.whole / small.whole < 5  # tiles take the same
-    three = plan_memory(model, size=(512, 512), batch_size=3)
+    three = plan_memory(model, size=(1024, 1024), batch_size=3)
     assert three.batch == 3
     assert three.needed.whole == 3 * small.whole
 
