@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from tests.support.ranks import Ranks
@@ -24,6 +25,7 @@ from vitreous.explanations.best_findings import best_findings
 from vitreous.explanations.dataset import selection
 from vitreous.explanations.scores import ScoreSettings
 from vitreous.faithfulness.scoring import DECIDES
+from vitreous.runs import result_parts
 from vitreous.runs.model_folder import load_model
 from vitreous.runtime.distributed import SINGLE_PROCESS
 from vitreous.score import score
@@ -146,6 +148,33 @@ def test_a_damaged_part_is_done_again(model, whole, tmp_path, monkeypatch, capsy
     VERBS[name](model, "shapes", out=out, **OPTIONS[name])
     assert f"{part.name} cannot be read" in capsys.readouterr().out
     assert written(out) == whole[name]
+
+
+FORGERIES = {
+    "a picture that is not there": lambda part: part.numbers["atlas/top/image"].fill_(3000),
+    "a class that is not there": lambda part: part.numbers["like/answer"].fill_(-7),
+    "another number of clusters": lambda part: part.numbers.update({"atlas/strength": torch.zeros(5)}),
+    "regions without maps": lambda part: part.numbers.pop("atlas/top/map"),
+    "no sums": lambda part: part.numbers.clear(),
+    "counts that are none": lambda part: part.told.update({"images": "many"}),
+    "what nobody counts": lambda part: part.told.update({"__class__": 1}),
+}
+
+
+@pytest.mark.parametrize("forge", FORGERIES.values(), ids=FORGERIES)
+def test_a_part_that_somebody_made_up_is_refused_in_one_line_or_done_again(
+    model, whole, tmp_path, monkeypatch, capsys, forge
+):
+    """Its checksum is right."""
+    out = tmp_path / "out"
+    interrupt(monkeypatch, "atlas", 3, model, "shapes", out=out, **OPTIONS["atlas"])
+    path = out / ".parts" / "atlas-00001.safetensors"
+    part = result_parts._unpacked(path)
+    forge(part)
+    path.write_bytes(result_parts._packed(part))
+    atlas(model, "shapes", out=out, **OPTIONS["atlas"])
+    assert "atlas-00001.safetensors cannot be read: " in capsys.readouterr().out
+    assert written(out) == whole["atlas"]
 
 
 def test_pictures_that_cannot_be_read_count_once(model, tmp_path, monkeypatch, caplog):

@@ -35,6 +35,8 @@ ATLAS_RANKINGS = ("logit_gate", "value_gate", "integrated", "ablation", "contrib
 # Not the quickest, but right with few clusters: where one holds nearly all attention its logit gate is flat. In a model
 # with 4 clusters, one had 88 % of the importance by ablation, 90 % by this, and 30 % by the logit gate.
 ATLAS_RANKING = "integrated"
+# What is kept of a region -> axes, of which the first two are clusters and regions; see `region_fields`.
+REGION_FIELDS = {"image": 2, "label": 2, "answer": 2, "strength": 2, "importance": 2, "map": 4, "token": 3}
 REGIONS_PER_CLUSTER = {"top": 8, "typical": 6, "mistakes": 4}  # regions of each cluster
 
 
@@ -122,7 +124,9 @@ class TopK:
         """The same again from what `stored` gave; a ValueError if it cannot be."""
         kept = cls(rows, size)
         fields = {name: value for name, value in stored.items() if name != "score"}
-        if stored["score"].shape != kept.score.shape or any(v.shape[:2] != (rows, size) for v in fields.values()):
+        known = not fields or {name: value.ndim for name, value in fields.items()} == REGION_FIELDS
+        fitting = stored["score"].ndim == 2 and all(value.shape[:2] == (rows, size) for value in stored.values())
+        if not known or not fitting:
             raise ValueError(f"what was kept is not {size} regions of {rows} clusters")
         kept.score, kept.fields = stored["score"].double(), fields
         return kept

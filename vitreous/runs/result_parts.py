@@ -76,7 +76,7 @@ class Parts(Generic[_T]):
             self.world.agree(lambda: self._fill(missing[self.world.rank :: self.world.size], work, label))
         except BaseException:
             if self.world.main and not _stored(self.shards.folder):
-                remove_path(self.shards.folder)
+                _remove(self.shards.folder)
             raise
 
     def _fill(self, portions: Sequence[int], work: Callable[[range, Iterator[int]], Part], label: str) -> None:
@@ -112,11 +112,11 @@ class Parts(Generic[_T]):
 
         def act() -> None:
             for portion in range(self.shards.count):
-                self._with(portion, add, "run the same command again")
+                self._with(portion, add, f"remove {self.shards.folder} and run the same command again")
             try:
                 check()
             except InputError:
-                remove_path(self.shards.folder)
+                _remove(self.shards.folder)
                 raise
 
         self.world.on_main(act)
@@ -171,12 +171,12 @@ def open_parts(
         wanted = note()
         refuse_link(folder)
         if (folder / NOTE).is_file() and not _stored(folder):
-            remove_path(folder)  # nothing would be lost
+            _remove(folder)  # nothing is lost
         try:
             stored = begin_folder(folder, wanted)
         except DamagedError:
             print(printable(f"{folder / NOTE} is damaged: all images are done again"))
-            remove_path(folder)
+            _remove(folder)
             stored = begin_folder(folder, wanted)
         _require_same(folder, stored, wanted)
         return wanted["kind"], wanted["settings"]["portion_size"]
@@ -189,7 +189,7 @@ def open_parts(
 
 def remove_parts(out: Path) -> None:
     """Of a result that is complete."""
-    remove_path(out / PARTS)
+    _remove(out / PARTS)
 
 
 def was_interrupted(out: Path, note: dict[str, Any]) -> bool:
@@ -207,6 +207,13 @@ def was_interrupted(out: Path, note: dict[str, Any]) -> bool:
 
 def _stored(folder: Path) -> list[Path]:
     return list(folder.glob(f"*{PART_ENDING}"))
+
+
+def _remove(folder: Path) -> None:
+    """The note goes last: parts without one would be nobody's, and refused."""
+    for path in _stored(folder):
+        remove_path(path)
+    remove_path(folder)
 
 
 def _require_same(folder: Path, stored: Mapping[str, Any], note: Mapping[str, Any]) -> None:
