@@ -123,7 +123,7 @@ def test_an_earlier_result_stays_until_the_next_is_complete(model, whole, tmp_pa
         ("atlas", dict(ranking="logit_gate"), r"the settings differ \(ranking\)"),
         ("atlas", dict(like=None), r"the settings differ \(like\)"),
         ("atlas", dict(cluster=0), r"the settings differ \(cluster\)"),
-        ("atlas", dict(batch_size=3), r"the settings differ \(batch_size, portion_size\)"),
+        ("atlas", dict(batch_size=3), r"the settings differ \(batch_size\)"),
         ("atlas", dict(size=64), "another model, .* the model's weights or preprocessing"),
     ],
 )

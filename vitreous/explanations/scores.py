@@ -151,6 +151,7 @@ def score_in_parts(
         else:
             report_skipped(len(numbers) - whole.tally.images, len(numbers))
         whole.scores.require_images()
+        whole.scores.able()
 
     parts.fill(work, label="score")
     whole = Scored()

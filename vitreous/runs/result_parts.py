@@ -47,7 +47,7 @@ from vitreous.runtime.distributed import World
 from vitreous.version import __version__
 
 PART_ENDING = ".safetensors"
-MOST_PARTS = 64  # of an atlas of ImageNet's classes and 100 clusters each has some 6 MB
+MOST_PARTS = 64  # of an atlas of 1,000 classes and 100 clusters each has some 5 MB
 
 
 class Part(NamedTuple):
@@ -141,14 +141,14 @@ def parts_note(
     settings: Mapping[str, Any],
 ) -> dict[str, Any]:
     """What makes parts those of another result if it differs; `chosen` are the numbers of the images to work on."""
-    size = portion_size(len(chosen), batch_size)
-    own = {**settings, "batch_size": batch_size, "portion_size": size, "vitreous": __version__}
+    own = {**settings, "batch_size": batch_size, "vitreous": __version__}
     return {
         "kind": kind,
         "model": trained.name,
         "fingerprint": model_fingerprint(trained),
         "settings": json_values(own),
         "data": {"pictures": len(chosen), "of": len(images), "fingerprint": images.fingerprint},
+        "portion_size": portion_size(len(chosen), batch_size),
     }
 
 
@@ -179,7 +179,7 @@ def open_parts(
             _remove(folder)
             stored = begin_folder(folder, wanted)
         _require_same(folder, stored, wanted)
-        return wanted["kind"], wanted["settings"]["portion_size"]
+        return wanted["kind"], wanted["portion_size"]
 
     kind, size = world.on_main(begin)
     world.agree(lambda: _require_shared(folder))
