@@ -39,7 +39,8 @@ def atlas(
     For every cluster: the regions it fires at most, its importance for every class, its purity, its nearest clusters,
     its part in wrong answers and on the background. Of a detector, a segmenter or a keypoint model the best finding of
     every image is explained; images in which nothing is found are left out. Memory does not grow with the data, and
-    several processes divide it (torchrun --standalone --nproc-per-node 2 -m vitreous atlas runs/demo shapes).
+    several processes divide it (torchrun --standalone --nproc-per-node 2 -m vitreous atlas runs/demo shapes). After a
+    kill, the same command does only what is missing, with any number of processes.
 
     Written to --out: index.html with its pictures, and atlas.json with all numbers. An earlier result there is
     replaced; any other content is left alone and refused.

@@ -4,15 +4,15 @@ vitreous score runs/demo shapes
 """
 
 import time
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from vitreous.data.image_set import ImageSet
 from vitreous.data.layouts.held_out import VAL_FRACTION
 from vitreous.errors import InputError, printable
 from vitreous.evaluations.settings import open_for
 from vitreous.explanations.learning import Lessons, checksums, learn_explainer, require_explainable
-from vitreous.explanations.scores import score_run
+from vitreous.explanations.scores import ScoreSettings, score_run, scores_interrupted
 from vitreous.runs.model_folder import explainer_folder_of, load_model
 from vitreous.runs.results import require_positive
 from vitreous.runs.trained_model import TrainedModel
@@ -54,6 +54,7 @@ def score(
     pictures, and all methods also by what it was not taught: other ways to hide, and the class that came second.
 
     Several processes divide the images: torchrun --standalone --nproc-per-node 2 -m vitreous score runs/mine photos.
+    After a kill, the same command does only what is missing, with any number of processes.
 
     Written to --out: faithfulness.md, faithfulness.json and two charts: all methods, and the frontier, which shows how
     faithful a map can be for how many passes. An earlier result there is replaced; any other content is left alone and
@@ -91,12 +92,11 @@ def score(
         trained = world.agree(lambda: load_divided(world, model, architecture, model_args, size))
         trained, method = (with_held_out(trained), with_learned(method)) if learn else (trained, method)
         images = world.agree(lambda: open_for(trained, data, split, follow))
+        asked = ScoreSettings(split, limit, method, batch_size, doubts=DOUBTED_IMAGES if learn else 0)
         if learn:
             lessons = Lessons(learn_steps, learn_limit, learn_seed)
-            world.on_main(lambda: learn_for(model, trained, data, images, limit=limit, follow=follow, lessons=lessons))
-        chosen: dict[str, Any] = dict(split=split, limit=limit, methods=method, batch_size=batch_size)
-        doubts = DOUBTED_IMAGES if learn else 0
-        return score_run(model, trained, data, images, **chosen, out=out, doubts=doubts, world=world)
+            asked = world.on_main(lambda: learn_for(model, trained, data, images, asked, out, lessons, follow=follow))
+        return score_run(model, trained, data, images, asked, out=out, world=world)
 
 
 def load_divided(
@@ -119,9 +119,21 @@ def with_held_out(trained: TrainedModel) -> TrainedModel:
 
 
 def learn_for(
-    model: str, trained: TrainedModel, data: str, scored: ImageSet, *, limit: int, follow: bool, lessons: Lessons
-) -> None:
-    """Teach an explainer on the train split, without the pictures that will be scored, and keep it."""
+    model: str,
+    trained: TrainedModel,
+    data: str,
+    scored: ImageSet,
+    asked: ScoreSettings,
+    out: Path,
+    lessons: Lessons,
+    *,
+    follow: bool,
+) -> ScoreSettings:
+    """Teach an explainer on the train split, without the pictures that will be scored, and keep it.
+
+    The settings of the score come back with the lessons. An explainer that was taught by the same command, of whose
+    score there are parts, is not taught again.
+    """
     place = explainer_folder_of(model)
     if place is None:
         raise InputError(
@@ -129,7 +141,11 @@ def learn_for(
             "folder or a file of weights"
         )
     start, train = time.perf_counter(), open_for(trained, data, TRAIN, follow)
-    learn_explainer(
-        trained, train, place, data=f"{data} ({TRAIN})", scored=checksums(trained, scored, limit), lessons=lessons
-    )
+    asked = replace(asked, lessons=asdict(lessons) | {"pictures": train.fingerprint})
+    if scores_interrupted(trained, scored, asked, out):
+        print(printable(f"explainer: {place}, learned before this score was interrupted"))
+        return asked
+    seen = checksums(trained, scored, asked.limit)
+    learn_explainer(trained, train, place, data=f"{data} ({TRAIN})", scored=seen, lessons=lessons)
     print(printable(f"explainer: {place}, learned in {format_duration(time.perf_counter() - start)}"))
+    return asked

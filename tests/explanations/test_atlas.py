@@ -53,15 +53,15 @@ def given():
     return TrainedModel(network, "tiny", "classify", tuple(CATEGORIES), Preprocess(size=(32, 32))), images
 
 
-def gathered(given, batch_size=7):
+def gathered(given, out, batch_size=7):
     trained, images = given
     layer = cluster_layer(trained.model)
-    return gather(trained, images, layer, ranking="logit_gate", limit=None, batch_size=batch_size)[0]
+    return gather(trained, images, layer, ranking="logit_gate", limit=None, batch_size=batch_size, out=out).atlas
 
 
 @pytest.fixture(scope="module")
-def atlas(given):
-    return gathered(given)
+def atlas(given, tmp_path_factory):
+    return gathered(given, tmp_path_factory.mktemp("atlas"))
 
 
 @pytest.fixture(scope="module")
@@ -183,8 +183,8 @@ def test_kept_regions_are_the_best_of_all(atlas, by_hand):
     assert len(set().union(*typical)) > 12  # another few for every cluster
 
 
-def test_result_does_not_depend_on_the_batches(given, atlas):
-    other = gathered(given, batch_size=5)
+def test_result_does_not_depend_on_the_batches(given, atlas, tmp_path):
+    other = gathered(given, tmp_path, batch_size=5)
     for name, value in vars(atlas).items():
         if isinstance(value, torch.Tensor):
             torch.testing.assert_close(value, getattr(other, name), atol=1e-4, rtol=1e-4)  # single precision inside
@@ -368,7 +368,8 @@ def test_nan_is_refused(model, tmp_path):
     with torch.no_grad():
         trained.model.stages[2].blocks[0].clustering.logits.weight.fill_(torch.nan)
     with pytest.raises(InputError, match="the map of the clusters for image 0 is not finite"):
-        gather(trained, images, layer, ranking="logit_gate", limit=None, batch_size=2)
+        gather(trained, images, layer, ranking="logit_gate", limit=None, batch_size=2, out=tmp_path / "out")
+    assert not (tmp_path / "out" / ".parts").exists()
 
 
 def test_model_without_clusters_says_what_it_has(tmp_path):

@@ -105,7 +105,7 @@ def test_pictures_without_a_finding_are_left_out_and_counted(runs, tmp_path, mon
     monkeypatch.setattr(detect, "MIN_SCORE", 0.0)
     best = []
     images = open_for(trained, "shapes", "val", follow=False)
-    for found in best_findings(trained, images, selection(len(images), 4), Tally(), label="look"):
+    for found in best_findings(trained, images, selection(len(images), 4), Tally()):
         best.append(found.target.on("probability")(trained.model(found_inputs(trained, found))).item())
     least = sorted(best)
     monkeypatch.setattr(detect, "MIN_SCORE", (least[0] + least[1]) / 2)
@@ -260,15 +260,16 @@ def test_an_atlas_of_pictures_that_differ_in_shape(runs, streets, tmp_path, caps
 
 
 @pytest.mark.parametrize("task", ["detect", "keypoints"])
-def test_an_atlas_counts_findings_by_what_is_really_there(runs, easily_sure, task):
+def test_an_atlas_counts_findings_by_what_is_really_there(runs, easily_sure, task, tmp_path):
     trained = load_model(runs[task])
     images = open_for(trained, "shapes", "val", follow=False)
     layer = cluster_layer(trained.model)
-    atlas, tally = gather(trained, images, layer, ranking="logit_gate", limit=6, batch_size=4)
+    gathered = gather(trained, images, layer, ranking="logit_gate", limit=6, batch_size=4, out=tmp_path)
+    atlas, tally = gathered.atlas, gathered.tally
     names = classes_of(trained)
     assert names == (*(KEYPOINTS if task == "keypoints" else CATEGORIES), NOT_THERE)
     answered, labelled, right = torch.zeros(len(names)), torch.zeros(len(names)), 0
-    for found in best_findings(trained, images, selection(len(images), 6), Tally(), label="look"):
+    for found in best_findings(trained, images, selection(len(images), 6), Tally()):
         if found.truth.label is None:
             continue
         answer = int((found.target.joints if task == "keypoints" else found.target.labels)[0])

@@ -15,6 +15,7 @@ a peak: its highest value over that of a flat map.
 Shapes: B images, M clusters, K classes, H W grid, C channels; objects (B, height, width), True on the object.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -34,6 +35,8 @@ ATLAS_RANKINGS = ("logit_gate", "value_gate", "integrated", "ablation", "contrib
 # Not the quickest, but right with few clusters: where one holds nearly all attention its logit gate is flat. In a model
 # with 4 clusters, one had 88 % of the importance by ablation, 90 % by this, and 30 % by the logit gate.
 ATLAS_RANKING = "integrated"
+# What is kept of a region -> axes, of which the first two are clusters and regions; see `region_fields`.
+REGION_FIELDS = {"image": 2, "label": 2, "answer": 2, "strength": 2, "importance": 2, "map": 4, "token": 3}
 REGIONS_PER_CLUSTER = {"top": 8, "typical": 6, "mistakes": 4}  # regions of each cluster
 
 
@@ -106,9 +109,27 @@ class TopK:
             self.fields[name] = torch.cat([self.fields[name], value], 1)[row, order]
 
     def join(self, other: "TopK") -> None:
-        """Take what another one kept of what came later."""
+        """Take what another one kept of what came later; its maps on the grid of those that are here."""
         if other.fields:
-            self.offer(other.score, other.fields)
+            fields = dict(other.fields)
+            if self.fields:
+                fields["map"] = resized_maps(fields["map"], self.fields["map"].shape[2:])
+            self.offer(other.score, fields)
+
+    def stored(self) -> dict[str, Tensor]:
+        return {"score": self.score, **self.fields}
+
+    @classmethod
+    def restored(cls, rows: int, size: int, stored: Mapping[str, Tensor]) -> "TopK":
+        """The same again from what `stored` gave; a ValueError if it cannot be."""
+        kept = cls(rows, size)
+        fields = {name: value for name, value in stored.items() if name != "score"}
+        known = not fields or {name: value.ndim for name, value in fields.items()} == REGION_FIELDS
+        fitting = stored["score"].ndim == 2 and all(value.shape[:2] == (rows, size) for value in stored.values())
+        if not known or not fitting:
+            raise ValueError(f"what was kept is not {size} regions of {rows} clusters")
+        kept.score, kept.fields = stored["score"].double(), fields
+        return kept
 
     def count(self, row: int) -> int:
         """Places of a row that are taken."""
@@ -157,6 +178,29 @@ class Atlas:
             kept.join(other.kept[name])
         self.grids |= other.grids
 
+    def stored(self) -> dict[str, Tensor]:
+        """All that was gathered, by name."""
+        found = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        for name, kept in self.kept.items():
+            found |= {f"{name}/{field}": value for field, value in kept.stored().items()}
+        return found | {"grids": torch.tensor(sorted(self.grids), dtype=torch.int64).view(-1, 2)}
+
+    @classmethod
+    def restored(cls, clusters: int, classes: int, stored: Mapping[str, Tensor]) -> "Atlas":
+        """The same again from what `stored` gave; a ValueError if it cannot be."""
+        atlas = cls(clusters, classes)
+        for name, own in vars(atlas).items():
+            if isinstance(own, Tensor):
+                if stored[name].shape != own.shape:
+                    raise ValueError(f"{name} is not of {clusters} clusters and {classes} classes")
+                own.copy_(stored[name])
+        for name, size in REGIONS_PER_CLUSTER.items():
+            start = f"{name}/"
+            kept = {key.removeprefix(start): value for key, value in stored.items() if key.startswith(start)}
+            atlas.kept[name] = TopK.restored(clusters, size, kept)
+        atlas.grids = {(rows, columns) for rows, columns in stored["grids"].tolist()}
+        return atlas
+
     def add_objects(self, measured: ClusterMeasurements, share: Tensor, objects: Tensor) -> None:
         known = objects.flatten(1).any(1)
         if not known.any():
@@ -188,21 +232,21 @@ class Atlas:
 def region_fields(measured: ClusterMeasurements, numbers: Tensor, labels: Tensor, among: TopK) -> dict[str, Tensor]:
     """What is kept of the region of every cluster in every image, each (M, B, ...), maps on the grid of the others."""
     _, clusters, rows, columns = measured.maps.shape
-    grid = among.fields["map"].shape[2:] if among.fields else (rows, columns)
-    maps = (
-        measured.maps
-        if grid == (rows, columns)
-        else F.interpolate(measured.maps, grid, mode="bilinear", antialias=True)
-    )
+    grid = among.fields["map"].shape[2:] if among.fields else torch.Size((rows, columns))
     return {
         "image": numbers.expand(clusters, -1),
         "label": labels.expand(clusters, -1),
         "answer": measured.answers.expand(clusters, -1),
         "strength": measured.maps.flatten(2).amax(2).T * (rows * columns),
         "importance": measured.importance.T,
-        "map": maps.transpose(0, 1),
+        "map": resized_maps(measured.maps, grid).transpose(0, 1),
         "token": measured.tokens.transpose(0, 1),
     }
+
+
+def resized_maps(maps: Tensor, grid: torch.Size) -> Tensor:
+    """Maps, whose last two of four axes are H and W, on another grid."""
+    return maps if maps.shape[2:] == grid else F.interpolate(maps, list(grid), mode="bilinear", antialias=True)
 
 
 def zeros(*shape: int) -> Tensor:

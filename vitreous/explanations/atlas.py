@@ -1,11 +1,15 @@
 """An atlas of a model's clusters, gathered over a data set; in the same pass, where a cluster fires as in one image.
 
 Pictures are read once to be measured and, of the few regions that are kept, once more to be drawn: between the two only
-what `clusters.atlas.Atlas` keeps is in memory, however many pictures there are.
+what `clusters.atlas.Atlas` keeps is in memory, however many pictures there are. What was gathered from each portion of
+them is on disk until the atlas is complete, so that a kill costs little.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,9 +24,11 @@ from vitreous.data.image_set import ImageSet
 from vitreous.data.pictures import find_pictures
 from vitreous.errors import InputError
 from vitreous.explanations.best_findings import Tally, best_findings
-from vitreous.explanations.dataset import own_part, read_batches, selection
+from vitreous.explanations.dataset import batches_of, selection
 from vitreous.explanations.dense import explained_model_for, inputs_of, inspect_picture, picture_of_pixels
 from vitreous.reports.atlas_page import AtlasRegion, regions_of
+from vitreous.runs.result_parts import Part, open_parts, parts_note
+from vitreous.runs.results import report_skipped
 from vitreous.runs.trained_model import TrainedModel
 from vitreous.runtime.distributed import SINGLE_PROCESS, World
 from vitreous.tasks.findings import ABSENT, FindingQuery, ModelView
@@ -35,20 +41,58 @@ UNKNOWN_LABEL = -1  # the image is not of the data, or its class is not the mode
 
 @dataclass(frozen=True)
 class SimilarityQuery:
-    """A region to find the like of, and what was found so far."""
+    """A region to find the like of."""
 
     region: AtlasRegion
     name: str  # of its image
     picture: Image.Image  # as the model sees it
-    kept: TopK  # of one row
 
-    def offer(self, measured: ClusterMeasurements, numbers: Tensor, labels: Tensor) -> None:
+    def offer(self, kept: TopK, measured: ClusterMeasurements, numbers: Tensor, labels: Tensor) -> None:
+        """Regions of some pictures, for one of the stretches that are searched."""
         cluster = self.region.cluster
-        fields = {name: value[[cluster]] for name, value in region_fields(measured, numbers, labels, self.kept).items()}
-        self.kept.offer(F.cosine_similarity(fields["token"], self.region.token, dim=-1), fields)
+        fields = {name: value[[cluster]] for name, value in region_fields(measured, numbers, labels, kept).items()}
+        kept.offer(F.cosine_similarity(fields["token"], self.region.token, dim=-1), fields)
 
-    def found(self) -> list[AtlasRegion]:
-        return regions_of(self.kept, 0, self.region.cluster, SIMILAR_REGION)
+    def asked(self) -> dict[str, Any]:
+        """What makes it another query if it differs."""
+        return {"cluster": self.region.cluster, "like": sha256(self.picture.tobytes()).hexdigest()}
+
+    def found(self, kept: TopK) -> list[AtlasRegion]:
+        """What was kept of all pictures."""
+        return regions_of(kept, 0, self.region.cluster, SIMILAR_REGION)
+
+
+@dataclass
+class Gathered:
+    """What an atlas is made of, of some pictures or of all."""
+
+    atlas: Atlas
+    like: TopK  # regions that a query has found
+    tally: Tally = field(default_factory=Tally)
+
+    @classmethod
+    def empty(cls, trained: TrainedModel, layer: Layer) -> "Gathered":
+        clusters, classes = cluster_count(trained.model, layer), len(classes_of(trained))
+        return cls(Atlas(clusters, classes), TopK(1, MOST_SIMILAR_REGIONS))
+
+    def stored(self) -> Part:
+        numbers = {f"atlas/{name}": value for name, value in self.atlas.stored().items()}
+        numbers |= {f"like/{name}": value for name, value in self.like.stored().items()}
+        return Part(numbers, asdict(self.tally))
+
+    def restored(self, part: Part, images: Sequence[int]) -> "Gathered":
+        """What was gathered from these images, for the same model."""
+        clusters, classes = len(self.atlas.strength), len(self.atlas.labelled)
+        atlas = Atlas.restored(clusters, classes, beginning("atlas/", part.numbers))
+        like = TopK.restored(1, MOST_SIMILAR_REGIONS, beginning("like/", part.numbers))
+        for kept in (*atlas.kept.values(), like):
+            require_known(kept, images, classes)
+        return Gathered(atlas, like, Tally.restored(part.told))
+
+    def add(self, later: "Gathered") -> None:
+        self.atlas.join(later.atlas)
+        self.like.join(later.like)
+        self.tally += later.tally
 
 
 def gather(
@@ -59,54 +103,83 @@ def gather(
     ranking: str,
     limit: int | None,
     batch_size: int,
+    out: Path,
     query: SimilarityQuery | None = None,
     world: World = SINGLE_PROCESS,
-) -> tuple[Atlas, Tally]:
-    """Of all images, which several processes divide; and what became of them, where findings are explained."""
-    dense, tally = trained.build_task().has_findings, Tally()
-    _, own = own_part(selection(len(images), limit), world, batch_size)
+) -> Gathered | None:
+    """Of all images, in parts in `out` that outlive a kill; None on all processes but the first."""
+    dense, numbers = trained.build_task().has_findings, selection(len(images), limit)
+    settings = {
+        "layer": layer._asdict(),
+        "ranking": ranking,
+        "limit": limit,
+        **(query.asked() if query else {"like": None}),
+    }
+    whole = Gathered.empty(trained, layer)
+    note = lambda: parts_note("atlas", trained, images, numbers, batch_size, settings)  # noqa: E731
+    parts = open_parts(out, note, numbers, whole.restored, world)
 
-    def gather_own_part() -> Atlas:
-        atlas = Atlas(cluster_count(trained.model, layer), len(classes_of(trained)))
+    def work(_: range, portion: Iterator[int]) -> Part:
+        found = Gathered.empty(trained, layer)
         batches = (
-            measure_findings(trained, images, own, layer, ranking, tally)
+            measure_findings(trained, images, portion, layer, ranking, found.tally)
             if dense
-            else measure_classes(trained, images, own, layer, ranking, batch_size)
+            else measure_classes(trained, images, portion, layer, ranking, batch_size, found.tally)
         )
         for measured, shown, labels, objects in batches:
-            atlas.add(measured, shown, labels, objects)
+            found.atlas.add(measured, shown, labels, objects)
             if query is not None:
-                query.offer(measured, shown, labels)
-        return atlas
+                query.offer(found.like, measured, shown, labels)
+        return found.stored()
 
-    (atlas, *later), tallies = world.gather(world.agree(gather_own_part)), world.gather(tally)
-    for other in later:
-        atlas.join(other)
-    if query is not None:
-        for found in world.gather(query.kept)[1:]:
-            query.kept.join(found)
-    tally = sum(tallies, Tally())
-    if dense:
+    def check() -> None:
+        tally = whole.tally
+        if not dense:
+            return report_skipped(len(numbers) - tally.images, len(numbers))
         tally.require_findings()
         if tally.images == tally.nothing_found + tally.unknown:
             raise InputError(f"the data say nothing about what was found: {left_out(tally)}")
-    return atlas, tally
+
+    parts.fill(work, label="atlas")
+    return whole if parts.put_together(whole.add, check) else None
+
+
+def beginning(start: str, numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(start): value for name, value in numbers.items() if name.startswith(start)}
+
+
+def require_known(kept: TopK, images: Sequence[int], classes: int) -> None:
+    """A file may name images and classes that are not there."""
+    if not kept.fields:
+        return
+    taken = kept.score > -torch.inf
+    shown, known = set(kept.fields["image"][taken].tolist()), range(classes)
+    answers = {*kept.fields["label"][taken].tolist(), *kept.fields["answer"][taken].tolist()}
+    if not shown <= set(images) or any(answer not in known for answer in answers):
+        raise ValueError("it names images or classes that are not there")
 
 
 def measure_classes(
-    trained: TrainedModel, images: ImageSet, numbers: Sequence[int], layer: Layer, ranking: str, batch_size: int
+    trained: TrainedModel,
+    images: ImageSet,
+    numbers: Iterable[int],
+    layer: Layer,
+    ranking: str,
+    batch_size: int,
+    tally: Tally,
 ) -> Iterator[tuple[ClusterMeasurements, Tensor, Tensor, Tensor]]:
-    for batch in read_batches(trained, images, numbers, batch_size, label="atlas"):
+    for batch in batches_of(trained, images, numbers, batch_size):
+        tally.images += len(batch.numbers)
         measured = measure_clusters(trained.model, batch.inputs, layer, ranking)
         yield measured, batch.numbers, batch.labels, batch.objects
 
 
 def measure_findings(
-    trained: TrainedModel, images: ImageSet, numbers: Sequence[int], layer: Layer, ranking: str, tally: Tally
+    trained: TrainedModel, images: ImageSet, numbers: Iterable[int], layer: Layer, ranking: str, tally: Tally
 ) -> Iterator[tuple[ClusterMeasurements, Tensor, Tensor, Tensor]]:
     """The best finding of each image. Whether it is right must be known: without that its label would be made up."""
     nowhere = len(classes_of(trained)) - 1
-    for found in best_findings(trained, images, numbers, tally, label="atlas"):
+    for found in best_findings(trained, images, numbers, tally):
         if found.truth.label is None:
             tally.unknown += 1
             continue
@@ -164,7 +237,7 @@ def similarity_query(
     known = trained.classes.index(label) if label in trained.classes else UNKNOWN_LABEL
     own.offer(found.importance.T, region_fields(found, torch.tensor([UNKNOWN_LABEL]), torch.tensor([known]), own))
     region = regions_of(own, chosen, chosen, ASKED_REGION)[0]
-    return SimilarityQuery(region, pictures[0].name, seen, TopK(1, MOST_SIMILAR_REGIONS))
+    return SimilarityQuery(region, pictures[0].name, seen)
 
 
 def measure_finding(

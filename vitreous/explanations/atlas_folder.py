@@ -23,6 +23,7 @@ from vitreous.data.image_set import ImageSet
 from vitreous.errors import InputError, printable
 from vitreous.explanations.atlas import (
     UNKNOWN_LABEL,
+    Gathered,
     SimilarityQuery,
     classes_of,
     gather,
@@ -44,6 +45,7 @@ from vitreous.reports.atlas_page import (
     similar_regions,
 )
 from vitreous.reports.page import percent
+from vitreous.runs.result_parts import remove_parts
 from vitreous.runs.results import result_folder
 from vitreous.runs.trained_model import TrainedModel, labelled_for
 from vitreous.runtime.console import track
@@ -92,14 +94,14 @@ def write_atlas(
     query = None if like is None else similarity_query(trained, like, cluster, layer, ranking)
     with result_folder(out, ATLAS_JSON) if world.main else nullcontext() as staging:
         images = labelled_for(trained, images)
-        atlas, tally = gather(
-            trained, images, layer, ranking=ranking, limit=limit, batch_size=batch_size, query=query, world=world
-        )
-        if staging is None:
+        chosen: dict[str, Any] = dict(ranking=ranking, limit=limit, batch_size=batch_size, query=query)
+        gathered = gather(trained, images, layer, **chosen, out=out, world=world)
+        if staging is None or gathered is None:
             return out / ATLAS_PAGE
-        missing = left_out(tally)
+        missing = left_out(gathered.tally)
         about = About(model, trained, classes_of(trained), data, split, layer, ranking, missing)
-        findings = write_atlas_folder(staging, atlas, images, about, query)
+        findings = write_atlas_folder(staging, gathered, images, about, query)
+    remove_parts(out)
     print(printable(f"\n{findings}", keep="\n"))
     if missing:
         print(printable(f"left out: {missing}"))
@@ -108,10 +110,10 @@ def write_atlas(
 
 
 def write_atlas_folder(
-    folder: Path, atlas: Atlas, images: ImageSet, about: About, query: SimilarityQuery | None
+    folder: Path, gathered: Gathered, images: ImageSet, about: About, query: SimilarityQuery | None
 ) -> str:
     """Write everything; what stands out comes back, in words."""
-    classes = about.classes
+    classes, atlas = about.classes, gathered.atlas
     summary, by_class, clusters = atlas_summary(atlas), atlas_classes(atlas, classes), atlas_clusters(atlas, classes)
     regions = [
         region
@@ -119,7 +121,7 @@ def write_atlas_folder(
         for kind in REGIONS_PER_CLUSTER
         for region in regions_of(atlas.kept[kind], one.number, one.number, kind)
     ]
-    asked = [] if query is None else [query.region, *query.found()]
+    asked = [] if query is None else [query.region, *query.found(gathered.like)]
     near = similar_regions([*regions, *asked])
 
     def seen(region: AtlasRegion) -> Image.Image:

@@ -4,9 +4,9 @@ Pictures differ in size, and a detector answers for one class at a time, so that
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -16,7 +16,6 @@ from vitreous.data.image_set import ImageSet
 from vitreous.errors import InputError, printable
 from vitreous.explanations.dense import view_of
 from vitreous.runs.trained_model import TrainedModel, labelled_for, predict_samples
-from vitreous.runtime.console import track
 from vitreous.tasks.findings import FindingQuery, FindingTruth, ModelView
 
 
@@ -31,6 +30,10 @@ class Tally:
 
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
+
+    @classmethod
+    def restored(cls, told: Mapping[str, Any]) -> "Tally":
+        return cls(**{name: int(count) for name, count in told.items()})
 
     def require_findings(self) -> None:
         if self.images == self.nothing_found:
@@ -55,19 +58,23 @@ class BestFinding(NamedTuple):
 
 
 def best_findings(
-    trained: TrainedModel, images: ImageSet, numbers: Sequence[int], tally: Tally, *, label: str
+    trained: TrainedModel, images: ImageSet, numbers: Iterable[int], tally: Tally, *, quiet: bool = False
 ) -> Iterator[BestFinding]:
-    """As `vitreous explain` chooses them; pictures without one are passed over and counted."""
+    """As `vitreous explain` chooses them; pictures without one are passed over and counted.
+
+    With `quiet`, those that cannot be read are not named.
+    """
     task = trained.build_task()
     task.check_data(images)
     images = labelled_for(trained, images)
     truth_view = task.truth_view(trained.preprocess)
-    for number in track(numbers, total=len(numbers), label=label):
+    for number in numbers:
         try:
             image = images.picture(number)
             sample = truth_view(image, images.target(number))
         except ImageError as error:
-            print(printable(f"skipped: {error}"), file=sys.stderr)
+            if not quiet:
+                print(printable(f"skipped: {error}"), file=sys.stderr)
             continue
         tally.images += 1
         (prediction,) = predict_samples(trained, task, [sample])

@@ -4,7 +4,7 @@ Shapes: B images of a batch.
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +19,6 @@ from vitreous.errors import printable
 from vitreous.runs.results import report_skipped
 from vitreous.runs.trained_model import TrainedModel
 from vitreous.runtime.console import track
-from vitreous.runtime.distributed import World
 
 UNLABELLED = -1
 MOST_PIXELS_WITH_GRADIENTS = 16 * 224 * 224  # of a batch: with its gradients, paca_tiny then takes 0.6 GB
@@ -36,10 +35,20 @@ def read_batches(
     trained: TrainedModel, images: ImageSet, numbers: Sequence[int], batch_size: int, *, label: str
 ) -> Iterator[ImageBatch]:
     """The pictures that can be read; the others are named. `label` stands before the progress bar."""
+    read = 0
+    for batch in batches_of(trained, images, track(numbers, total=len(numbers), label=label), batch_size):
+        read += len(batch.numbers)
+        yield batch
+    report_skipped(len(numbers) - read, len(numbers))
+
+
+def batches_of(
+    trained: TrainedModel, images: ImageSet, numbers: Iterable[int], batch_size: int
+) -> Iterator[ImageBatch]:
+    """Of some pictures those that can be read, without a word about how many that were."""
     device, (height, width) = next(trained.model.parameters()).device, trained.preprocess.size
     at_once = max(1, min(batch_size, MOST_PIXELS_WITH_GRADIENTS // (height * width)))
     rows: list[tuple[int, Tensor, int, Tensor]] = []
-    read = 0
 
     def batch() -> ImageBatch:
         found, inputs, labels, objects = zip(*rows, strict=True)
@@ -48,13 +57,12 @@ def read_batches(
             torch.tensor(found), torch.stack(inputs).to(device), torch.tensor(labels), torch.stack(objects)
         )
 
-    for number in track(numbers, total=len(numbers), label=label):
+    for number in numbers:
         try:
             pixels = trained.preprocess(images.picture(number))
         except ImageError as error:
             print(printable(f"skipped: {error}"), file=sys.stderr)
             continue
-        read += 1
         mask = object_mask(trained.preprocess, images.object_mask(number))
         unknown = torch.zeros(height, width, dtype=torch.bool)
         rows.append(
@@ -64,16 +72,6 @@ def read_batches(
             yield batch()
     if rows:
         yield batch()
-    report_skipped(len(numbers) - read, len(numbers))
-
-
-def own_part(numbers: Sequence[int], world: World, batch_size: int) -> tuple[int, Sequence[int]]:
-    """The stretch of images that this process takes, in whole batches, and how many come before it."""
-    batches = -(-len(numbers) // batch_size)
-    first, last = (
-        min(len(numbers), batches * rank // world.size * batch_size) for rank in (world.rank, world.rank + 1)
-    )
-    return first, numbers[first:last]
 
 
 def object_mask(preprocess: Preprocess, mask: Image.Image | None) -> Tensor | None:

@@ -52,8 +52,8 @@ class Lessons:
 
 def learn_explainer(
     trained: TrainedModel, images: ImageSet, place: Path, *, data: str, scored: Collection[int], lessons: Lessons
-) -> LearnedExplainer:
-    """Teach an explainer on pictures that are not scored, store it at `place` and let the model carry it.
+) -> None:
+    """Teach an explainer on pictures that are not scored, store it at `place` and let the model carry what is there.
 
     `scored`: checksums of the pictures on which it will be judged (`picture_checksum`).
     """
@@ -68,8 +68,7 @@ def learn_explainer(
         "last_loss": losses[-1],
     }
     save_explainer(place, explainer, trained.model, about)
-    carry_explainer(trained.model, explainer)
-    return explainer
+    carry_explainer(trained.model, place)  # as a later command reads it; maps of the one in memory differ in last bits
 
 
 def require_explainable(trained: TrainedModel) -> None:

@@ -10,9 +10,9 @@ The measure that decides is insertion minus deletion, with the blur that hides b
 Shapes: B images of a batch, n images in all.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -63,9 +63,41 @@ class MethodScores:
     def add(self, method: str, measure: str, numbers: Tensor) -> None:
         self.values.setdefault(method, {}).setdefault(measure, []).extend(numbers.tolist())
 
+    def join(self, other: "MethodScores") -> None:
+        """Add what was measured on later images."""
+        self.controls = self.controls or other.controls
+        self.summaries |= other.summaries
+        self.passes |= other.passes
+        for method, measures in other.values.items():
+            self.constant[method] = self.constant.get(method, 0) + other.constant[method]
+            for measure, numbers in measures.items():
+                self.values.setdefault(method, {}).setdefault(measure, []).extend(numbers)
+
     def require_images(self) -> None:
         if not self.values:
             raise InputError("no images were given to score")
+
+    def stored(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """All of it as numbers by name, and as what JSON can say."""
+        numbers = {
+            f"{method}/{measure}": torch.tensor(found, dtype=torch.float64)
+            for method, measures in self.values.items()
+            for measure, found in measures.items()
+        }
+        told = {name: value for name, value in vars(self).items() if name != "values"}
+        return numbers, told | {"measures": {method: list(measures) for method, measures in self.values.items()}}
+
+    @classmethod
+    def restored(cls, numbers: Mapping[str, Tensor], told: Mapping[str, Any]) -> "MethodScores":
+        """The same again from what `stored` gave; a ValueError if it cannot be."""
+        scores = cls(controls=tuple(str(name) for name in told["controls"]))
+        for method, measures in told["measures"].items():
+            scores.values[method] = {measure: numbers[f"{method}/{measure}"].tolist() for measure in measures}
+            scores.summaries[method] = str(told["summaries"][method])
+            scores.passes[method], scores.constant[method] = int(told["passes"][method]), int(told["constant"][method])
+            if not all(isinstance(number, float) for found in scores.values[method].values() for number in found):
+                raise ValueError(f"what was measured of {method} is no list of numbers")
+        return scores
 
     def interval(self, method: str, measure: str = DECIDES) -> Interval:
         return bootstrap(self.of(method)[measure])
@@ -152,7 +184,7 @@ def score_methods(
     portions: int = PORTIONS,
     sanity: int | None = None,
     doubts: int = 0,
-    before: int | None = None,
+    portion: bool = False,
     batch_size: int = 16,
 ) -> MethodScores:
     """Score methods, by default all that fit the model, and always the controls.
@@ -167,7 +199,7 @@ def score_methods(
         portions: Steps of those curves.
         sanity: Of how many images to measure randomisation and stability too, which take three more maps; None: all.
         doubts: Of how many images to measure what is in `doubts` too, which takes three more curves and a map.
-        before: How many images came before these, where they are a part of all, of which there may be none in it.
+        portion: They are a portion of all images, of which there may be none in it.
         batch_size: Images at a time if `images` is a tensor; no effect on the result.
     """
     if not fills:
@@ -176,7 +208,7 @@ def score_methods(
     names = [method.name for method in controls]
     scores = MethodScores(controls=(*names, "oracle_mask"))
     batches = split(ScoringBatch(images, target, masks), batch_size) if isinstance(images, Tensor) else images
-    seen = before or 0
+    seen = 0
     for batch in batches:
         with_sanity, with_doubts = sanity is None or seen < sanity, seen < doubts
         seen += len(batch.images)
@@ -191,22 +223,9 @@ def score_methods(
             scores.constant[method.name] = scores.constant.get(method.name, 0) + int(found.pop(CONSTANT).sum())
             for measure, numbers in found.items():
                 scores.add(method.name, measure, numbers)
-    if before is None:
+    if not portion:
         scores.require_images()
     return scores
-
-
-def joined_scores(parts: Sequence[MethodScores]) -> MethodScores:
-    """The scores of all images, of which each part has some, in order."""
-    whole = MethodScores(controls=parts[0].controls)
-    for part in parts:
-        whole.summaries |= part.summaries
-        whole.passes |= part.passes
-        for method, measures in part.values.items():
-            whole.constant[method] = whole.constant.get(method, 0) + part.constant[method]
-            for measure, numbers in measures.items():
-                whole.values.setdefault(method, {}).setdefault(measure, []).extend(numbers)
-    return whole
 
 
 def below_every_method(budget: int, cheapest: str, passes: int) -> str:

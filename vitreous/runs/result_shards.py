@@ -22,11 +22,12 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from vitreous.data.image_set import ImageSet
 from vitreous.errors import InputError
 from vitreous.files.reading import excerpt
-from vitreous.files.storage import json_text, read_stored_json, write_errors_explained
+from vitreous.files.storage import DamagedError, json_text, read_stored_json, write_errors_explained
 from vitreous.files.writing import atomic_file, write_text
 from vitreous.runs.trained_model import TrainedModel
 
@@ -124,14 +125,20 @@ def open_shards(
     data = {"pictures": len(images), "fingerprint": images.fingerprint}
     chosen = usual_shard_size(len(images), share.processes) if size is None else size
     note = {"kind": stem, **about, "data": data, "shard_size": chosen, "ending": ending}
+    stored = begin_folder(folder, note)
+    if size is None:
+        note["shard_size"] = stored.get("shard_size")
+    remedy = "give a new folder with --out, or the model, data and options that they were written with"
+    require_same_note(stored, note, f"the shards in {folder}", remedy)
+    return ResultShards(folder, stem, ending, len(images), note["shard_size"], share)
+
+
+def begin_folder(folder: Path, note: dict[str, Any]) -> dict[str, Any]:
+    """Make sure that a folder has a note; what comes back is that of the process that came first."""
     with write_errors_explained(folder):
         _refuse_other_content(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        stored = _first_note(folder / NOTE, note)
-    if size is None:
-        note["shard_size"] = stored.get("shard_size")
-    _compare(folder, stored, note)
-    return ResultShards(folder, stem, ending, len(images), note["shard_size"], share)
+        return _first_note(folder / NOTE, note)
 
 
 def json_values(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,7 +155,7 @@ def usual_shard_size(pictures: int, processes: int) -> int:
 def read_note(folder: Path) -> dict[str, Any]:
     note = read_stored_json(folder / NOTE)
     if not isinstance(note, dict):
-        raise InputError(f"{folder / NOTE} is damaged: it holds no object; write the shards again to a new folder")
+        raise DamagedError(f"{folder / NOTE} is damaged: it holds no object; write the shards again to a new folder")
     return note
 
 
@@ -180,15 +187,20 @@ def _publish_once(staged: Path, path: Path) -> None:
         os.replace(staged, path)
 
 
-def _compare(folder: Path, stored: Mapping[str, Any], note: Mapping[str, Any]) -> None:
-    differing = [key for key in SAYS if stored.get(key) != note[key]]
+def require_same_note(stored: Mapping[str, Any], note: Mapping[str, Any], files: str, remedy: str) -> None:
+    """Refuse to mix `files`, which were written for something else, with what is to be written."""
+    differing = [key for key in SAYS if key in note and stored.get(key) != note[key]]
     if differing:
         by = "by another model" if "fingerprint" in differing else "for something else"
         what = " and ".join(SAYS[key] for key in differing)
-        raise InputError(
-            f"the shards in {folder} were written {by}, {excerpt(stored.get('model'))}: {what} differ; give a new "
-            "folder with --out, or the model, data and options that they were written with"
-        )
+        named = _differing_settings(stored.get("settings"), note["settings"])
+        which = f" ({', '.join(named)})" if named else ""
+        raise InputError(f"{files} were written {by}, {excerpt(stored.get('model'))}: {what} differ{which}; {remedy}")
+
+
+def _differing_settings(stored: Any, settings: Mapping[str, Any]) -> list[str]:
+    known = stored if isinstance(stored, dict) else {}
+    return [name for name, value in settings.items() if known.get(name) != value]
 
 
 def model_fingerprint(trained: TrainedModel) -> str:
@@ -197,7 +209,12 @@ def model_fingerprint(trained: TrainedModel) -> str:
     known = (trained.task, trained.classes, sorted(trained.task_args.items()), trained.preprocess.to_dict())
     exported = getattr(trained.model, "digest", "")  # has no weights of its own
     total.update(repr((type(trained.model).__name__, exported, known)).encode(errors="surrogateescape"))
-    for name, tensor in sorted(trained.model.state_dict().items()):
+    hash_tensors(total, trained.model.state_dict())
+    return total.hexdigest()
+
+
+def hash_tensors(total: Any, tensors: Mapping[str, Tensor]) -> None:
+    """Let names, shapes, types and content of tensors count in a checksum."""
+    for name, tensor in sorted(tensors.items()):
         total.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
         total.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-    return total.hexdigest()

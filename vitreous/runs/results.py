@@ -26,14 +26,15 @@ from vitreous.files.writing import STANDARD_OUTPUT
 _logger = logging.getLogger(__name__)
 
 UNFINISHED = ".unfinished"  # a killed verb leaves it behind; the next one removes it
+PARTS = ".parts"  # finished portions of the work, which a killed verb leaves behind and the next one continues
 
 
 @contextmanager
 def result_folder(out: Path, marker: str) -> Iterator[Path]:
     """A staging folder for a result; when the block succeeds, the result replaces the earlier one in `out`.
 
-    `out` must be empty or hold an earlier result of the same verb. The block must write `marker`, a JSON file whose
-    "files" lists all other files.
+    `out` must be empty, or hold an earlier result of the same verb or unfinished parts of one (`result_parts`). The
+    block must write `marker`, a JSON file whose "files" lists all other files.
     """
     _refuse_foreign_folder(out, marker)
     absent = [path for path in (out, *out.parents) if not path.exists()]
@@ -57,7 +58,7 @@ def _refuse_foreign_folder(folder: Path, marker: str) -> None:
         raise InputError(f"--out {folder} is a file; give a new folder")
     if not folder.is_dir() or (folder / marker).is_file():
         return
-    if any(path.name != UNFINISHED for path in folder.iterdir()):
+    if any(path.name not in (UNFINISHED, PARTS) for path in folder.iterdir()):
         raise InputError(f"folder {folder} is not empty and holds no earlier {marker}; give a new folder with --out")
 
 
