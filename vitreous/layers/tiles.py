@@ -20,8 +20,8 @@ from vitreous.runtime.threads import Result, in_threads, threads_allowed
 
 # A tile's widest map. Measured on two cores of an AMD EPYC that other programs use too (second-level cache 512 KB),
 # seconds of processor time of paca_tiny with tiles of 1, 2 and 4 MB: 8 x 224 x 224 1.34, 1.31, 1.30; 1024 x 1024 4.6,
-# 4.2, 4.2. When all threads shared every operation, the former took 4.2. With AVX-512 and twice the cache, 6 MB were 1.05
-# (224 x 224) and 1.19 times (1024 x 1024) as fast as 2 MB, by the clock, and 12 MB 1.07 and 0.99 times.
+# 4.2, 4.2. When all threads shared every operation, the former took 4.2. With AVX-512 and twice the cache, tiles of
+# 6 MB were 1.05 (224 x 224) and 1.19 times (1024 x 1024) as fast as 2 MB by the clock, 12 MB 1.07 and 0.99 times.
 TILE_BYTES = 6 << 20
 MIN_POSITIONS = 256  # of a tile: a matrix product first rearranges its weights, which must pay off
 STRIP_BYTES = 16 << 20  # of the widest map of strided convolutions
