@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors import safe_open
 
 from tests.support.ranks import Ranks
 from tests.support.tiny_data import picture
@@ -150,6 +151,15 @@ def test_a_damaged_part_is_done_again(model, whole, tmp_path, monkeypatch, capsy
     assert written(out) == whole[name]
 
 
+def forged(path, forge):
+    """A part that somebody made up, with a right checksum."""
+    with safe_open(path, "pt") as file:
+        belongs = file.metadata()["of"]
+    part = result_parts._unpacked(path, belongs)
+    forge(part)
+    path.write_bytes(result_parts._packed(part, belongs))
+
+
 FORGERIES = {
     "a picture that is not there": lambda part: part.numbers["atlas/top/image"].fill_(3000),
     "a class that is not there": lambda part: part.numbers["like/answer"].fill_(-7),
@@ -165,16 +175,42 @@ FORGERIES = {
 def test_a_part_that_somebody_made_up_is_refused_in_one_line_or_done_again(
     model, whole, tmp_path, monkeypatch, capsys, forge
 ):
-    """Its checksum is right."""
     out = tmp_path / "out"
     interrupt(monkeypatch, "atlas", 3, model, "shapes", out=out, **OPTIONS["atlas"])
-    path = out / ".parts" / "atlas-00001.safetensors"
-    part = result_parts._unpacked(path)
-    forge(part)
-    path.write_bytes(result_parts._packed(part))
+    forged(out / ".parts" / "atlas-00001.safetensors", forge)
     atlas(model, "shapes", out=out, **OPTIONS["atlas"])
     assert "atlas-00001.safetensors cannot be read: " in capsys.readouterr().out
     assert written(out) == whole["atlas"]
+
+
+def test_a_made_up_score_is_done_again(model, whole, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "out"
+    interrupt(monkeypatch, "score", 3, model, "shapes", out=out, **OPTIONS["score"])
+
+    def rename(part):
+        told = part.told["scores"]
+        name = next(iter(told["measures"]))
+        escape = f"{name}\x1b[31m"
+        for kept in (told["measures"], told["summaries"], told["passes"], told["constant"]):
+            kept[escape] = kept.pop(name)
+        for key in [key for key in part.numbers if key.startswith(f"{name}/")]:
+            part.numbers[key.replace(name, escape)] = part.numbers.pop(key)
+
+    forged(out / ".parts" / "scores-00001.safetensors", rename)
+    score(model, "shapes", out=out, **OPTIONS["score"])
+    assert "scores-00001.safetensors cannot be read: " in capsys.readouterr().out
+    assert written(out) == whole["score"]
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_a_part_in_the_place_of_another_is_done_again(model, whole, tmp_path, monkeypatch, capsys, name):
+    out = tmp_path / "out"
+    interrupt(monkeypatch, name, 3, model, "shapes", out=out, **OPTIONS[name])
+    first, second = sorted((out / ".parts").glob("*.safetensors"))[:2]
+    second.write_bytes(first.read_bytes())
+    VERBS[name](model, "shapes", out=out, **OPTIONS[name])
+    assert "it is part of another result" in capsys.readouterr().out
+    assert written(out) == whole[name]
 
 
 def test_pictures_that_cannot_be_read_count_once(model, tmp_path, monkeypatch, caplog):

@@ -16,9 +16,9 @@ from vitreous.data.corruptions import (
     SEVERITIES,
     corrupted,
     exchanged_places,
+    gaussian_smoothed,
     moved,
     pulled,
-    smoothed,
 )
 from vitreous.investigations.blocks import block_maps, block_paths, block_places
 from vitreous.investigations.clusters import ClusterFigures, drift_between
@@ -225,7 +225,7 @@ def test_smoothing_weakens_each_wave_by_a_gaussian_of_its_frequency() -> None:
     i, j = np.mgrid[:9, :14] + 0.5
     wave = np.cos(np.pi * 2 * i / 9) * np.cos(np.pi * 3 * j / 14)
     kept = np.exp(-0.5 * (2 * np.pi / 9 * 1.7) ** 2) * np.exp(-0.5 * (3 * np.pi / 14 * 1.7) ** 2)
-    np.testing.assert_allclose(smoothed(5 + wave, 1.7), 5 + kept * wave, atol=1e-12)
+    np.testing.assert_allclose(gaussian_smoothed(5 + wave, 1.7), 5 + kept * wave, atol=1e-12)
 
 
 def test_three_points_pull_the_whole_picture() -> None:

@@ -7,6 +7,8 @@ import timm
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.autograd import forward_ad
+from torch.utils._device import DeviceContext
 from torch.utils.flop_counter import FlopCounterMode
 
 import vitreous.layers.inference as inference
@@ -22,11 +24,13 @@ def calls(monkeypatch):
     if not torch.backends.mkldnn.is_available():
         pytest.skip("this torch has no oneDNN")
     seen = []
-    original = inference.onednn_product
+
+    def noted(original):
+        return lambda *given, **named: seen.append(original.__name__) or original(*given, **named)
+
     monkeypatch.setattr(inference, "onednn_is_faster", lambda: True)
-    monkeypatch.setattr(
-        inference, "onednn_product", lambda *given, **named: seen.append(1) or original(*given, **named)
-    )
+    for name in ("onednn_product", "onednn_depthwise"):
+        monkeypatch.setattr(inference, name, noted(getattr(inference, name)))
     return seen
 
 
@@ -34,7 +38,8 @@ def calls(monkeypatch):
 @pytest.mark.parametrize("bias", [False, True])
 def test_gives_what_the_layer_gives(calls, gelu, bias):
     layer = nn.Linear(128, 256, bias=bias)
-    for x in (TOKENS, TOKENS.transpose(1, 2), TOKENS[:, ::2].repeat(1, 2, 1, 1), TOKENS.double().float()):
+    layer.weight = nn.Parameter(torch.randn(128, 256).t() / 10)
+    for x in (TOKENS, TOKENS.transpose(1, 2), TOKENS[:, ::2].repeat(1, 2, 1, 1), TOKENS[:1, :1].expand(2, 30, -1, -1)):
         with torch.no_grad():
             expected = F.gelu(layer(x)) if gelu else layer(x)
             torch.testing.assert_close(linear(layer, x, gelu=gelu), expected, rtol=1e-5, atol=1e-5)
@@ -51,6 +56,7 @@ def test_depthwise_convolution_with_gelu(calls, bias):
         found = depthwise_gelu(images, conv.weight, conv.bias)
         torch.testing.assert_close(found, F.gelu(conv(images)), rtol=1e-5, atol=1e-5)
         assert found.is_contiguous(memory_format=torch.channels_last)
+    assert calls == ["onednn_depthwise"]
     torch.testing.assert_close(depthwise_gelu(images, conv.weight, conv.bias), F.gelu(conv(images)))  # with gradients
 
 
@@ -72,6 +78,36 @@ def test_steps_back_where_others_look_or_other_numbers_are_asked_for(calls):
         assert torch.vmap(lambda x: linear(LAYER, x))(TOKENS).shape == (2, 30, 20, 256)
         assert linear(LAYER, TOKENS[:0]).shape == (0, 30, 20, 256)
         linear(LAYER, TOKENS[:1, :1])  # too small to be worth it
+    assert not calls
+
+
+class Unusual(torch.Tensor):
+    """A kind of numbers with rules of its own."""
+
+
+@pytest.mark.parametrize(
+    "bias", [torch.randn(512)[::2], torch.randn(1).expand(256), torch.randn(1), torch.randn(256).as_subclass(Unusual)]
+)
+def test_a_bias_that_does_not_lie_side_by_side_is_read_rightly(calls, bias):
+    with torch.no_grad():
+        torch.testing.assert_close(product(TOKENS, LAYER.weight, bias), F.linear(TOKENS, LAYER.weight, bias))
+        if bias.numel() > 1:
+            maps, kernel = torch.randn(1, 256, 5, 5), torch.randn(256, 1, 3, 3)
+            expected = F.gelu(F.conv2d(maps, kernel, bias, padding=1, groups=256))
+            torch.testing.assert_close(depthwise_gelu(maps, kernel, bias), expected)
+    assert not calls
+
+
+def test_derivatives_modes_and_switches_of_torch_are_respected(calls):
+    with torch.no_grad(), forward_ad.dual_level():
+        out = linear(LAYER, forward_ad.make_dual(TOKENS, torch.ones_like(TOKENS)))
+        assert forward_ad.unpack_dual(out).tangent is not None
+    with torch.no_grad():
+        with torch.backends.mkldnn.flags(enabled=False):
+            linear(LAYER, TOKENS)
+        with DeviceContext(torch.device("cpu")):  # a function mode
+            linear(LAYER, TOKENS)
+        linear(nn.Linear(128, 256).requires_grad_(False), TOKENS.to_sparse().to_dense().as_subclass(Unusual))
     assert not calls
 
 

@@ -20,6 +20,7 @@ from vitreous.runs.result_parts import (
     remove_parts,
     was_interrupted,
 )
+from vitreous.runs.result_shards import model_fingerprint
 from vitreous.runtime.distributed import SINGLE_PROCESS
 
 CHOSEN = [0, 2, 3, 5, 6, 8, 9]
@@ -81,6 +82,18 @@ def test_what_is_there_is_not_done_again(trained, images, tmp_path, capsys):
     remove_parts(tmp_path)
     assert os.listdir(tmp_path) == []
     assert not was_interrupted(tmp_path, again.note)
+
+
+def test_parts_of_a_command_that_began_earlier_in_the_same_folder_are_not_taken(trained, images, tmp_path, capsys):
+    earlier, later = Work(trained, images, tmp_path), Work(trained, images, tmp_path, limit=8)
+    begun = earlier.opened()
+    parts, found = later.opened(), []  # before the first one has done anything
+    begun.fill(earlier.part, label="add")
+    parts.fill(later.part, label="add")
+    assert parts.put_together(found.append, lambda: None)
+    assert found == WHOLE
+    assert later.done == CHOSEN
+    assert "it is part of another result" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -206,3 +219,14 @@ def test_a_link_in_their_place_is_refused(trained, images, tmp_path):
 def test_portions_are_whole_batches_and_few(pictures, batch_size, size):
     assert portion_size(pictures, batch_size) == size
     assert -(-pictures // size) <= MOST_PARTS
+
+
+def test_a_model_with_closed_clusters_is_another_one(trained):
+    before = model_fingerprint(trained)
+    attention = next(part for part in trained.model.modules() if hasattr(part, "closed"))
+    attention.closed = (0,)
+    try:
+        assert model_fingerprint(trained) != before
+    finally:
+        del attention.closed
+    assert model_fingerprint(trained) == before

@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+import timm
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -63,3 +64,20 @@ def test_a_compiled_model_learns_under_it():
     with autocast(CPU, "bf16"):
         model(torch.randn(2, 4, 1, 1)).float().sum().backward()
     assert all(weight.grad.isfinite().all() for weight in model.parameters())
+
+
+@pytest.mark.parametrize("how", [{}, {"part": "mlp"}], ids=str)
+def test_what_is_computed_twice_is_computed_alike(how):
+    """The teacher's and the stages' maps of such small images have one cell."""
+    model = timm.create_model("paca_tiny", num_classes=2).train()
+    model.set_grad_checkpointing(**how)
+    with autocast(CPU, "bf16"):
+        loss = model(torch.randn(2, 3, 32, 32)).float().square().sum()
+    loss.backward()
+    assert all(weight.grad.isfinite().all() for weight in model.parameters())
+
+
+def test_numbers_of_other_types_keep_theirs():
+    conv = nn.Conv2d(4, 4, 3, padding=1).double()
+    with autocast(CPU, "bf16"), torch.autocast("cpu", enabled=False):
+        assert conv(torch.randn(1, 4, 1, 1, dtype=torch.float64)).dtype == torch.float64

@@ -160,7 +160,9 @@ def elastic_transform(picture: Image.Image, level: int, random: np.random.Genera
     size = picture.height, picture.width
     moves = []
     for _ in ("down", "across"):
-        parts = smoothed(random.uniform(-1, 1, size), sigma * scale) * most * scale**2  # finer noise averages out
+        parts = (
+            gaussian_smoothed(random.uniform(-1, 1, size), sigma * scale) * most * scale**2
+        )  # finer noise averages out
         moves.append(pulled(*size, random.uniform(-pull, pull, 3) * scale) + parts)
     return moved(pixels_of(picture), *moves)
 
@@ -176,7 +178,7 @@ def pulled(height: int, width: int, lengths_moved: NDArray[np.float64]) -> Field
     return corner + (first - corner) * (v[:, None] + 1) / 2 + (last - corner) * (1 - u) / 2
 
 
-def smoothed(field: Field, sigma: float) -> Field:
+def gaussian_smoothed(field: Field, sigma: float) -> Field:
     """By a Gaussian; at the edges the field is mirrored. Computed as waves, since it may be wider than the picture."""
     for _ in ("rows", "columns"):
         side = field.shape[1]

@@ -65,7 +65,11 @@ class Scored:
 
     @classmethod
     def restored(cls, part: Part, images: Sequence[int]) -> "Scored":
-        return cls(MethodScores.restored(part.numbers, part.told["scores"]), Tally.restored(part.told["tally"]))
+        found = cls(MethodScores.restored(part.numbers, part.told["scores"]), Tally.restored(part.told["tally"]))
+        for method, measures in found.scores.values.items():
+            if printable(method) != method or any(len(numbers) > len(images) for numbers in measures.values()):
+                raise ValueError("it names other methods, or more images than there are")
+        return found
 
     def add(self, later: "Scored") -> None:
         self.scores.join(later.scores)

@@ -12,7 +12,7 @@ from vitreous.errors import InputError
 from vitreous.heads.regions import LEAST_PROPOSAL, PROPOSAL_OVERLAP
 from vitreous.version import __version__
 
-LONGEST_NAME = 40  # of a model in the first line
+LONGEST_TITLED = 40  # of a model in the first line
 TITLES = {
     "classify": "What {name} says about pictures.",
     **dict.fromkeys(("detect", "propose", "refine"), "Objects that {name} finds in pictures."),
@@ -45,7 +45,7 @@ def run_script(
         keep_trailing_newline=True,
         autoescape=False,  # noqa: S701
     )
-    plain = re.sub(r"[^\w.-]", "_", name)[:LONGEST_NAME]
+    plain = re.sub(r"[^\w.-]", "_", name)[:LONGEST_TITLED]
     made = environment.get_template("run.py.jinja").render(
         title=f"{TITLES[kind].format(name=plain)} Written by vitreous {__version__}.",
         to=to,
@@ -54,12 +54,12 @@ def run_script(
         masks=masks,
         overlap=PROPOSAL_OVERLAP,
         least_side=LEAST_PROPOSAL,
-        **numbers_of(preprocess),
+        **view_numbers(preprocess),
     )
     return re.sub(r"\n{4,}", "\n\n\n", made).strip() + "\n"
 
 
-def numbers_of(preprocess: Preprocess) -> dict[str, Any]:
+def view_numbers(preprocess: Preprocess) -> dict[str, Any]:
     """What the program does to pictures, as it stands in its text."""
     return {
         "size": list(preprocess.size),

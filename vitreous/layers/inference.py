@@ -11,10 +11,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from vitreous.layers.plain import is_plain
 
+ORDINARY = (Tensor, nn.Parameter)  # kinds of weights
 LEAST_PRODUCT = 16 << 20  # multiply-adds; for smaller products oneDNN takes as long to prepare as it saves
 
 
@@ -29,7 +31,7 @@ def eager_inference(x: Tensor) -> bool:
 
 def linear(layer: Any, x: Tensor, *, gelu: bool = False) -> Tensor:
     """`layer(x)`, and GELU of that, by the faster library where the layer is an ordinary one."""
-    if onednn_is_for(x) and is_plain(layer) and worth_onednn(x, layer.weight):
+    if onednn_is_for(x) and is_plain(layer) and worth_onednn(x, layer.weight, layer.bias):
         return onednn_product(x, layer.weight, layer.bias, gelu=gelu)
     y = layer(x)
     return F.gelu(y) if gelu else y
@@ -37,34 +39,48 @@ def linear(layer: Any, x: Tensor, *, gelu: bool = False) -> Tensor:
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """What a linear layer with these weights gives."""
-    faster = onednn_is_for(x) and worth_onednn(x, weight)
+    faster = onednn_is_for(x) and worth_onednn(x, weight, bias)
     return onednn_product(x, weight, bias) if faster else F.linear(x, weight, bias)
 
 
 def depthwise_gelu(x: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
     """GELU of a 3x3 depth-wise convolution, its border filled with zeros, on images (B, C, H, W)."""
-    if not onednn_is_for(x) or kernel.dtype != x.dtype:
+    if not onednn_is_for(x) or not onednn_takes(kernel, bias):
         return F.gelu(F.conv2d(x, kernel, bias, padding=1, groups=len(kernel)))
-    beside, step = (1, 1), (1, 1)
-    return torch.ops.mkldnn._convolution_pointwise(x, kernel, bias, beside, step, step, len(kernel), "gelu", [], "none")
+    return onednn_depthwise(x, kernel, bias)
 
 
-def worth_onednn(x: Tensor, weight: Tensor) -> bool:
-    return x.numel() * len(weight) >= LEAST_PRODUCT and weight.dtype == x.dtype
+def worth_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    return x.numel() * len(weight) >= LEAST_PRODUCT and onednn_takes(weight, bias)
+
+
+def onednn_takes(weight: Tensor, bias: Tensor | None) -> bool:
+    """Whether these are ordinary weights; a bias it would read as if its numbers lay side by side."""
+    if type(weight) not in ORDINARY or weight.layout != torch.strided or weight.dtype != torch.float32:
+        return False
+    known = bias is None or (type(bias) in ORDINARY and bias.dtype == torch.float32)
+    return known and (bias is None or (bias.shape == weight.shape[:1] and bias.is_contiguous()))
 
 
 def onednn_product(x: Tensor, weight: Tensor, bias: Tensor | None, *, gelu: bool = False) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "gelu" if gelu else "none", [], "none")
 
 
+def onednn_depthwise(x: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
+    beside, step = (1, 1), (1, 1)
+    return torch.ops.mkldnn._convolution_pointwise(x, kernel, bias, beside, step, step, len(kernel), "gelu", [], "none")
+
+
 def onednn_is_for(x: Tensor) -> bool:
     """Whether its operations may be used on x: they are not for training, other types of numbers, or modes of torch."""
     if not eager_inference(x) or type(x) is not Tensor or x.dtype != torch.float32 or not onednn_is_faster():
         return False
-    if x.numel() == 0 or torch.is_autocast_enabled("cpu"):
+    if x.numel() == 0 or torch.is_autocast_enabled("cpu") or not torch.backends.mkldnn.enabled:
         return False
-    # Those who count operations know torch's, and transforms such as vmap have rules for these.
-    return not torch._C._len_torch_dispatch_stack() and torch._C._functorch.peek_interpreter_stack() is None
+    # Those who watch or count operations know torch's, and transforms and derivatives have rules for these.
+    watched = torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
+    transformed = torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+    return not watched and not transformed
 
 
 @cache

@@ -5,6 +5,7 @@ channels-last image, so switching between the two views copies nothing.
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from vitreous.layers.inference import depthwise_gelu, eager_inference, linear
 from vitreous.layers.patch import apply_nchw
 from vitreous.layers.plain import is_plain
 from vitreous.layers.tiles import GridTile, each_tile, tiles
+from vitreous.runtime.bf16_convolution import defined_again
 
 # Larger hidden maps are computed in tiles at inference on the CPU. Above 32 MB the allocator maps fresh pages for every
 # operation; far below that, a tile stays in cache between operations.
@@ -53,7 +55,9 @@ class ConvMlp(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         kernel = self.kernel()
         if self.recompute and torch.is_grad_enabled():
-            return checkpoint(self.branch, x, kernel, use_reentrant=False)
+            return checkpoint(
+                self.branch, x, kernel, use_reentrant=False, context_fn=lambda: (nullcontext(), defined_again())
+            )
         return self.in_tiles(x, kernel) if self.worth_tiles(x) else self.branch(x, kernel)
 
     def kernel(self) -> Tensor | None:

@@ -29,6 +29,7 @@ from vitreous.layers.tap import Tap
 from vitreous.layers.tiles import in_row_strips
 from vitreous.models.arguments import unknown_argument
 from vitreous.models.weights import LoadReport, apply_state, check_finite, read_state
+from vitreous.runtime.bf16_convolution import defined_again
 from vitreous.runtime.threads import concurrent_pieces, in_threads, threads_allowed
 
 RECOMPUTABLE_PARTS = ("blocks", "mlp")  # in the backward pass
@@ -339,19 +340,18 @@ def run_block(block: nn.Module, *inputs, recompute: bool):
         return block(*inputs)
     if torch.compiler.is_compiling():  # a compiled program recomputes without updating statistics twice
         return checkpoint(block, *inputs, use_reentrant=False)
-    return checkpoint(
-        block, *inputs, use_reentrant=False, context_fn=lambda: (nullcontext(), FrozenBatchStatistics(block))
-    )
+    return checkpoint(block, *inputs, use_reentrant=False, context_fn=lambda: (nullcontext(), Recomputing(block)))
 
 
-class FrozenBatchStatistics:
-    """Keep batch norms from counting the same images twice when a block is recomputed, as often as it is."""
+class Recomputing:
+    """Compute a block again like the first time, as often as it is, but keep batch norms from counting images twice."""
 
     def __init__(self, block: nn.Module) -> None:
-        self.block = block
+        self.block, self.convolutions = block, defined_again()
         self.kept: list[tuple[_BatchNorm, dict[str, Any]]] = []
 
     def __enter__(self) -> None:
+        self.convolutions.__enter__()
         norms = [norm for norm in self.block.modules() if isinstance(norm, _BatchNorm) and norm.training]
         self.kept = [(norm, dict(norm._buffers)) for norm in norms]
         for norm, buffers in self.kept:
@@ -361,3 +361,4 @@ class FrozenBatchStatistics:
         for norm, buffers in self.kept:
             norm._buffers.update(buffers)
         self.kept = []
+        self.convolutions.__exit__(None, None, None)

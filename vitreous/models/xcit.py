@@ -31,7 +31,7 @@ from vitreous.errors import InputError
 from vitreous.layers.attention import dot_product_attention, split_heads
 from vitreous.layers.channel_attention import ChannelAttention
 from vitreous.layers.conv_norm import ConvNorm
-from vitreous.layers.inference import depthwise_gelu
+from vitreous.layers.inference import depthwise_gelu, onednn_is_for
 from vitreous.layers.mlp import ConvMlp, drop_path
 from vitreous.layers.patch import apply_nchw
 from vitreous.layers.plain import is_plain
@@ -121,7 +121,7 @@ class LocalInteraction(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x, first = x.permute(0, 3, 1, 2), self.conv1
-        x = depthwise_gelu(x, first.weight, first.bias) if is_plain(first) else F.gelu(first(x))
+        x = depthwise_gelu(x, first.weight, first.bias) if onednn_is_for(x) and is_plain(first) else F.gelu(first(x))
         return self.conv2(self.norm(x)).permute(0, 2, 3, 1)
 
 

@@ -27,7 +27,7 @@ from vitreous.data.image_set import ImageSet
 from vitreous.errors import InputError, printable
 from vitreous.files.limits import MAX_RESULTS_BYTES
 from vitreous.files.reading import parse_json, reading, require_regular
-from vitreous.files.storage import DamagedError, remove_path
+from vitreous.files.storage import DamagedError, json_text, remove_path
 from vitreous.files.writing import refuse_link
 from vitreous.runs.result_shards import (
     NOTE,
@@ -68,6 +68,7 @@ class Parts(Generic[_T]):
     images: Sequence[int]  # numbers within the data
     world: World
     read: Callable[[Part, Sequence[int]], _T]  # of a part of these images
+    result: str  # which one, as a checksum of its note
 
     def fill(self, work: Callable[[range, Iterator[int]], Part], *, label: str) -> None:
         """Do what is missing: `work` is given the places and the numbers of a portion's images."""
@@ -84,7 +85,7 @@ class Parts(Generic[_T]):
         shown = track(numbers, total=self.shards.pictures_of(portions), label=label)
         for portion in portions:
             places = self.shards.numbers(portion)
-            content = _packed(work(places, islice(shown, len(places))))
+            content = _packed(work(places, islice(shown, len(places))), self._belongs(portion))
             with self.shards.writing(portion) as file:
                 file.write(content)
         for _ in shown:  # shows that all is done
@@ -129,7 +130,11 @@ class Parts(Generic[_T]):
     def _with(self, portion: int, use: Callable[[_T], None], remedy: str) -> None:
         path = self.shards.path(portion)
         with reading(str(path), remedy=remedy):
-            use(self.read(_unpacked(path), self._images_of(portion)))
+            use(self.read(_unpacked(path, self._belongs(portion)), self._images_of(portion)))
+
+    def _belongs(self, portion: int) -> str:
+        """To which part of which result a file belongs: another command may have begun in the same folder since."""
+        return f"{portion} {self.result}"
 
 
 def parts_note(
@@ -147,7 +152,12 @@ def parts_note(
         "model": trained.name,
         "fingerprint": model_fingerprint(trained),
         "settings": json_values(own),
-        "data": {"pictures": len(chosen), "of": len(images), "fingerprint": images.fingerprint},
+        "data": {
+            "pictures": len(chosen),
+            "of": len(images),
+            "fingerprint": images.fingerprint,
+            "with_object": sum(images.has_object_mask(number) for number in chosen),
+        },
         "portion_size": portion_size(len(chosen), batch_size),
     }
 
@@ -167,7 +177,7 @@ def open_parts(
     """Begin the parts of a result in `out`, or continue those that are there if they are of the same."""
     folder = out / PARTS
 
-    def begin() -> tuple[str, int]:
+    def begin() -> tuple[str, int, str]:
         wanted = note()
         refuse_link(folder)
         if (folder / NOTE).is_file() and not _stored(folder):
@@ -179,12 +189,12 @@ def open_parts(
             _remove(folder)
             stored = begin_folder(folder, wanted)
         _require_same(folder, stored, wanted)
-        return wanted["kind"], wanted["portion_size"]
+        return wanted["kind"], wanted["portion_size"], hashlib.sha256(json_text(wanted).encode()).hexdigest()
 
-    kind, size = world.on_main(begin)
+    kind, size, result = world.on_main(begin)
     world.agree(lambda: _require_shared(folder))
     shards = ResultShards(folder, kind, PART_ENDING, len(images), size, Share(world.rank, world.size))
-    return Parts(shards, images, world, read)
+    return Parts(shards, images, world, read, result)
 
 
 def remove_parts(out: Path) -> None:
@@ -231,18 +241,20 @@ def _require_shared(folder: Path) -> None:
 # ---- one part as a file ------------------------------------------------------------------------------------------
 
 
-def _packed(part: Part) -> bytes:
+def _packed(part: Part, belongs: str) -> bytes:
     told = json.dumps(part.told)
     numbers = {name: value.detach().cpu().contiguous() for name, value in part.numbers.items()}
-    return save(numbers, metadata={"told": told, "sha256": _digest(numbers, told)})
+    return save(numbers, metadata={"told": told, "of": belongs, "sha256": _digest(numbers, told + belongs)})
 
 
-def _unpacked(path: Path) -> Part:
+def _unpacked(path: Path, belongs: str) -> Part:
     require_regular(path, MAX_RESULTS_BYTES)
     with safe_open(path, "pt") as file:
         numbers, header = {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    if _digest(numbers, header.get("told", "")) != header.get("sha256"):
+    if _digest(numbers, header.get("told", "") + header.get("of", "")) != header.get("sha256"):
         raise ValueError("its content is not what was written")
+    if header.get("of") != belongs:
+        raise ValueError("it is part of another result")
     return Part(numbers, parse_json(header["told"]))
 
 

@@ -209,6 +209,8 @@ def model_fingerprint(trained: TrainedModel) -> str:
     known = (trained.task, trained.classes, sorted(trained.task_args.items()), trained.preprocess.to_dict())
     exported = getattr(trained.model, "digest", "")  # has no weights of its own
     total.update(repr((type(trained.model).__name__, exported, known)).encode(errors="surrogateescape"))
+    closed = [(name, one.closed) for name, one in trained.model.named_modules() if getattr(one, "closed", ())]
+    total.update(repr(closed).encode() if closed else b"")  # clusters that `mend` took away
     hash_tensors(total, trained.model.state_dict())
     return total.hexdigest()
 

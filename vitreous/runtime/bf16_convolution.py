@@ -6,28 +6,41 @@ number ends a run. These convolutions, which are tiny, are computed in single pr
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 
 class DefinedGradients(TorchFunctionMode):
-    """Within the block every dense 2-D convolution has a defined gradient; all else stays as it is."""
+    """Within the block every 2-D convolution under autocast has a defined gradient; all else stays as it is.
+
+    What is computed again in the backward pass must be within `defined_again`, to be computed alike.
+    """
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         options: dict[str, Any] = kwargs or {}
-        if func is not torch.conv2d or every_tap_meets_the_map(*args, **options):
+        lowered = func is torch.conv2d and torch.is_autocast_enabled("cpu")
+        if not lowered or every_tap_meets_the_map(*args, **options):
             return func(*args, **options)
         with torch.autocast("cpu", enabled=False):
-            single: Any = [value.float() if isinstance(value, Tensor) else value for value in args]
-            named: Any = {
-                name: value.float() if isinstance(value, Tensor) else value for name, value in options.items()
-            }
+            single: Any = [in_single(value) for value in args]
+            named: Any = {name: in_single(value) for name, value in options.items()}
             return func(*single, **named)
+
+
+def defined_again() -> AbstractContextManager[object]:
+    """For a part of a network whose forward pass is computed a second time: the same as there is now."""
+    modes = _get_current_function_mode_stack()
+    return DefinedGradients() if any(isinstance(mode, DefinedGradients) for mode in modes) else nullcontext()
+
+
+def in_single(value: Any) -> Any:
+    return value.float() if isinstance(value, Tensor) and value.dtype == torch.bfloat16 else value
 
 
 def every_tap_meets_the_map(
@@ -52,6 +65,8 @@ def every_tap_meets_the_map(
 
 
 def axis_is_met(side: int, kernel: int, stride: int, padding: int, dilation: int) -> bool:
+    if side - dilation * (kernel - 1) >= stride:
+        return True  # in one of its places all of the kernel lies on the map
     places = (side + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
     if padding == 0 or places < 1:
         return True

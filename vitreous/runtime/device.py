@@ -64,10 +64,9 @@ def autocast(device: torch.device, amp: str) -> Iterator[None]:
     if amp == "off":
         yield
         return
-    on_cpu = device.type == "cpu"
-    if on_cpu:
+    if device.type == "cpu":
         avoid_broken_amx()
-    learns_in_bf16 = on_cpu and amp == "bf16" and torch.is_grad_enabled()
+    learns_in_bf16 = device.type == "cpu" and amp == "bf16" and torch.is_grad_enabled()
     with torch.autocast(device.type, dtype=PRECISIONS[amp]), DefinedGradients() if learns_in_bf16 else nullcontext():
         yield
 
