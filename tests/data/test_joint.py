@@ -69,8 +69,8 @@ def test_objects_stay_with_their_pixels(box, polygon, seed):
     if not len(target["boxes"]):
         assert shown.sum() <= max(shown.shape), "nothing, or a sliver of a pixel"
         return
-    # Half a pixel: an edge within a pixel colours it or not. A tenth more at the picture's border, where the filter that
-    # scales it has nothing on one side.
+    # Half a pixel: an edge within a pixel colours it or not. A tenth more at the picture's border, where the filter
+    # that scales it has nothing on one side.
     assert (target["boxes"][0] - extent(shown)).abs().max() <= 0.6
     mask = target["masks"][0].numpy().astype(bool)
     assert mask.shape == shown.shape == tuple(target["size"].tolist())
