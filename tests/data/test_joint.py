@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -61,6 +61,7 @@ boxes = st.tuples(st.integers(0, 120), st.integers(0, 80), st.integers(12, 40), 
 
 @settings(max_examples=60, deadline=None)
 @given(boxes, st.booleans(), st.integers(0, 2**32))
+@example(box=(0, 2, 12, 14), polygon=False, seed=250)  # an edge in the outermost row
 def test_objects_stay_with_their_pixels(box, polygon, seed):
     random.seed(seed)
     view = DetectView(PREPROCESS, short=(60, 96, 150), longest=220, crop=(300, 500), scale=(0.5, 2.0))
@@ -69,9 +70,12 @@ def test_objects_stay_with_their_pixels(box, polygon, seed):
     if not len(target["boxes"]):
         assert shown.sum() <= max(shown.shape), "nothing, or a sliver of a pixel"
         return
-    # Half a pixel: an edge within a pixel colours it or not. A tenth more at the picture's border, where the filter
-    # that scales it has nothing on one side.
-    assert (target["boxes"][0] - extent(shown)).abs().max() <= 0.6
+    # Half a pixel: an edge within a pixel colours it or not. An eighth of the triangle over which the outermost pixel
+    # is a mean lies outside and does not count, so that its half is where (1 - u)² = 7/8: u = 0.065 further in.
+    box, size = target["boxes"][0], shown.shape[::-1]
+    outermost = (box < 1) | (box > torch.tensor([*size, *size]) - 1)
+    allowed = torch.where(outermost, 0.565, 0.51) + 1e-3
+    assert ((box - extent(shown)).abs() <= allowed).all()
     mask = target["masks"][0].numpy().astype(bool)
     assert mask.shape == shown.shape == tuple(target["size"].tolist())
     border = 2 * sum(extent(shown)[2:] - extent(shown)[:2])
